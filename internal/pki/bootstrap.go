@@ -1,0 +1,272 @@
+// Package pki makes and uses the fleet's certificates: one private CA, one
+// certificate per role, and TLS configurations that follow the files on disk.
+//
+// A certificate says what its holder is with a URI SAN such as
+// spiffe://cognitora/role/router. Programs accept a peer by that role, so a
+// valid certificate of the wrong kind opens nothing.
+package pki
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// Role is what the holder of a certificate is.
+type Role string
+
+// Roles that Bootstrap knows.
+const (
+	Router Role = "router"
+	Agent  Role = "agent"
+	Ctl    Role = "ctl"
+	Etcd   Role = "etcd"
+)
+
+// Defaults of Options, and how far certificates are dated back so that hosts
+// whose clocks differ a little accept them at once.
+const (
+	DefaultCALifetime = 10 * 365 * 24 * time.Hour
+	DefaultLifetime   = 397 * 24 * time.Hour
+	backdate          = 5 * time.Minute
+)
+
+// ErrExists says that Bootstrap would have replaced a file.
+var ErrExists = errors.New("pki: file exists")
+
+// Files names the PEM files one program needs.
+type Files struct {
+	CA   string // certificates that peers must chain to
+	Cert string // own certificate, followed by intermediates if any
+	Key  string // private key of Cert
+}
+
+// FilesIn returns the names that Bootstrap gives a role's files in dir.
+func FilesIn(dir string, role Role) Files {
+	return Files{
+		CA:   filepath.Join(dir, "ca.crt"),
+		Cert: filepath.Join(dir, string(role)+".crt"),
+		Key:  filepath.Join(dir, string(role)+".key"),
+	}
+}
+
+// Options of Bootstrap. The zero value makes every role for this host only.
+type Options struct {
+	Hosts      []string      // DNS names and IP addresses; default localhost, 127.0.0.1, ::1
+	Roles      []Role        // default router, agent, ctl, etcd
+	CALifetime time.Duration // default DefaultCALifetime
+	Lifetime   time.Duration // default DefaultLifetime, never beyond the CA's end
+	Force      bool          // replace the roles' files; the CA is kept
+	Now        time.Time     // default time.Now()
+}
+
+func (o Options) withDefaults() Options {
+	if len(o.Hosts) == 0 {
+		o.Hosts = []string{"localhost", "127.0.0.1", "::1"}
+	}
+	if len(o.Roles) == 0 {
+		o.Roles = []Role{Router, Agent, Ctl, Etcd}
+	}
+	if o.CALifetime == 0 {
+		o.CALifetime = DefaultCALifetime
+	}
+	if o.Lifetime == 0 {
+		o.Lifetime = DefaultLifetime
+	}
+	if o.Now.IsZero() {
+		o.Now = time.Now()
+	}
+	return o
+}
+
+// Bootstrap writes ca.crt, ca.key and <role>.crt, <role>.key for each role
+// into dir, which it creates with mode 0700; every file has mode 0600.
+//
+// A CA already in dir signs the new certificates and is never replaced, so a
+// second call with other Roles or Hosts extends a fleet. Where a role's file
+// exists it returns ErrExists before writing anything, unless Force is set.
+func Bootstrap(dir string, o Options) error {
+	o = o.withDefaults()
+	for _, r := range o.Roles {
+		if !slices.Contains([]Role{Router, Agent, Ctl, Etcd}, r) {
+			return fmt.Errorf("pki: unknown role %q: use router, agent, ctl or etcd", r)
+		}
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("pki: %w", err)
+	}
+	if err := refuseExisting(dir, o); err != nil {
+		return err
+	}
+	a, err := loadOrCreateAuthority(dir, o)
+	if err != nil {
+		return err
+	}
+	for _, r := range o.Roles {
+		if err := a.issue(FilesIn(dir, r), r, o); err != nil {
+			return fmt.Errorf("pki: certificate for %s: %w", r, err)
+		}
+	}
+	return nil
+}
+
+func refuseExisting(dir string, o Options) error {
+	if o.Force {
+		return nil
+	}
+	for _, r := range o.Roles {
+		f := FilesIn(dir, r)
+		for _, name := range []string{f.Cert, f.Key} {
+			if _, err := os.Stat(name); err == nil {
+				return fmt.Errorf("%w: %s (force replaces it)", ErrExists, name)
+			}
+		}
+	}
+	return nil
+}
+
+// authority is the CA certificate with its private key.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func loadOrCreateAuthority(dir string, o Options) (*authority, error) {
+	certFile, keyFile := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key")
+	a, err := loadAuthority(certFile, keyFile)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return createAuthority(certFile, keyFile, o)
+	case err != nil:
+		return nil, fmt.Errorf("pki: the CA in %s cannot be used: %w", dir, err)
+	case !o.Now.Before(a.cert.NotAfter):
+		return nil, fmt.Errorf("pki: the CA in %s ended on %s: move ca.crt and ca.key away to make a new one",
+			dir, a.cert.NotAfter.Format(time.DateOnly))
+	}
+	return a, nil
+}
+
+// loadAuthority returns fs.ErrNotExist only where both files are missing: a
+// lone key or certificate is a mishap to look at, not a fresh start.
+func loadAuthority(certFile, keyFile string) (*authority, error) {
+	_, certErr := os.Stat(certFile)
+	_, keyErr := os.Stat(keyFile)
+	if (certErr == nil) != (keyErr == nil) {
+		return nil, fmt.Errorf("only one of %s and %s is there", certFile, keyFile)
+	}
+	cert, err := readCertificate(certFile)
+	if err != nil {
+		return nil, err
+	}
+	key, err := readKey(keyFile)
+	if err != nil {
+		return nil, err
+	}
+	if !key.PublicKey.Equal(cert.PublicKey) {
+		return nil, fmt.Errorf("%s is not the key of %s", keyFile, certFile)
+	}
+	return &authority{cert, key}, nil
+}
+
+func createAuthority(certFile, keyFile string, o Options) (*authority, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("pki: %w", err)
+	}
+	template := &x509.Certificate{
+		SerialNumber:          newSerial(),
+		Subject:               pkix.Name{Organization: []string{"Cognitora"}, CommonName: "Cognitora fleet CA"},
+		NotBefore:             o.Now.Add(-backdate),
+		NotAfter:              o.Now.Add(o.CALifetime),
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+		BasicConstraintsValid: true,
+		IsCA:                  true,
+		MaxPathLenZero:        true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return nil, fmt.Errorf("pki: CA certificate: %w", err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("pki: CA certificate: %w", err)
+	}
+	if err := writePair(certFile, keyFile, der, key); err != nil {
+		return nil, fmt.Errorf("pki: CA: %w", err)
+	}
+	return &authority{cert, key}, nil
+}
+
+func (a *authority) issue(f Files, role Role, o Options) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	end := o.Now.Add(o.Lifetime)
+	if end.After(a.cert.NotAfter) {
+		end = a.cert.NotAfter
+	}
+	template := &x509.Certificate{
+		SerialNumber: newSerial(),
+		Subject:      pkix.Name{Organization: []string{"Cognitora"}, OrganizationalUnit: []string{string(role)}, CommonName: "cgn-" + string(role)},
+		NotBefore:    o.Now.Add(-backdate),
+		NotAfter:     end,
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  usages(role),
+		URIs:         []*url.URL{roleURI(role)},
+	}
+	for _, h := range o.Hosts {
+		if ip := net.ParseIP(h); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, h)
+		}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
+	if err != nil {
+		return err
+	}
+	return writePair(f.Cert, f.Key, der, key)
+}
+
+// usages lets every daemon both listen and dial; ctl only dials.
+func usages(role Role) []x509.ExtKeyUsage {
+	if role == Ctl {
+		return []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	}
+	return []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+}
+
+func roleURI(role Role) *url.URL {
+	return &url.URL{Scheme: "spiffe", Host: "cognitora", Path: "/role/" + string(role)}
+}
+
+// RoleOf returns the role that cert carries, or "".
+func RoleOf(cert *x509.Certificate) Role {
+	for _, u := range cert.URIs {
+		if u.Scheme == "spiffe" && u.Host == "cognitora" && len(u.Path) > len("/role/") && u.Path[:6] == "/role/" {
+			return Role(u.Path[6:])
+		}
+	}
+	return ""
+}
+
+func newSerial() *big.Int {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // crypto/rand never fails: it ends the program instead
+	b[0] &= 0x7f           // RFC 5280: positive
+	b[0] |= 0x40
+	return new(big.Int).SetBytes(b[:])
+}

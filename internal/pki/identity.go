@@ -1,0 +1,238 @@
+package pki
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// CheckEvery is how often, at most, a handshake looks whether files changed.
+const CheckEvery = 2 * time.Second
+
+// ErrRole says that a peer's certificate is valid but of the wrong role.
+var ErrRole = errors.New("pki: peer has the wrong role")
+
+// Identity is a program's own certificate and the CA it trusts, kept in step
+// with the files. A handshake looks at the files at most every CheckEvery; a
+// new set that does not load leaves the old one in use, logs why once and
+// counts in Failures. An Identity has no goroutine and needs no closing.
+type Identity struct {
+	files Files
+	now   func() time.Time
+	state atomic.Pointer[material]
+
+	failures atomic.Int64
+	mu       sync.Mutex // held by the one handshake that looks at the files
+	checked  time.Time  // guarded by mu
+	seen     [3]stamp   // files as of the last attempt; guarded by mu
+}
+
+// material is one consistent set read from the files.
+type material struct {
+	pair  tls.Certificate
+	roots *x509.CertPool
+}
+
+// stamp tells two states of a file apart.
+type stamp struct {
+	modified time.Time
+	size     int64
+}
+
+// Load reads files and returns their identity.
+func Load(files Files) (*Identity, error) {
+	id := &Identity{files: files, now: time.Now}
+	id.checked, id.seen = id.now(), files.stamps()
+	m, err := read(files)
+	if err != nil {
+		return nil, err
+	}
+	id.state.Store(m)
+	return id, nil
+}
+
+// Failures counts changed files that could not be used.
+func (id *Identity) Failures() int64 { return id.failures.Load() }
+
+// NotAfter is when the certificate in use ends.
+func (id *Identity) NotAfter() time.Time { return id.current().pair.Leaf.NotAfter }
+
+// Server returns the TLS configuration of a listener. With requireClient a
+// client must show a certificate of the CA; where roles are given, one of
+// those roles. ALPN offers http/1.1 only.
+func (id *Identity) Server(requireClient bool, roles ...Role) *tls.Config {
+	var built atomic.Pointer[serverConfig]
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		NextProtos: []string{"http/1.1"},
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			m := id.current()
+			if b := built.Load(); b != nil && b.from == m {
+				return b.config, nil
+			}
+			b := &serverConfig{m, m.server(requireClient, roles)}
+			built.Store(b)
+			return b.config, nil
+		},
+	}
+}
+
+// serverConfig remembers what a configuration was built from, so that session
+// tickets live as long as the certificate they were made under.
+type serverConfig struct {
+	from   *material
+	config *tls.Config
+}
+
+func (m *material) server(requireClient bool, roles []Role) *tls.Config {
+	c := &tls.Config{
+		MinVersion:   tls.VersionTLS13,
+		NextProtos:   []string{"http/1.1"},
+		Certificates: []tls.Certificate{m.pair},
+	}
+	if requireClient {
+		c.ClientAuth = tls.RequireAndVerifyClientCert
+		c.ClientCAs = m.roots
+		c.VerifyConnection = func(cs tls.ConnectionState) error { return checkRole(cs, roles) }
+	}
+	return c
+}
+
+// Client returns the TLS configuration for dialling. The peer must chain to
+// the CA, be valid for serverName (a DNS name or an IP address) and, where
+// roles are given, have one of those. An empty serverName leaves the name
+// unchecked and therefore wants a role: the fleet's CA then vouches for the
+// peer, wherever it runs.
+func (id *Identity) Client(serverName string, roles ...Role) (*tls.Config, error) {
+	if serverName == "" && len(roles) == 0 {
+		return nil, errors.New("pki: a client needs a server name or a role to check")
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		NextProtos: []string{"http/1.1"},
+		ServerName: serverName,
+		// The standard check is pinned to the pool given here; ours, in
+		// VerifyConnection, is the same check against the CA as it is now.
+		InsecureSkipVerify: true,
+		VerifyConnection: func(cs tls.ConnectionState) error {
+			if err := verifyServer(cs, serverName, id.current().roots); err != nil {
+				return err
+			}
+			return checkRole(cs, roles)
+		},
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return &id.current().pair, nil
+		},
+	}, nil
+}
+
+func verifyServer(cs tls.ConnectionState, name string, roots *x509.CertPool) error {
+	if len(cs.PeerCertificates) == 0 {
+		return errors.New("pki: peer sent no certificate")
+	}
+	o := x509.VerifyOptions{
+		Roots:         roots,
+		DNSName:       name,
+		Intermediates: x509.NewCertPool(),
+		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	for _, c := range cs.PeerCertificates[1:] {
+		o.Intermediates.AddCert(c)
+	}
+	if _, err := cs.PeerCertificates[0].Verify(o); err != nil {
+		return &tls.CertificateVerificationError{UnverifiedCertificates: cs.PeerCertificates, Err: err}
+	}
+	return nil
+}
+
+func checkRole(cs tls.ConnectionState, roles []Role) error {
+	if len(roles) == 0 {
+		return nil
+	}
+	got := RoleOf(cs.PeerCertificates[0])
+	if slices.Contains(roles, got) {
+		return nil
+	}
+	return fmt.Errorf("%w: %q, wanted one of %q", ErrRole, got, roles)
+}
+
+// ServerConfig is Load followed by Server.
+func ServerConfig(files Files, requireClient bool, roles ...Role) (*tls.Config, error) {
+	id, err := Load(files)
+	if err != nil {
+		return nil, err
+	}
+	return id.Server(requireClient, roles...), nil
+}
+
+// ClientConfig is Load followed by Client.
+func ClientConfig(files Files, serverName string, roles ...Role) (*tls.Config, error) {
+	id, err := Load(files)
+	if err != nil {
+		return nil, err
+	}
+	return id.Client(serverName, roles...)
+}
+
+// current returns the material in use, after a look at the files if one is due.
+// A handshake that finds another one looking does not wait for it.
+func (id *Identity) current() *material {
+	if id.mu.TryLock() {
+		id.refresh()
+		id.mu.Unlock()
+	}
+	return id.state.Load()
+}
+
+func (id *Identity) refresh() {
+	now := id.now()
+	if now.Sub(id.checked) < CheckEvery {
+		return
+	}
+	id.checked = now
+	stamps := id.files.stamps()
+	if stamps == id.seen {
+		return
+	}
+	id.seen = stamps
+	m, err := read(id.files)
+	if err != nil {
+		id.failures.Add(1)
+		slog.Error("changed certificate files cannot be used, keeping the old ones", "cert", id.files.Cert, "err", err)
+		return
+	}
+	id.state.Store(m)
+	slog.Info("certificate reloaded", "cert", id.files.Cert, "not_after", m.pair.Leaf.NotAfter)
+}
+
+func (f Files) stamps() (s [3]stamp) {
+	for i, name := range []string{f.CA, f.Cert, f.Key} {
+		if st, err := os.Stat(name); err == nil {
+			s[i] = stamp{st.ModTime(), st.Size()}
+		}
+	}
+	return s
+}
+
+func read(f Files) (*material, error) {
+	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+	if err != nil {
+		return nil, fmt.Errorf("pki: certificate %s with key %s: %w", f.Cert, f.Key, err)
+	}
+	pem, err := os.ReadFile(f.CA)
+	if err != nil {
+		return nil, fmt.Errorf("pki: CA: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("pki: CA: %s holds no certificate", f.CA)
+	}
+	return &material{pair, roots}, nil
+}

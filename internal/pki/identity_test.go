@@ -1,0 +1,239 @@
+package pki
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+func load(t *testing.T, dir string, role Role) *Identity {
+	t.Helper()
+	id, err := Load(FilesIn(dir, role))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// dial connects both configurations over a real socket and sends one byte in
+// each direction, which in TLS 1.3 is what shows the server's refusal.
+func dial(t *testing.T, server, client *tls.Config) (tls.ConnectionState, error) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	served := make(chan error, 1)
+	go func() {
+		c, err := ln.Accept()
+		if err == nil {
+			defer c.Close()
+			s := tls.Server(c, server)
+			if _, err = io.CopyN(s, s, 1); err == nil {
+				err = s.CloseWrite()
+			}
+		}
+		served <- err
+	}()
+	defer func() { <-served }()
+	raw, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	_ = raw.SetDeadline(time.Now().Add(5 * time.Second))
+	c := tls.Client(raw, client)
+	if _, err := c.Write([]byte{1}); err != nil {
+		return tls.ConnectionState{}, err
+	}
+	if _, err := io.ReadAll(c); err != nil {
+		return tls.ConnectionState{}, err
+	}
+	return c.ConnectionState(), nil
+}
+
+func mustClient(t *testing.T, id *Identity, name string, roles ...Role) *tls.Config {
+	t.Helper()
+	c, err := id.Client(name, roles...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestHandshakeByRole(t *testing.T) {
+	dir, other := bootstrap(t, Options{}), bootstrap(t, Options{})
+	agent := load(t, dir, Agent)
+	server := agent.Server(true, Router, Ctl)
+	router := load(t, dir, Router)
+	for _, c := range []struct {
+		name   string
+		client *tls.Config
+		want   string // part of the error; "" means accepted
+	}{
+		{"router by address", mustClient(t, router, "127.0.0.1"), ""},
+		{"router by name", mustClient(t, router, "localhost", Agent), ""},
+		{"router by role only", mustClient(t, router, "", Agent), ""},
+		{"ctl", mustClient(t, load(t, dir, Ctl), "127.0.0.1"), ""},
+		{"agent", mustClient(t, agent, "127.0.0.1"), "bad certificate"},
+		{"wrong name", mustClient(t, router, "elsewhere"), "not elsewhere"},
+		{"wrong address", mustClient(t, router, "127.0.0.9"), "127.0.0.9"},
+		{"server of another role", mustClient(t, router, "", Etcd), "wrong role"},
+		{"foreign CA", mustClient(t, load(t, other, Router), "127.0.0.1"), "unknown authority"},
+		{"no certificate", &tls.Config{InsecureSkipVerify: true}, "certificate required"},
+		{"foreign certificate", &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{load(t, other, Router).current().pair}}, "unknown certificate authority"},
+		{"TLS 1.2", &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}, "protocol version"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cs, err := dial(t, server, c.client)
+			switch {
+			case c.want == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case c.want == "" && cs.Version != tls.VersionTLS13:
+				t.Errorf("version %x", cs.Version)
+			case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestServerWithoutClientCertificates(t *testing.T) {
+	dir := bootstrap(t, Options{})
+	server, err := ServerConfig(FilesIn(dir, Agent), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &tls.Config{RootCAs: load(t, dir, Ctl).current().roots, ServerName: "localhost"}
+	if _, err := dial(t, server, client); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestClientNeedsSomethingToCheck(t *testing.T) {
+	if _, err := ClientConfig(FilesIn(bootstrap(t, Options{}), Router), ""); err == nil {
+		t.Error("accepted")
+	}
+}
+
+func TestLoadNamesTheFile(t *testing.T) {
+	dir := bootstrap(t, Options{})
+	f := FilesIn(dir, Agent)
+	for _, name := range []string{f.CA, f.Cert, f.Key} {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Load(f); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s empty: %v", name, err)
+		}
+		if err := os.WriteFile(name, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// clock is a time the test moves.
+type clock struct{ t time.Time }
+
+func (c *clock) now() time.Time          { return c.t }
+func (c *clock) advance(d time.Duration) { c.t = c.t.Add(d) }
+func (id *Identity) setClock(c *clock)   { id.now, id.checked = c.now, c.t }
+func serial(id *Identity) string         { return id.current().pair.Leaf.SerialNumber.String() }
+
+func TestReloadFollowsFiles(t *testing.T) {
+	dir := bootstrap(t, Options{})
+	id, c := load(t, dir, Agent), &clock{time.Now()}
+	id.setClock(c)
+	server, router := id.Server(true, Router), load(t, dir, Router)
+	first := serial(id)
+	if err := Bootstrap(dir, Options{Roles: []Role{Agent}, Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	if serial(id) != first {
+		t.Error("looked at the files before CheckEvery had passed")
+	}
+	c.advance(CheckEvery)
+	cs, err := dial(t, server, mustClient(t, router, "localhost"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := cs.PeerCertificates[0].SerialNumber.String(); got == first || got != serial(id) {
+		t.Error("the handshake used the old certificate")
+	}
+}
+
+func TestReloadFollowsTheCA(t *testing.T) {
+	dir, other := bootstrap(t, Options{}), bootstrap(t, Options{})
+	id, c := load(t, dir, Router), &clock{time.Now()}
+	id.setClock(c)
+	client := mustClient(t, id, "localhost")
+	server := load(t, other, Agent).Server(false)
+	if _, err := dial(t, server, client); err == nil {
+		t.Fatal("a foreign server was accepted")
+	}
+	both := append(readFile(t, FilesIn(dir, Router).CA), readFile(t, FilesIn(other, Router).CA)...)
+	if err := os.WriteFile(FilesIn(dir, Router).CA, both, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.advance(CheckEvery)
+	if _, err := dial(t, server, client); err != nil {
+		t.Errorf("after the CA was added: %v", err)
+	}
+}
+
+func readFile(t *testing.T, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestBadReloadKeepsTheOldPair(t *testing.T) {
+	dir := bootstrap(t, Options{})
+	id, c := load(t, dir, Agent), &clock{time.Now()}
+	id.setClock(c)
+	first, f := serial(id), FilesIn(dir, Agent)
+	key := readFile(t, f.Key)
+	if err := os.WriteFile(f.Key, readFile(t, FilesIn(dir, Ctl).Key), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		c.advance(CheckEvery)
+		if serial(id) != first {
+			t.Fatal("a mismatched pair was taken")
+		}
+	}
+	if got := id.Failures(); got != 1 {
+		t.Errorf("%d failures counted, want 1 for one change", got)
+	}
+	if err := os.WriteFile(f.Key, key, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Bootstrap(dir, Options{Roles: []Role{Agent}, Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	c.advance(CheckEvery)
+	if serial(id) == first || id.NotAfter().IsZero() {
+		t.Error("a good pair after a bad one was not taken")
+	}
+}
+
+func TestRoleError(t *testing.T) {
+	dir := bootstrap(t, Options{})
+	_, err := dial(t, load(t, dir, Router).Server(false), mustClient(t, load(t, dir, Router), "", Agent))
+	if !errors.Is(err, ErrRole) {
+		t.Errorf("got %v", err)
+	}
+}
