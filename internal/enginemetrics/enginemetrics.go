@@ -1,0 +1,309 @@
+// Package enginemetrics reads the few numbers that routing needs out of an inference engine's Prometheus text.
+//
+// vLLM, SGLang and llama.cpp export different names for the same things; some versions write the engine prefix with a
+// colon and some with an underscore. Everything else on the page is skipped without being decoded.
+package enginemetrics
+
+import (
+	"bytes"
+	"math"
+	"strconv"
+)
+
+// Field is a set of the Stats fields that a page has spoken about.
+type Field uint32
+
+// One bit for each field of Stats.
+const (
+	Running Field = 1 << iota
+	Waiting
+	KVUsage
+	HitRate
+	PrefixHits
+	PrefixQueries
+	PromptTokens
+	GenerationTokens
+	MaxSlots
+	TotalBlocks
+	BlockTokens
+	StartTime
+)
+
+// Stats is one scrape. A field whose bit is not in Has is unknown, which is not the same as zero.
+//
+// Series of several data-parallel ranks or models are added up; KVUsage and HitRate are the mean over the ranks.
+type Stats struct {
+	Has Field
+
+	Running          float64 // requests being computed
+	Waiting          float64 // requests queued in the engine
+	KVUsage          float64 // fraction of the KV cache in use, 0..1
+	HitRate          float64 // recent prefix-cache hit rate, 0..1 (SGLang)
+	PrefixHits       float64 // prompt tokens found in the prefix cache since start
+	PrefixQueries    float64 // prompt tokens looked up in the prefix cache since start
+	PromptTokens     float64 // prompt tokens since start, cached ones included
+	GenerationTokens float64 // tokens generated since start
+	MaxSlots         float64 // requests the engine computes at the same time, at most
+	TotalBlocks      float64 // KV blocks of the engine's own size
+	BlockTokens      float64 // tokens per engine KV block
+	StartTime        float64 // start of the engine's process, Unix seconds
+}
+
+// Known reports whether the page carried every field of f.
+func (s *Stats) Known(f Field) bool { return s.Has&f == f }
+
+// FreeBlocks is the number of KV blocks not in use, if the page tells.
+func (s *Stats) FreeBlocks() (float64, bool) {
+	if !s.Known(TotalBlocks | KVUsage) {
+		return 0, false
+	}
+	return math.Floor(s.TotalBlocks * (1 - min(1, s.KVUsage))), true
+}
+
+// Parse reads one metrics page. It never fails: a line it cannot read is a line it does not know, and a value that is
+// not a finite number that is at least zero is unknown. It allocates nothing and keeps no reference to page.
+func Parse(page []byte) Stats {
+	var p parser
+	for len(page) > 0 {
+		line := page
+		if i := bytes.IndexByte(page, '\n'); i >= 0 {
+			line, page = page[:i], page[i+1:]
+		} else {
+			page = nil
+		}
+		p.line(line)
+	}
+	return p.finish()
+}
+
+// parser adds up the series of one page.
+type parser struct {
+	Stats
+	kvSeries, rateSeries float64 // series behind the two means
+}
+
+func (p *parser) finish() Stats {
+	if p.kvSeries > 1 {
+		p.KVUsage /= p.kvSeries
+	}
+	if p.rateSeries > 1 {
+		p.HitRate /= p.rateSeries
+	}
+	return p.Stats
+}
+
+func (p *parser) line(line []byte) {
+	name, rest := metricName(line)
+	if len(name) == 0 {
+		return
+	}
+	if string(name) == "process_start_time_seconds" {
+		p.set(StartTime, &p.StartTime, rest)
+		return
+	}
+	engine, short := splitEngine(name)
+	switch engine {
+	case "vllm":
+		p.vllm(short, rest)
+	case "sglang":
+		p.sglang(short, rest)
+	case "llamacpp":
+		p.llamacpp(short, rest)
+	}
+}
+
+func (p *parser) vllm(name, rest []byte) {
+	switch string(name) {
+	case "num_requests_running":
+		p.add(Running, &p.Running, rest)
+	case "num_requests_waiting":
+		p.add(Waiting, &p.Waiting, rest)
+	case "kv_cache_usage_perc", "gpu_cache_usage_perc":
+		p.kvSeries += p.add(KVUsage, &p.KVUsage, rest)
+	case "prefix_cache_hits_total", "gpu_prefix_cache_hits_total":
+		p.add(PrefixHits, &p.PrefixHits, rest)
+	case "prefix_cache_queries_total", "gpu_prefix_cache_queries_total":
+		p.add(PrefixQueries, &p.PrefixQueries, rest)
+	case "prompt_tokens_total":
+		p.add(PromptTokens, &p.PromptTokens, rest)
+	case "generation_tokens_total":
+		p.add(GenerationTokens, &p.GenerationTokens, rest)
+	case "cache_config_info":
+		p.vllmCacheConfig(rest)
+	}
+}
+
+// vllmCacheConfig reads the labels of vLLM's info metric, where the cache's shape is.
+func (p *parser) vllmCacheConfig(rest []byte) {
+	if v, ok := number(label(rest, "num_gpu_blocks")); ok {
+		p.TotalBlocks += v
+		p.Has |= TotalBlocks
+	}
+	if v, ok := number(label(rest, "block_size")); ok && v > 0 {
+		p.BlockTokens = v
+		p.Has |= BlockTokens
+	}
+}
+
+func (p *parser) sglang(name, rest []byte) {
+	switch string(name) {
+	case "num_running_reqs":
+		p.add(Running, &p.Running, rest)
+	case "num_queue_reqs":
+		p.add(Waiting, &p.Waiting, rest)
+	case "token_usage":
+		p.kvSeries += p.add(KVUsage, &p.KVUsage, rest)
+	case "cache_hit_rate":
+		p.rateSeries += p.add(HitRate, &p.HitRate, rest)
+	case "cached_tokens_total":
+		p.add(PrefixHits, &p.PrefixHits, rest)
+	case "prompt_tokens_total":
+		p.add(PromptTokens, &p.PromptTokens, rest)
+		p.add(PrefixQueries, &p.PrefixQueries, rest)
+	case "generation_tokens_total":
+		p.add(GenerationTokens, &p.GenerationTokens, rest)
+	case "max_running_requests":
+		p.add(MaxSlots, &p.MaxSlots, rest)
+	}
+}
+
+// llamacpp counts computed and cached prompt tokens apart: both are added to what was asked for.
+func (p *parser) llamacpp(name, rest []byte) {
+	switch string(name) {
+	case "requests_processing":
+		p.add(Running, &p.Running, rest)
+	case "requests_deferred":
+		p.add(Waiting, &p.Waiting, rest)
+	case "kv_cache_usage_ratio":
+		p.kvSeries += p.add(KVUsage, &p.KVUsage, rest)
+	case "prompt_tokens_total":
+		p.add(PromptTokens, &p.PromptTokens, rest)
+		p.add(PrefixQueries, &p.PrefixQueries, rest)
+	case "prompt_tokens_cached_total":
+		p.add(PromptTokens, &p.PromptTokens, rest)
+		p.add(PrefixQueries, &p.PrefixQueries, rest)
+		p.add(PrefixHits, &p.PrefixHits, rest)
+	case "tokens_predicted_total":
+		p.add(GenerationTokens, &p.GenerationTokens, rest)
+	}
+}
+
+// add adds the sample's value to *to and returns 1, or returns 0 where there is no usable value.
+func (p *parser) add(f Field, to *float64, rest []byte) float64 {
+	v, ok := number(value(rest))
+	if !ok {
+		return 0
+	}
+	*to += v
+	p.Has |= f
+	return 1
+}
+
+func (p *parser) set(f Field, to *float64, rest []byte) {
+	if v, ok := number(value(rest)); ok {
+		*to = v
+		p.Has |= f
+	}
+}
+
+// metricName splits a sample line into the metric's name and what follows it (labels or a space and the value).
+func metricName(line []byte) (name, rest []byte) {
+	line = bytes.TrimLeft(line, " \t")
+	if len(line) == 0 || line[0] == '#' {
+		return nil, nil
+	}
+	i := bytes.IndexAny(line, "{ \t")
+	if i < 0 {
+		return nil, nil
+	}
+	return line[:i], line[i:]
+}
+
+// splitEngine splits "vllm:x" and "vllm_x" into the engine and "x".
+func splitEngine(name []byte) (engine string, short []byte) {
+	for _, e := range [...]string{"vllm", "sglang", "llamacpp"} {
+		n := len(e)
+		if len(name) > n && string(name[:n]) == e && (name[n] == ':' || name[n] == '_') {
+			return e, name[n+1:]
+		}
+	}
+	return "", nil
+}
+
+// value returns the sample's value text: the first word after the labels.
+func value(rest []byte) []byte {
+	if len(rest) > 0 && rest[0] == '{' {
+		end := labelsEnd(rest)
+		if end < 0 {
+			return nil
+		}
+		rest = rest[end+1:]
+	}
+	rest = bytes.TrimLeft(rest, " \t")
+	if i := bytes.IndexAny(rest, " \t\r"); i >= 0 {
+		rest = rest[:i]
+	}
+	return rest
+}
+
+// labelsEnd returns the offset of the brace that closes the label set at rest[0], or -1.
+func labelsEnd(rest []byte) int {
+	quoted := false
+	for i := 1; i < len(rest); i++ {
+		switch c := rest[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case c == '}' && !quoted:
+			return i
+		}
+	}
+	return -1
+}
+
+// label returns the raw value of one label, nil if absent.
+func label(rest []byte, name string) []byte {
+	for at := 1; at < len(rest) && rest[0] == '{'; {
+		eq := bytes.IndexByte(rest[at:], '=')
+		if eq < 0 || at+eq+1 >= len(rest) || rest[at+eq+1] != '"' {
+			return nil
+		}
+		key := bytes.TrimLeft(rest[at:at+eq], ", ")
+		start := at + eq + 2
+		end := stringEnd(rest, start)
+		if end < 0 {
+			return nil
+		}
+		if string(key) == name {
+			return rest[start:end]
+		}
+		at = end + 1
+	}
+	return nil
+}
+
+// stringEnd returns the offset of the quote that ends the label value starting at start, or -1.
+func stringEnd(b []byte, start int) int {
+	for i := start; i < len(b); i++ {
+		switch b[i] {
+		case '\\':
+			i++
+		case '"':
+			return i
+		}
+	}
+	return -1
+}
+
+// number reads a number between 0 and 1e18; beyond that no counter is believable.
+func number(b []byte) (float64, bool) {
+	if len(b) == 0 || len(b) > 64 {
+		return 0, false
+	}
+	v, err := strconv.ParseFloat(string(b), 64)
+	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) || v < 0 || v > 1e18 {
+		return 0, false
+	}
+	return v, true
+}

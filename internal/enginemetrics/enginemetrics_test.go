@@ -1,0 +1,104 @@
+package enginemetrics
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+func golden(t testing.TB, name string) []byte {
+	t.Helper()
+	page, err := os.ReadFile("testdata/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return page
+}
+
+func TestGoldenPages(t *testing.T) {
+	for _, c := range []struct {
+		file string
+		want Stats
+	}{
+		{"vllm.txt", Stats{
+			Has: Running | Waiting | KVUsage | PrefixHits | PrefixQueries | PromptTokens | GenerationTokens |
+				TotalBlocks | BlockTokens | StartTime,
+			PrefixHits: 96, PrefixQueries: 223, PromptTokens: 223, GenerationTokens: 20,
+			TotalBlocks: 1024, BlockTokens: 32, StartTime: 1.79524454362e+09,
+		}},
+		{"llamacpp.txt", Stats{
+			Has:        Running | Waiting | PrefixHits | PrefixQueries | PromptTokens | GenerationTokens,
+			PrefixHits: 156, PrefixQueries: 240, PromptTokens: 240, GenerationTokens: 28,
+		}},
+	} {
+		if got := Parse(golden(t, c.file)); got != c.want {
+			t.Errorf("%s:\n got %+v\nwant %+v", c.file, got, c.want)
+		}
+	}
+}
+
+func TestSpellings(t *testing.T) {
+	for _, c := range []struct {
+		name, page string
+		want       Stats
+	}{
+		{"sglang colon", "sglang:num_running_reqs{model_name=\"m\"} 3.0\nsglang:num_queue_reqs{model_name=\"m\"} 2\nsglang:token_usage 0.25\n",
+			Stats{Has: Running | Waiting | KVUsage, Running: 3, Waiting: 2, KVUsage: 0.25}},
+		{"sglang underscore", "sglang_num_running_reqs 3\nsglang_cache_hit_rate 0.5",
+			Stats{Has: Running | HitRate, Running: 3, HitRate: 0.5}},
+		{"older vllm", "vllm:gpu_cache_usage_perc{m=\"x\"} 0.5\r\n", Stats{Has: KVUsage, KVUsage: 0.5}},
+		{"ranks add up, usage is their mean", "vllm:num_requests_waiting{engine=\"0\"} 1\nvllm:num_requests_waiting{engine=\"1\"} 4\n" +
+			"vllm:kv_cache_usage_perc{engine=\"0\"} 0.5\nvllm:kv_cache_usage_perc{engine=\"1\"} 0.25\n",
+			Stats{Has: Waiting | KVUsage, Waiting: 5, KVUsage: 0.375}},
+		{"braces and quotes in a label", `vllm:num_requests_running{model_name="a}\"b{ 9"} 7 1700000000000`,
+			Stats{Has: Running, Running: 7}},
+		{"NaN, negative and garbage are unknown", "vllm:num_requests_running NaN\nvllm:num_requests_waiting -1\nvllm:kv_cache_usage_perc x\nvllm:prompt_tokens_total{a=\"b",
+			Stats{}},
+		{"near names are other metrics", "vllm:num_requests_waiting_by_reason{r=\"x\"} 3\nvllmx:num_requests_running 3\n# vllm:num_requests_running 1\n",
+			Stats{}},
+	} {
+		if got := Parse([]byte(c.page)); got != c.want {
+			t.Errorf("%s:\n got %+v\nwant %+v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestFreeBlocks(t *testing.T) {
+	s := Stats{Has: TotalBlocks | KVUsage, TotalBlocks: 1000, KVUsage: 0.25}
+	if n, ok := s.FreeBlocks(); !ok || n != 750 {
+		t.Fatalf("free blocks %v %v, want 750", n, ok)
+	}
+	if _, ok := (&Stats{Has: KVUsage}).FreeBlocks(); ok {
+		t.Fatal("free blocks known without the total")
+	}
+}
+
+func TestParseAllocatesNothing(t *testing.T) {
+	page := golden(t, "vllm.txt")
+	if n := testing.AllocsPerRun(100, func() { Parse(page) }); n != 0 {
+		t.Fatalf("%v allocations per page, want 0", n)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(golden(f, "vllm.txt"))
+	f.Add(golden(f, "llamacpp.txt"))
+	f.Add([]byte(`vllm:cache_config_info{num_gpu_blocks="12",block_size="` + strings.Repeat("9", 80) + `"} 1`))
+	f.Add([]byte(`vllm:cache_config_info{a="\`))
+	f.Fuzz(func(t *testing.T, page []byte) {
+		s := Parse(page)
+		for _, v := range []float64{s.Running, s.Waiting, s.KVUsage, s.HitRate, s.TotalBlocks, s.BlockTokens} {
+			if !(v >= 0) {
+				t.Fatalf("value %v from %q", v, page)
+			}
+		}
+	})
+}
+
+func BenchmarkParse(b *testing.B) {
+	page := golden(b, "vllm.txt")
+	b.SetBytes(int64(len(page)))
+	for b.Loop() {
+		Parse(page)
+	}
+}
