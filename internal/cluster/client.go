@@ -1,0 +1,99 @@
+package cluster
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+// Config says how to reach etcd.
+type Config struct {
+	Endpoints      []string      // host:port or URLs; at least one
+	TLS            *tls.Config   // nil: plain text
+	Username       string        // empty: no authentication
+	Password       string        //
+	RequestTimeout time.Duration // bound of one request; 0 = 3 s
+}
+
+// Client is a connection to the fleet's etcd. It is safe for concurrent use and reconnects by itself.
+type Client struct {
+	etcd    *clientv3.Client
+	timeout time.Duration
+}
+
+// Dial prepares a client. It does not wait for etcd: a fleet may start before its etcd does. With a user name it has to
+// authenticate at once, and fails where etcd is not there.
+func Dial(cfg Config) (*Client, error) {
+	if len(cfg.Endpoints) == 0 {
+		return nil, errors.New("etcd: no endpoint given, for example 127.0.0.1:2379")
+	}
+	if cfg.RequestTimeout <= 0 {
+		cfg.RequestTimeout = 3 * time.Second
+	}
+	etcd, err := clientv3.New(clientv3.Config{
+		Endpoints:   cfg.Endpoints,
+		TLS:         cfg.TLS,
+		Username:    cfg.Username,
+		Password:    cfg.Password,
+		DialTimeout: cfg.RequestTimeout,
+		// A host that vanished without a word is noticed within 2 x 3 s.
+		DialKeepAliveTime:    3 * time.Second,
+		DialKeepAliveTimeout: 3 * time.Second,
+		BackoffWaitBetween:   50 * time.Millisecond,
+		Logger:               zap.NewNop(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("etcd at %v: %w", cfg.Endpoints, err)
+	}
+	return &Client{etcd: etcd, timeout: cfg.RequestTimeout}, nil
+}
+
+// Endpoints are the addresses the client was given.
+func (c *Client) Endpoints() []string { return c.etcd.Endpoints() }
+
+// Close ends the connection and everything that runs on it.
+func (c *Client) Close() error {
+	if err := c.etcd.Close(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// bounded is the context of one request.
+func (c *Client) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, c.timeout)
+}
+
+func (c *Client) get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	resp, err := c.etcd.Get(ctx, key, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("etcd get %s: %w", key, err)
+	}
+	return resp, nil
+}
+
+func (c *Client) put(ctx context.Context, key string, value []byte) error {
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	if _, err := c.etcd.Put(ctx, key, string(value)); err != nil {
+		return fmt.Errorf("etcd put %s: %w", key, err)
+	}
+	return nil
+}
+
+func (c *Client) remove(ctx context.Context, key string) (existed bool, err error) {
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	resp, err := c.etcd.Delete(ctx, key)
+	if err != nil {
+		return false, fmt.Errorf("etcd delete %s: %w", key, err)
+	}
+	return resp.Deleted > 0, nil
+}

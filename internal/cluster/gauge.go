@@ -1,0 +1,69 @@
+package cluster
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+)
+
+// Gauge is a measurement that may be unknown. The zero value is unknown, which is never the same as a known zero: it is
+// left out of JSON, and null or absence reads back as unknown.
+type Gauge struct {
+	value float64
+	known bool
+}
+
+// Known is a measured value. A value that is not finite is unknown.
+func Known(v float64) Gauge {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return Gauge{}
+	}
+	return Gauge{value: v, known: true}
+}
+
+// Get returns the value and whether there is one.
+func (g Gauge) Get() (v float64, known bool) { return g.value, g.known }
+
+// Or returns the value, or unknown where there is none.
+func (g Gauge) Or(unknown float64) float64 {
+	if g.known {
+		return g.value
+	}
+	return unknown
+}
+
+// Float32 is the value, NaN where there is none.
+func (g Gauge) Float32() float32 { return float32(g.Or(math.NaN())) }
+
+// IsZero makes encoding/json's omitzero leave unknown values out.
+func (g Gauge) IsZero() bool { return !g.known }
+
+// MarshalJSON writes the number, or null.
+func (g Gauge) MarshalJSON() ([]byte, error) {
+	if !g.known {
+		return []byte("null"), nil
+	}
+	return json.Marshal(g.value)
+}
+
+// UnmarshalJSON reads a number or null.
+func (g *Gauge) UnmarshalJSON(b []byte) error {
+	*g = Gauge{}
+	if bytes.Equal(b, []byte("null")) {
+		return nil
+	}
+	if err := json.Unmarshal(b, &g.value); err != nil {
+		return fmt.Errorf("want a number: %w", err)
+	}
+	g.known = true
+	return nil
+}
+
+// String shows the number, or "-".
+func (g Gauge) String() string {
+	if !g.known {
+		return "-"
+	}
+	return fmt.Sprintf("%g", g.value)
+}

@@ -1,0 +1,191 @@
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// Role is what a node does with a request.
+type Role string
+
+// The roles of design: a node that prefills, one that decodes, one that does both.
+const (
+	RolePrefill Role = "prefill"
+	RoleDecode  Role = "decode"
+	RoleBoth    Role = "both"
+)
+
+// ParseRole reads a role; empty means both.
+func ParseRole(s string) (Role, error) {
+	switch r := Role(s); r {
+	case "":
+		return RoleBoth, nil
+	case RolePrefill, RoleDecode, RoleBoth:
+		return r, nil
+	}
+	return "", fmt.Errorf("role %q is none of prefill, decode, both", s)
+}
+
+// NodeHealth is what an agent writes about its node, at every heartbeat. Measurements that the agent cannot make are
+// unknown, never zero.
+type NodeHealth struct {
+	NodeID    string   `json:"node_id"`
+	Address   string   `json:"address"`              // URL of the agent's front: http://host:port, https://host:port or unix:///path
+	KVAddress string   `json:"kv_address,omitempty"` // QUIC address of the host's kvcached
+	Instance  string   `json:"instance,omitempty"`   // random token of the agent that owns the key
+	Role      Role     `json:"role,omitempty"`
+	Engine    string   `json:"engine,omitempty"` // vllm, sglang, llama_cpp or openai_compat
+	Models    []string `json:"models"`
+	Device    string   `json:"device,omitempty"` // gpu or cpu
+	GPUIndex  int      `json:"gpu_index"`
+	TP        int      `json:"tp,omitempty"` // tensor-parallel width; 0 = unknown
+	DType     string   `json:"dtype,omitempty"`
+	VRAMBytes int64    `json:"vram_bytes,omitempty"` // 0 = unknown
+
+	MaxConcurrent int   `json:"max_concurrent,omitempty"` // requests the engine works on at once; 0 = unknown
+	InFlight      Gauge `json:"in_flight,omitzero"`       // requests in the engine, running and waiting
+	QueueDepth    Gauge `json:"queue_depth,omitzero"`     // of those, waiting
+	FreeBlocks    Gauge `json:"free_blocks,omitzero"`     // KV blocks of the engine's size
+	TotalBlocks   Gauge `json:"total_blocks,omitzero"`
+
+	SMPct           Gauge `json:"sm_pct,omitzero"`  // 0..100
+	CPUPct          Gauge `json:"cpu_pct,omitzero"` // 0..100 of the engine's CPUs
+	RunqUsP99       Gauge `json:"runq_us_p99,omitzero"`
+	SRTTUsP50       Gauge `json:"srtt_us_p50,omitzero"`
+	RetransPPM      Gauge `json:"retrans_ppm,omitzero"`
+	PowerWatts      Gauge `json:"power_watts,omitzero"`
+	PowerWattsAvg30 Gauge `json:"power_watts_avg30,omitzero"` // mean of the last 30 s
+
+	KVEpoch uint64 `json:"kv_epoch,omitempty"` // changes when the engine's cache starts empty
+	Ready   bool   `json:"ready"`
+	Version string `json:"version,omitempty"`
+	Stamp   int64  `json:"stamp"` // Unix milliseconds at the agent; changes with every heartbeat
+}
+
+// limits on what one node may claim.
+const (
+	maxValueBytes = 64 << 10
+	maxModels     = 1024
+	maxSlots      = 1 << 20
+)
+
+// ParseNodeHealth reads and checks the value of a node's key. Unknown members are ignored. An error means that the value
+// must not be used at all: what was known before stays.
+func ParseNodeHealth(id string, value []byte) (*NodeHealth, error) {
+	if len(value) > maxValueBytes {
+		return nil, fmt.Errorf("node %s: value has %d bytes; at most %d are read", id, len(value), maxValueBytes)
+	}
+	h := &NodeHealth{}
+	if err := json.Unmarshal(value, h); err != nil {
+		return nil, fmt.Errorf("node %s: %w", id, err)
+	}
+	if h.NodeID != id {
+		return nil, fmt.Errorf("node %s: the value says node_id %q", id, h.NodeID)
+	}
+	if err := h.Check(); err != nil {
+		return nil, fmt.Errorf("node %s: %w", id, err)
+	}
+	return h, nil
+}
+
+// Check validates h as a whole and fills in the default role. All problems are reported together.
+func (h *NodeHealth) Check() error {
+	role, roleErr := ParseRole(string(h.Role))
+	errs := []error{CheckNodeID(h.NodeID), checkAddress(h.Address), roleErr, checkModels(h.Models)}
+	if h.MaxConcurrent < 0 || h.MaxConcurrent > maxSlots {
+		errs = append(errs, fmt.Errorf("max_concurrent %d is not in 0..%d", h.MaxConcurrent, maxSlots))
+	}
+	if h.TP < 0 || h.VRAMBytes < 0 || h.Stamp < 0 {
+		errs = append(errs, fmt.Errorf("tp %d, vram_bytes %d and stamp %d must not be negative", h.TP, h.VRAMBytes, h.Stamp))
+	}
+	errs = append(errs, h.checkGauges()...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	h.Role = role
+	return nil
+}
+
+func (h *NodeHealth) checkGauges() (errs []error) {
+	for _, g := range []struct {
+		name  string
+		value Gauge
+		most  float64
+	}{
+		{"in_flight", h.InFlight, maxSlots}, {"queue_depth", h.QueueDepth, maxSlots},
+		{"free_blocks", h.FreeBlocks, 1e12}, {"total_blocks", h.TotalBlocks, 1e12},
+		{"sm_pct", h.SMPct, 100}, {"cpu_pct", h.CPUPct, 1e6},
+		{"runq_us_p99", h.RunqUsP99, 1e12}, {"srtt_us_p50", h.SRTTUsP50, 1e12}, {"retrans_ppm", h.RetransPPM, 1e6},
+		{"power_watts", h.PowerWatts, 1e7}, {"power_watts_avg30", h.PowerWattsAvg30, 1e7},
+	} {
+		if v, known := g.value.Get(); known && (v < 0 || v > g.most) {
+			errs = append(errs, fmt.Errorf("%s %g is not in 0..%g", g.name, v, g.most))
+		}
+	}
+	return errs
+}
+
+func checkModels(models []string) error {
+	if len(models) > maxModels {
+		return fmt.Errorf("%d models; at most %d are allowed", len(models), maxModels)
+	}
+	if slices.ContainsFunc(models, func(m string) bool { return m == "" || len(m) > 512 }) {
+		return errors.New("models holds an empty name or one above 512 bytes")
+	}
+	return nil
+}
+
+// checkAddress accepts what SplitAddress accepts.
+func checkAddress(address string) error {
+	_, err := SplitAddress(address)
+	return err
+}
+
+// Address is where a node's HTTP front listens.
+type Address struct {
+	Network  string // tcp or unix
+	Addr     string // host:port, or the socket's path
+	Host     string // value of the Host header
+	BasePath string // path before /v1, without a trailing slash
+	TLS      bool
+}
+
+// SplitAddress reads http://host[:port][/base], https://… or unix:///path/of/socket.
+func SplitAddress(address string) (Address, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return Address{}, fmt.Errorf("address: %w", err)
+	}
+	switch u.Scheme {
+	case "unix", "http+unix":
+		if u.Path == "" || u.Path == "/" || u.Host != "" {
+			return Address{}, fmt.Errorf("address %q: a Unix socket is written unix:///path/of/socket", address)
+		}
+		return Address{Network: "unix", Addr: u.Path, Host: "localhost"}, nil
+	case "http", "https":
+		return splitHTTP(u, address)
+	}
+	return Address{}, fmt.Errorf("address %q: want http://host:port, https://host:port or unix:///path", address)
+}
+
+func splitHTTP(u *url.URL, address string) (Address, error) {
+	host, port := u.Hostname(), u.Port()
+	if host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return Address{}, fmt.Errorf("address %q: want %s://host:port, without user, query or fragment", address, u.Scheme)
+	}
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	if n, err := net.LookupPort("tcp", port); err != nil || n == 0 {
+		return Address{}, fmt.Errorf("address %q: port %q is not in 1..65535", address, port)
+	}
+	return Address{
+		Network: "tcp", Addr: net.JoinHostPort(host, port), Host: u.Host,
+		BasePath: strings.TrimSuffix(u.EscapedPath(), "/"), TLS: u.Scheme == "https",
+	}, nil
+}

@@ -1,0 +1,303 @@
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Registration keeps one node registered.
+type Registration struct {
+	// Health describes the node now; it is asked at every heartbeat. NodeID and Address must stay the same; Stamp and
+	// Instance are filled in.
+	Health func() NodeHealth
+	// Heartbeat is the time between two writes; 0 = 5 s. The lease lasts three of them, in whole seconds.
+	Heartbeat time.Duration
+	// Instance tells this agent from another one with the same node id. An agent that stores it and gives it again after a
+	// restart takes its node back at once; empty = a random one, and a restart waits for the old lease to end.
+	Instance string
+	Log      *slog.Logger // nil = slog.Default
+}
+
+// DuplicateError says that another live agent holds the node id.
+type DuplicateError struct {
+	NodeID        string
+	Address       string // this agent's
+	HolderAddress string // the other one's
+}
+
+func (e *DuplicateError) Error() string {
+	return fmt.Sprintf("node id %q is held by a live agent at %s, and this agent serves %s: give one of the two another node id",
+		e.NodeID, e.HolderAddress, e.Address)
+}
+
+// Registrar writes a node's heartbeats. Create one with NewRegistrar and run it once.
+type Registrar struct {
+	client *Client
+	reg    Registration
+	wake   chan struct{}
+	lease  clientv3.LeaseID
+	rev    int64 // revision of our last write; 0 = not registered
+	failed bool  // the last attempt failed, and that has been logged
+}
+
+// NewRegistrar prepares a registration; Run does the work.
+func NewRegistrar(c *Client, reg Registration) *Registrar {
+	if reg.Heartbeat <= 0 {
+		reg.Heartbeat = 5 * time.Second
+	}
+	if reg.Instance == "" {
+		reg.Instance = rand.Text()
+	}
+	if reg.Log == nil {
+		reg.Log = slog.Default()
+	}
+	return &Registrar{client: c, reg: reg, wake: make(chan struct{}, 1)}
+}
+
+// Notify writes a heartbeat soon, for a change that should not wait for the next one. It never blocks.
+func (r *Registrar) Notify() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// LeaseTTL is how long a node outlives its last heartbeat.
+func LeaseTTL(heartbeat time.Duration) time.Duration {
+	return time.Duration(math.Ceil((3 * heartbeat).Seconds())) * time.Second
+}
+
+// Run registers the node and keeps it registered until ctx ends; then it removes the node and returns nil. While etcd
+// does not answer it goes on trying, and it registers again where the lease was lost or etcd came back empty. It returns
+// a *DuplicateError when another live agent holds the node id, and an error when Health is not valid.
+func (r *Registrar) Run(ctx context.Context) error {
+	defer r.leave(context.WithoutCancel(ctx))
+	for {
+		err := r.beat(ctx)
+		var duplicate *DuplicateError
+		var invalid *invalidError
+		if errors.As(err, &duplicate) || errors.As(err, &invalid) {
+			return err
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		r.note(err)
+		if !r.sleep(ctx, err != nil) {
+			return nil
+		}
+	}
+}
+
+// note logs the first of a row of failures, and the end of it.
+func (r *Registrar) note(err error) {
+	if err != nil && !r.failed {
+		r.reg.Log.Warn("heartbeat not written; trying on", "error", err)
+	}
+	if err == nil && r.failed {
+		r.reg.Log.Info("heartbeat is written again")
+	}
+	r.failed = err != nil
+}
+
+// sleep waits for the next heartbeat, or a fifth of it after a failure.
+func (r *Registrar) sleep(ctx context.Context, failed bool) bool {
+	wait := r.reg.Heartbeat
+	if failed {
+		wait = min(wait/5, time.Second)
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-r.wake:
+	case <-timer.C:
+	}
+	return true
+}
+
+// beat renews the lease and writes the node, claiming the key first where it is not ours yet.
+func (r *Registrar) beat(ctx context.Context) error {
+	if r.rev == 0 {
+		return r.claim(ctx)
+	}
+	if err := r.renew(ctx); err != nil {
+		return err
+	}
+	health, value, err := r.encode()
+	if err != nil {
+		return err
+	}
+	key := NodeKey(health.NodeID)
+	written, err := r.writeIf(ctx, clientv3.Compare(clientv3.ModRevision(key), "=", r.rev), key, value)
+	if err != nil || written {
+		return err
+	}
+	return r.claim(ctx) // deleted, or written by somebody else
+}
+
+// renew keeps the lease alive. A lost lease takes the key with it, so the node is claimed anew.
+func (r *Registrar) renew(ctx context.Context) error {
+	ctx, cancel := r.client.bounded(ctx)
+	defer cancel()
+	_, err := r.client.etcd.KeepAliveOnce(ctx, r.lease)
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		r.lease = clientv3.NoLease
+		return nil // the next write is refused and claims the key
+	}
+	return fmt.Errorf("etcd lease: %w", err)
+}
+
+// claim makes the key ours: it is created if absent, taken over if it is ours from before, and otherwise waited for.
+// A holder that writes a heartbeat while we wait is alive, and ours is the duplicate.
+func (r *Registrar) claim(ctx context.Context) error {
+	r.rev = 0
+	if err := r.grant(ctx); err != nil {
+		return err
+	}
+	health, value, err := r.encode()
+	if err != nil {
+		return err
+	}
+	key := NodeKey(health.NodeID)
+	seen := int64(0) // revision of the holder's last write
+	for deadline := time.Now().Add(LeaseTTL(r.reg.Heartbeat) + time.Minute); ; {
+		written, err := r.writeIf(ctx, clientv3.Compare(clientv3.ModRevision(key), "=", 0), key, value)
+		if err != nil || written {
+			return err
+		}
+		holder, rev, err := r.holder(ctx, key)
+		switch {
+		case err != nil:
+			return err
+		case rev == 0:
+			continue // gone between the two requests
+		case holder.Instance == r.reg.Instance:
+			return r.takeOver(ctx, key, value, rev)
+		case seen != 0 && rev != seen, time.Now().After(deadline):
+			return &DuplicateError{NodeID: health.NodeID, Address: health.Address, HolderAddress: holder.Address}
+		case seen == 0:
+			r.reg.Log.Info("node id is held; waiting for its lease to end", "node", health.NodeID, "holder", holder.Address)
+		}
+		seen = rev
+		if err := r.awaitChange(ctx, key, rev); err != nil {
+			return err
+		}
+	}
+}
+
+// takeOver replaces a value of our own from before a restart or a lost lease.
+func (r *Registrar) takeOver(ctx context.Context, key string, value []byte, rev int64) error {
+	written, err := r.writeIf(ctx, clientv3.Compare(clientv3.ModRevision(key), "=", rev), key, value)
+	if err == nil && !written {
+		err = errors.New("node key changed while it was taken over")
+	}
+	return err
+}
+
+// grant makes sure that there is a lease.
+func (r *Registrar) grant(ctx context.Context) error {
+	if r.lease != clientv3.NoLease {
+		if err := r.renew(ctx); err != nil || r.lease != clientv3.NoLease {
+			return err
+		}
+	}
+	ctx, cancel := r.client.bounded(ctx)
+	defer cancel()
+	lease, err := r.client.etcd.Grant(ctx, int64(LeaseTTL(r.reg.Heartbeat).Seconds()))
+	if err != nil {
+		return fmt.Errorf("etcd lease: %w", err)
+	}
+	r.lease = lease.ID
+	return nil
+}
+
+// writeIf writes the node under our lease if cond holds.
+func (r *Registrar) writeIf(ctx context.Context, cond clientv3.Cmp, key string, value []byte) (bool, error) {
+	if r.lease == clientv3.NoLease {
+		return false, nil
+	}
+	ctx, cancel := r.client.bounded(ctx)
+	defer cancel()
+	resp, err := r.client.etcd.Txn(ctx).If(cond).Then(clientv3.OpPut(key, string(value), clientv3.WithLease(r.lease))).Commit()
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		r.lease = clientv3.NoLease
+	}
+	if err != nil {
+		return false, fmt.Errorf("etcd put %s: %w", key, err)
+	}
+	if resp.Succeeded {
+		r.rev = resp.Header.Revision
+	}
+	return resp.Succeeded, nil
+}
+
+// holder reads who has the key now; rev is 0 if nobody has.
+func (r *Registrar) holder(ctx context.Context, key string) (h NodeHealth, rev int64, err error) {
+	resp, err := r.client.get(ctx, key)
+	if err != nil || len(resp.Kvs) == 0 {
+		return h, 0, err
+	}
+	if err := json.Unmarshal(resp.Kvs[0].Value, &h); err != nil {
+		h = NodeHealth{Address: "an address that cannot be read"}
+	}
+	return h, resp.Kvs[0].ModRevision, nil
+}
+
+// awaitChange returns when the key has changed after rev, after a heartbeat at the latest.
+func (r *Registrar) awaitChange(ctx context.Context, key string, rev int64) error {
+	ctx, cancel := context.WithTimeout(ctx, r.reg.Heartbeat)
+	defer cancel()
+	resp := <-r.client.etcd.Watch(ctx, key, clientv3.WithRev(rev+1))
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return resp.Err()
+}
+
+// leave gives the node up, so that routers see it go at once and not when the lease ends.
+func (r *Registrar) leave(ctx context.Context) {
+	if r.lease == clientv3.NoLease {
+		return
+	}
+	ctx, cancel := r.client.bounded(ctx)
+	defer cancel()
+	if _, err := r.client.etcd.Revoke(ctx, r.lease); err != nil {
+		r.reg.Log.Info("node not removed; it goes when its lease ends", "error", err)
+	}
+	r.lease, r.rev = clientv3.NoLease, 0
+}
+
+// invalidError is a description of a node that no router would accept.
+type invalidError struct{ err error }
+
+func (e *invalidError) Error() string { return "node description: " + e.err.Error() }
+func (e *invalidError) Unwrap() error { return e.err }
+
+// encode asks for the node's state and makes the value of its key.
+func (r *Registrar) encode() (NodeHealth, []byte, error) {
+	health := r.reg.Health()
+	health.Instance = r.reg.Instance
+	health.Stamp = time.Now().UnixMilli()
+	if err := health.Check(); err != nil {
+		return health, nil, &invalidError{err}
+	}
+	value, err := json.Marshal(health)
+	if err != nil {
+		return health, nil, &invalidError{err}
+	}
+	return health, value, nil
+}

@@ -1,0 +1,135 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Cordon is the value of a cordon key. Its presence keeps new requests away from the node; Drain also asks the agent to
+// report itself drained once the last request has ended.
+type Cordon struct {
+	Reason string `json:"reason,omitempty"`
+	Drain  bool   `json:"drain,omitempty"`
+	Stamp  int64  `json:"stamp,omitempty"` // Unix milliseconds
+}
+
+// ParseCordon reads the value of a cordon key. Presence alone cordons, so a value that cannot be read is a plain cordon.
+func ParseCordon(value []byte) Cordon {
+	var c Cordon
+	if err := json.Unmarshal(value, &c); err != nil {
+		return Cordon{}
+	}
+	return c
+}
+
+// PutCordon cordons a node, or drains it when c.Drain is set. The node need not exist.
+func (c *Client) PutCordon(ctx context.Context, id string, cordon Cordon) error {
+	if err := CheckNodeID(id); err != nil {
+		return err
+	}
+	if cordon.Stamp == 0 {
+		cordon.Stamp = time.Now().UnixMilli()
+	}
+	value, err := json.Marshal(cordon)
+	if err != nil {
+		return fmt.Errorf("cordon %s: %w", id, err)
+	}
+	return c.put(ctx, CordonKey(id), value)
+}
+
+// Uncordon lets a node take requests again and says whether it was cordoned.
+func (c *Client) Uncordon(ctx context.Context, id string) (was bool, err error) {
+	if err := CheckNodeID(id); err != nil {
+		return false, err
+	}
+	return c.remove(ctx, CordonKey(id))
+}
+
+// Cordons lists the cordoned nodes by id.
+func (c *Client) Cordons(ctx context.Context) (map[string]Cordon, error) {
+	resp, err := c.get(ctx, CordonPrefix, clientv3.WithPrefix())
+	if err != nil {
+		return nil, err
+	}
+	cordons := make(map[string]Cordon, len(resp.Kvs))
+	for _, kv := range resp.Kvs {
+		cordons[strings.TrimPrefix(string(kv.Key), CordonPrefix)] = ParseCordon(kv.Value)
+	}
+	return cordons, nil
+}
+
+// Policy returns the stored policy document, nil if there is none.
+func (c *Client) Policy(ctx context.Context) ([]byte, error) {
+	resp, err := c.get(ctx, PolicyKey)
+	if err != nil || len(resp.Kvs) == 0 {
+		return nil, err
+	}
+	return resp.Kvs[0].Value, nil
+}
+
+// PutPolicy stores a policy document as it is; the caller has validated it.
+func (c *Client) PutPolicy(ctx context.Context, doc []byte) error { return c.put(ctx, PolicyKey, doc) }
+
+// Node is one registered node. Health is nil where Err says why its value cannot be used.
+type Node struct {
+	ID     string
+	Health *NodeHealth
+	Err    error
+}
+
+// Nodes lists the registered nodes in the order of their ids.
+func (c *Client) Nodes(ctx context.Context) ([]Node, error) {
+	resp, err := c.get(ctx, NodesPrefix, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend))
+	if err != nil {
+		return nil, err
+	}
+	nodes := make([]Node, 0, len(resp.Kvs))
+	for _, kv := range resp.Kvs {
+		id := strings.TrimPrefix(string(kv.Key), NodesPrefix)
+		health, err := ParseNodeHealth(id, kv.Value)
+		nodes = append(nodes, Node{ID: id, Health: health, Err: err})
+	}
+	return nodes, nil
+}
+
+// Model is the value of a model's key. Members that are not listed here are ignored.
+type Model struct {
+	Aliases   []string            `json:"aliases,omitempty"`
+	Tokenizer string              `json:"tokenizer,omitempty"`
+	Pools     map[string][]string `json:"pools,omitempty"` // role to node ids
+}
+
+// maxAliases bounds the aliases of one model.
+const maxAliases = 256
+
+// ParseModel reads and checks the value of a model's key.
+func ParseModel(name string, value []byte) (*Model, error) {
+	if name == "" || len(value) > maxValueBytes {
+		return nil, fmt.Errorf("model %q: name empty or value above %d bytes", name, maxValueBytes)
+	}
+	m := &Model{}
+	if err := json.Unmarshal(value, m); err != nil {
+		return nil, fmt.Errorf("model %s: %w", name, err)
+	}
+	if err := checkModels(m.Aliases); err != nil || len(m.Aliases) > maxAliases {
+		return nil, fmt.Errorf("model %s: aliases are empty, too long or more than %d", name, maxAliases)
+	}
+	return m, nil
+}
+
+// PutModel stores a model's aliases, tokenizer and pools.
+func (c *Client) PutModel(ctx context.Context, name string, m Model) error {
+	value, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("model %s: %w", name, err)
+	}
+	if _, err := ParseModel(name, value); err != nil {
+		return err
+	}
+	return c.put(ctx, ModelKey(name), value)
+}

@@ -1,0 +1,196 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Entry is one key and its value at a revision.
+type Entry struct {
+	Key   string
+	Value []byte
+	Rev   int64 // revision of the last change
+}
+
+// Listing is the whole content of a prefix at one revision.
+type Listing struct {
+	Entries []Entry
+	Rev     int64
+	// AfterOutage: the connection was lost before this listing, so keys may be missing whose writers have not come back yet.
+	AfterOutage bool
+	// DataLost: etcd's revision went backwards. It came back empty or from a backup, and what it does not list was never
+	// deleted by anybody.
+	DataLost bool
+}
+
+// Handler receives what Watch sees. Its functions are called one at a time, from the goroutine that runs Watch.
+type Handler struct {
+	List   func(Listing)   // first, and after every interruption
+	Put    func(Entry)     //
+	Delete func(key string) // deleted, or its lease has ended
+	Lost   func(err error) // etcd does not answer: what was said last is all there is; List follows when it is back. May be nil
+}
+
+// Bounds of one watch.
+const (
+	pingEvery  = time.Second            // how often a watch asks whether etcd is still the one it was
+	retryFirst = 100 * time.Millisecond // wait before the first re-list, doubling to retryLast
+	retryLast  = time.Second
+)
+
+// Watch follows all keys that start with prefix until ctx ends, and returns nil
+// then. It lists, follows from the listing's revision on, and lists again when the connection was lost, the revision was
+// compacted, or etcd came back with other data; a plain etcd watch would hang for ever in the last case.
+func (c *Client) Watch(ctx context.Context, prefix string, h Handler) error {
+	w := &watch{client: c, prefix: prefix, handler: h, wait: retryFirst}
+	for ctx.Err() == nil {
+		err := w.session(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if !errors.Is(err, errRelist) {
+			w.lose(err)
+		}
+		w.pause(ctx)
+	}
+	return nil
+}
+
+// errRelist ends a session whose listing is out of date although etcd answers.
+var errRelist = errors.New("listing is out of date")
+
+type watch struct {
+	client  *Client
+	prefix  string
+	handler Handler
+	rev     int64  // newest revision seen
+	term    uint64 // raft term of the listing: a changed one means that etcd restarted or failed over
+	lost    bool
+	wait    time.Duration
+}
+
+func (w *watch) lose(err error) {
+	if !w.lost && w.handler.Lost != nil {
+		w.handler.Lost(err)
+	}
+	w.lost = true
+}
+
+func (w *watch) pause(ctx context.Context) {
+	timer := time.NewTimer(w.wait/2 + rand.N(w.wait/2))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	w.wait = min(2*w.wait, retryLast)
+}
+
+// session lists once and follows until something is wrong.
+func (w *watch) session(ctx context.Context) error {
+	if err := w.list(ctx); err != nil {
+		return err
+	}
+	w.wait = retryFirst
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	changes := w.client.etcd.Watch(clientv3.WithRequireLeader(ctx), w.prefix, clientv3.WithPrefix(), clientv3.WithRev(w.rev+1))
+	ping := time.NewTicker(pingEvery)
+	defer ping.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case resp, open := <-changes:
+			if err := watchError(resp, open); err != nil {
+				return err
+			}
+			w.apply(resp)
+		case <-ping.C:
+			if err := w.ping(ctx); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func watchError(resp clientv3.WatchResponse, open bool) error {
+	switch {
+	case !open:
+		return errRelist
+	case resp.CompactRevision != 0:
+		return errRelist
+	case resp.Err() != nil:
+		return fmt.Errorf("etcd watch: %w", resp.Err())
+	}
+	return nil
+}
+
+func (w *watch) list(ctx context.Context) error {
+	resp, err := w.client.get(ctx, w.prefix, clientv3.WithPrefix())
+	if err != nil {
+		return err
+	}
+	l := Listing{Rev: resp.Header.Revision, AfterOutage: w.lost, DataLost: resp.Header.Revision < w.rev}
+	for _, kv := range resp.Kvs {
+		l.Entries = append(l.Entries, Entry{Key: string(kv.Key), Value: kv.Value, Rev: kv.ModRevision})
+	}
+	w.rev, w.term, w.lost = l.Rev, resp.Header.RaftTerm, false
+	w.handler.List(l)
+	return nil
+}
+
+func (w *watch) apply(resp clientv3.WatchResponse) {
+	w.rev = max(w.rev, resp.Header.Revision)
+	for _, ev := range resp.Events {
+		if ev.Type == clientv3.EventTypeDelete {
+			w.handler.Delete(string(ev.Kv.Key))
+		} else {
+			w.handler.Put(Entry{Key: string(ev.Kv.Key), Value: ev.Kv.Value, Rev: ev.Kv.ModRevision})
+		}
+	}
+}
+
+// ping asks for nothing but the header of an answer.
+func (w *watch) ping(ctx context.Context) error {
+	resp, err := w.client.get(ctx, w.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil {
+		return err
+	}
+	if resp.Header.Revision < w.rev || resp.Header.RaftTerm != w.term {
+		return errRelist
+	}
+	w.rev = resp.Header.Revision
+	return nil
+}
+
+// WatchPolicy calls changed with the stored policy document at first and after every change; nil means that there is
+// none. A policy that vanished only because etcd lost its data is not reported: the last one stays in force.
+func (c *Client) WatchPolicy(ctx context.Context, changed func(doc []byte)) error {
+	return c.Watch(ctx, PolicyKey, Handler{
+		List: func(l Listing) {
+			i := slices.IndexFunc(l.Entries, func(e Entry) bool { return e.Key == PolicyKey })
+			if i >= 0 {
+				changed(l.Entries[i].Value)
+			} else if !l.DataLost {
+				changed(nil)
+			}
+		},
+		Put: func(e Entry) {
+			if e.Key == PolicyKey {
+				changed(e.Value)
+			}
+		},
+		Delete: func(key string) {
+			if key == PolicyKey {
+				changed(nil)
+			}
+		},
+	})
+}
