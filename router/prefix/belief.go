@@ -1,0 +1,78 @@
+package prefix
+
+import "time"
+
+// A stamp is a time in milliseconds since the index began, modulo 2^29 (6.2
+// days). Two stamps compare correctly while they lie within stampRange of each
+// other, which sweeping guarantees (see MaxLifetime).
+type stamp = uint32
+
+const (
+	stampBits  = 29
+	stampMask  = 1<<stampBits - 1
+	stampRange = 1<<(stampBits-1) - 1 // ms, 3.1 days
+)
+
+// since is a - b in milliseconds, negative if a is the earlier one.
+func since(a, b stamp) int32 { return int32((a-b)<<(32-stampBits)) >> (32 - stampBits) }
+
+func later(a, b stamp) stamp {
+	if since(a, b) > 0 {
+		return a
+	}
+	return b
+}
+
+// belief says that one node holds one block, in one word that readers load
+// atomically. From the top:
+//
+//	born    29 bits  when the node (re)computed the block
+//	touched 29 bits  when a request that uses it was last known on the node
+//	settled  1 bit   a request that used it since born has completed
+//	inUse    1 bit   touched is the dispatch of a request whose end is not known
+//	lane     4 bits  the node, within the page of 16 that the slot's key names
+//
+// One of inUse and settled is always set, so no belief is 0.
+type belief uint64
+
+const (
+	inUse       = 1 << 4
+	settled     = 1 << 5
+	touchedAt   = 6
+	bornAt      = touchedAt + stampBits
+	laneMask    = 1<<4 - 1
+	beliefFlags = inUse | settled
+)
+
+func newBelief(lane uint64, born, touched stamp, flags uint64) belief {
+	return belief(uint64(born)<<bornAt | uint64(touched)<<touchedAt | flags | lane)
+}
+
+func (b belief) lane() uint64   { return uint64(b) & laneMask }
+func (b belief) flags() uint64  { return uint64(b) & beliefFlags }
+func (b belief) born() stamp    { return stamp(b>>bornAt) & stampMask }
+func (b belief) touched() stamp { return stamp(b>>touchedAt) & stampMask }
+
+// touch keeps the belief, used by a request at now. A birth too long ago to be
+// compared with moves along.
+func (b belief) touch(now stamp, flags uint64) belief {
+	touched := later(b.touched(), now)
+	born := b.born()
+	if since(touched, born) > maxAge {
+		born = (touched - stamp(maxAge)) & stampMask
+	}
+	return newBelief(b.lane(), born, touched, flags)
+}
+
+// maxAge bounds, in milliseconds, how far back beliefs are kept and compared.
+const maxAge = int32(48 * time.Hour / time.Millisecond)
+
+// clock turns times into stamps.
+type clock struct {
+	epoch time.Time
+	now   func() time.Time
+}
+
+func (c *clock) millis(t time.Time) int64 { return int64(t.Sub(c.epoch) / time.Millisecond) }
+func (c *clock) stamp(t time.Time) stamp  { return stamp(c.millis(t)) & stampMask }
+func (c *clock) nowStamp() (stamp, int64) { m := c.millis(c.now()); return stamp(m) & stampMask, m }

@@ -1,0 +1,81 @@
+package prefix
+
+// Chain is the sequence of block digests of one prompt, hashed as far as it has
+// been asked for. It also carries the scratch space of the Index's calls for
+// this request. The zero value is an empty prompt; Reset makes it reusable
+// without allocation. A Chain belongs to one goroutine at a time.
+type Chain struct {
+	seed   words
+	text   []byte
+	tokens []uint32
+	blocks int
+	length float64 // of the prompt in blocks, the unfinished last one included
+
+	digests []words   // of the blocks hashed so far
+	walk    []walker  // Match: the candidates still holding everything
+	sent    sentState // Record: what was believed of the node at dispatch
+}
+
+// Reset makes c the chain of a prompt given as text or, when text is empty, as
+// token ids. Both are aliased and must not change until the next Reset, or
+// until Record has returned, which finishes the chain.
+func (c *Chain) Reset(seed Digest, text []byte, tokens []uint32) {
+	c.seed = fromDigest(&seed)
+	c.text, c.tokens = text, tokens
+	c.digests = c.digests[:0]
+	c.sent.reset()
+	if len(text) > 0 {
+		c.tokens = nil
+		c.blocks = len(text) / BlockBytes
+		c.length = float64(len(text)) / BlockBytes
+		return
+	}
+	c.blocks = len(tokens) / BlockTokens
+	c.length = float64(len(tokens)) / BlockTokens
+}
+
+// Blocks is the number of full blocks of the prompt; only those have digests.
+func (c *Chain) Blocks() int { return c.blocks }
+
+// Hashed is the number of blocks hashed so far.
+func (c *Chain) Hashed() int { return len(c.digests) }
+
+// Digest is the digest of block i, 0 <= i < Blocks(); it hashes the chain as
+// far as that.
+func (c *Chain) Digest(i int) Digest {
+	c.hashTo(i + 1)
+	return toDigest(c.digests[i])
+}
+
+// hashTo makes the first n digests known, and lets go of the prompt when these
+// are all.
+func (c *Chain) hashTo(n int) {
+	for len(c.digests) < n {
+		c.hashNext()
+	}
+	if len(c.digests) == c.blocks {
+		c.text, c.tokens = nil, nil
+	}
+}
+
+func (c *Chain) hashNext() {
+	i := len(c.digests)
+	parent := &c.seed
+	if i > 0 {
+		parent = &c.digests[i-1]
+	}
+	if c.tokens != nil {
+		c.digests = append(c.digests, nextTokens(parent, c.tokens[i*BlockTokens:]))
+		return
+	}
+	c.digests = append(c.digests, nextText(parent, c.text[i*BlockBytes:]))
+}
+
+// key is what the index knows block i by; it hashes the chain as far as that.
+func (c *Chain) key(i int) uint64 {
+	if i == len(c.digests) {
+		c.hashNext()
+	}
+	d := &c.digests[i]
+	return uint64(d[0]) | uint64(d[1])<<32
+}

@@ -1,0 +1,88 @@
+// Package prefix knows which node holds which part of a prompt.
+//
+// A prompt is cut into blocks of 16 tokens and each block gets a digest that
+// covers everything before it (Chain). The Index remembers which node was sent
+// which block, predicts from that how much of a new prompt each node has in its
+// KV cache (Match), and is corrected by what the engines report (Observe).
+package prefix
+
+import (
+	"encoding/binary"
+
+	"lukechampine.com/blake3"
+	"lukechampine.com/blake3/guts"
+)
+
+// Digest identifies a block together with all blocks before it.
+type Digest = [32]byte
+
+const (
+	// BlockTokens is the number of tokens of a block.
+	BlockTokens = 16
+	// BlockBytes is the size of a block: its token ids as little-endian uint32.
+	// With the default tokenizer a token is 4 bytes of prompt text, so a block
+	// is 64 bytes of text.
+	BlockBytes = 64
+)
+
+// seedDomain starts the seed of every chain; a change of the digest scheme
+// changes it, so that old and new digests never meet.
+const seedDomain = "cognitora.seq.v1\x00"
+
+// Seed is the digest before the first block. Prompts for another model, adapter
+// or tenant salt share no digest. It does not allocate while the inputs together
+// are below 1000 bytes.
+func Seed(model, adapter, salt string) Digest {
+	if len(seedDomain)+len(model)+len(adapter)+len(salt)+2 > guts.ChunkSize {
+		return blake3.Sum256([]byte(seedDomain + model + "\x00" + adapter + "\x00" + salt))
+	}
+	var scratch [guts.ChunkSize]byte
+	b := append(scratch[:0], seedDomain...)
+	b = append(b, model...)
+	b = append(b, 0)
+	b = append(b, adapter...)
+	b = append(b, 0)
+	b = append(b, salt...)
+	n := guts.CompressChunk(b, &guts.IV, 0, 0)
+	n.Flags |= guts.FlagRoot
+	return toDigest(guts.ChainingValue(n))
+}
+
+// blockFlags mark a message of one chunk of one block, hashed in keyed mode.
+const blockFlags = guts.FlagChunkStart | guts.FlagChunkEnd | guts.FlagRoot | guts.FlagKeyedHash
+
+// words is a digest as the compression function reads and writes it.
+type words = [8]uint32
+
+// nextText is the digest of a block of text after parent. len(text) is at least
+// BlockBytes.
+func nextText(parent *words, text []byte) words {
+	n := guts.Node{CV: *parent, BlockLen: BlockBytes, Flags: blockFlags}
+	block := text[:BlockBytes]
+	for i := range n.Block {
+		n.Block[i] = binary.LittleEndian.Uint32(block[4*i:])
+	}
+	return guts.ChainingValue(n)
+}
+
+// nextTokens is the digest of a block of token ids after parent. len(tokens) is
+// at least BlockTokens.
+func nextTokens(parent *words, tokens []uint32) words {
+	n := guts.Node{CV: *parent, BlockLen: BlockBytes, Flags: blockFlags}
+	copy(n.Block[:], tokens[:BlockTokens])
+	return guts.ChainingValue(n)
+}
+
+func toDigest(w words) (d Digest) {
+	for i, v := range w {
+		binary.LittleEndian.PutUint32(d[4*i:], v)
+	}
+	return d
+}
+
+func fromDigest(d *Digest) (w words) {
+	for i := range w {
+		w[i] = binary.LittleEndian.Uint32(d[4*i:])
+	}
+	return w
+}

@@ -1,0 +1,169 @@
+package prefix
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+)
+
+// defaultEngineBlock is vLLM's block size in tokens.
+const defaultEngineBlock = 16
+
+// Observation is what an engine said about one finished request.
+type Observation struct {
+	Ref Ref
+	// Believed is what Match said of this node when the request was dispatched.
+	Believed int
+	// PromptTokens and CachedTokens are the engine's counts. An engine that
+	// sends no cached count has made no observation.
+	PromptTokens, CachedTokens int64
+	// EngineBlockTokens is the size of the engine's own cache blocks, to which
+	// its count is rounded. 0 means 16.
+	EngineBlockTokens int
+	// DispatchedAt is the time that Record was called with.
+	DispatchedAt time.Time
+	// Failed says that the request came to nothing; the counts are not read.
+	Failed bool
+}
+
+// verdict compares an observation with what was believed, in blocks of ours.
+// The engine counts other tokens than we do, so both sides are fractions of the
+// prompt.
+type verdict struct {
+	believed, actual float64
+	slack            float64 // one engine block
+	fraction         float64 // believed - actual, 0 within the slack
+}
+
+func weigh(c *Chain, o Observation) verdict {
+	block := o.EngineBlockTokens
+	if block <= 0 {
+		block = defaultEngineBlock
+	}
+	prompt := float64(o.PromptTokens)
+	v := verdict{
+		believed: float64(o.Believed),
+		actual:   c.length * min(max(float64(o.CachedTokens)/prompt, 0), 1),
+		slack:    c.length * min(float64(block)/prompt, 1),
+	}
+	if d := v.believed - v.actual; math.Abs(d) > v.slack {
+		v.fraction = d / c.length
+	}
+	return v
+}
+
+func (v *verdict) short() bool { return v.fraction > 0 }
+
+// Observe corrects the index by what the engine found cached when it took the
+// request. It returns the prediction error: the believed minus the actual part
+// of the prompt, in [-1,1], and 0 where they agree within one engine block.
+//
+// A count shorter than believed says that the blocks from the cut on were gone:
+// they count as recomputed by this request at its dispatch, so that what other
+// requests left below them is no longer believed, and if blocks younger than the
+// node's lifetime were gone, the lifetime shrinks. It says nothing about blocks
+// that a request still running at the dispatch may have been computing.
+func (x *Index) Observe(c *Chain, o Observation) float64 {
+	if o.Failed {
+		x.Forget(c, o.Ref, o.DispatchedAt)
+		return 0
+	}
+	if o.PromptTokens <= 0 || c.blocks == 0 {
+		return 0
+	}
+	v := weigh(c, o)
+	cut := c.blocks
+	if x.learn(c, o, v) && v.short() {
+		cut = int(math.Ceil(v.actual))
+	}
+	x.settle(c, o, cut)
+	return v.fraction
+}
+
+// settle confirms that the node holds the blocks of a request that has just
+// ended. Those from cut on were born at its dispatch.
+func (x *Index) settle(c *Chain, o Observation, cut int) {
+	now, _ := x.clock.nowStamp()
+	dispatched := x.clock.stamp(o.DispatchedAt)
+	x.write(c, o.Ref, func(i int, key uint64, cell *atomic.Uint64, b belief) {
+		if cell == nil {
+			x.table.insert(key, newBelief(o.Ref.lane(), dispatched, now, settled))
+			return
+		}
+		if i >= cut && since(dispatched, b.born()) > 0 {
+			b = newBelief(b.lane(), dispatched, b.touched(), settled)
+		}
+		cell.Store(uint64(b.touch(now, settled)))
+	})
+}
+
+// learn draws from the observation what it says about the node, and reports
+// whether it is evidence: it is not when the first missing block was in use by
+// a request whose end was not known at the dispatch.
+func (x *Index) learn(c *Chain, o Observation, v verdict) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	n := x.node(o.Ref)
+	if n == nil || c.sent.ref != o.Ref {
+		return false
+	}
+	if o.CachedTokens > 0 {
+		n.zeros = 0
+		n.silent.Store(false)
+	}
+	if !v.short() {
+		x.learnLonger(n, &c.sent, v)
+		return true
+	}
+	x.countZero(n, c, o)
+	missing := min(int(math.Ceil(v.actual+v.slack)), o.Believed-1)
+	if missing >= len(c.sent.seen) || c.sent.seen[missing].inUse() {
+		return false
+	}
+	x.learnShorter(n, &c.sent, missing, v)
+	return true
+}
+
+// silentAfter repeats in a row without a cached token, an engine is taken to
+// have prefix caching switched off.
+const silentAfter = 3
+
+// countZero counts repeats that found nothing cached although a request with the
+// same first block had ended before. Requests that ran side by side count once.
+func (x *Index) countZero(n *node, c *Chain, o Observation) {
+	if o.CachedTokens > 0 || len(c.sent.seen) == 0 || !c.sent.seen[0].settled() {
+		return
+	}
+	if x.clock.millis(o.DispatchedAt) < n.lastZero {
+		return
+	}
+	_, n.lastZero = x.clock.nowStamp()
+	n.zeros = min(n.zeros+1, silentAfter)
+	n.silent.Store(n.zeros >= silentAfter)
+}
+
+// learnShorter lowers the lifetime to the age of the youngest block that was
+// gone. A shortfall of less than a sixteenth of what was believed is left alone:
+// text does not map evenly to the engine's tokens.
+func (x *Index) learnShorter(n *node, s *sentState, missing int, v verdict) {
+	if v.believed-v.actual < v.slack+v.believed/16 {
+		return
+	}
+	age := since(s.at, s.seen[missing].touched())
+	if age < n.lifetime.Load() {
+		n.lifetime.Store(max(age, millis32(x.opts.MinLifetime)))
+	}
+}
+
+// learnLonger raises the lifetime by an eighth of the way to twice the age of
+// the oldest block that proved to be there.
+func (x *Index) learnLonger(n *node, s *sentState, v verdict) {
+	last := min(int(v.actual), len(s.seen)) - 1
+	if last < 0 || s.seen[last].inUse() {
+		return
+	}
+	age, lifetime := since(s.at, s.seen[last].touched()), n.lifetime.Load()
+	if step := (2*age - lifetime) / 8; step > 0 {
+		n.lifetime.Store(min(lifetime+step, millis32(x.opts.MaxLifetime)))
+	}
+}

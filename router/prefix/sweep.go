@@ -1,0 +1,184 @@
+package prefix
+
+import (
+	"math/bits"
+	"time"
+)
+
+const (
+	// sweepEvery bounds the age of beliefs that no lookup would use any more.
+	sweepEvery = time.Hour
+	// sweepBatch is how many buckets are swept per hold of the lock.
+	sweepBatch = 64
+	// pruneTo is the part of MaxBlocks that a pruning leaves.
+	pruneTo = 0.8
+)
+
+// sweeper owns the goroutine that takes away what is too much, too old, or about
+// nodes that have left.
+type sweeper struct {
+	wake chan struct{} // capacity 1: a sweep is due
+	stop chan struct{}
+	done chan struct{}
+}
+
+func (x *Index) startSweeper() {
+	x.sweeper = sweeper{
+		wake: make(chan struct{}, 1),
+		stop: make(chan struct{}),
+		done: make(chan struct{}),
+	}
+	go x.sweepLoop()
+}
+
+// Close ends the pruning and waits for it. The index may still be read.
+func (x *Index) Close() {
+	close(x.sweeper.stop)
+	<-x.sweeper.done
+}
+
+func (x *Index) wake() {
+	select {
+	case x.sweeper.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (x *Index) sweepLoop() {
+	defer close(x.sweeper.done)
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-x.sweeper.wake:
+		case <-tick.C:
+		case <-x.sweeper.stop:
+			return
+		}
+		x.sweep()
+	}
+}
+
+// sweep goes through the table once, in steps that hold the lock briefly.
+func (x *Index) sweep() {
+	s := sweep{x: x}
+	s.now, _ = x.clock.nowStamp()
+	s.takeLeft()
+	if x.table.full() {
+		s.planPrune()
+	}
+	for from := 0; from < len(x.table.buckets); from += sweepBatch {
+		if x.closing() {
+			return
+		}
+		s.step(from, min(from+sweepBatch, len(x.table.buckets)))
+	}
+	s.freeLeft()
+}
+
+func (x *Index) closing() bool {
+	select {
+	case <-x.sweeper.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// sweep is one pass over the table.
+type sweep struct {
+	x      *Index
+	now    stamp
+	left   []uint32              // places whose beliefs go
+	isLeft [maxNodes / 64]uint64 // the same as bits
+	prune  bool
+	bin    int // slots of an older age bin go
+	quota  int // and this many of that bin
+}
+
+func (s *sweep) takeLeft() {
+	s.x.mu.Lock()
+	s.left, s.x.left = s.x.left, nil
+	s.x.mu.Unlock()
+	for _, p := range s.left {
+		s.isLeft[p/64] |= 1 << (p % 64)
+	}
+}
+
+// freeLeft lets the places be taken again, now that nothing refers to them.
+func (s *sweep) freeLeft() {
+	s.x.mu.Lock()
+	defer s.x.mu.Unlock()
+	for _, p := range s.left {
+		s.x.free[p/64] |= 1 << (p % 64)
+	}
+}
+
+func (s *sweep) step(from, to int) {
+	s.x.mu.Lock()
+	defer s.x.mu.Unlock()
+	for i := from; i < to; i++ {
+		b := &s.x.table.buckets[i]
+		for slot := range b.keys {
+			if key := b.keys[slot].Load(); key != 0 {
+				s.visit(b, slot, uint32(key&pageMask))
+			}
+		}
+	}
+}
+
+func (s *sweep) visit(b *bucket, slot int, page uint32) {
+	for i := range b.holders[slot] {
+		w := belief(b.holders[slot][i].Load())
+		if w != 0 && s.gone(w, page) {
+			b.holders[slot][i].Store(0)
+		}
+	}
+	s.x.table.clearIfBare(b, slot)
+	if s.prune && b.keys[slot].Load() != 0 && s.tooOld(b.touched(slot)) {
+		s.x.table.clear(b, slot)
+	}
+}
+
+func (s *sweep) gone(w belief, page uint32) bool {
+	place := page*lanesPerPage + uint32(w.lane())
+	return s.isLeft[place/64]>>(place%64)&1 == 1 || since(s.now, w.touched()) > maxAge
+}
+
+func (s *sweep) tooOld(touched stamp) bool {
+	bin := ageBin(since(s.now, touched))
+	if bin == s.bin && s.quota > 0 {
+		s.quota--
+		return true
+	}
+	return bin > s.bin
+}
+
+// ageBins is the size of a histogram of ages with eight bins per power of two.
+const ageBins = 32 * 8
+
+func ageBin(age int32) int {
+	if age < 8 {
+		return int(max(age, 0))
+	}
+	octave := bits.Len32(uint32(age)) - 4
+	return octave*8 + int(age>>octave)
+}
+
+// planPrune finds the age above which slots go, without the lock.
+func (s *sweep) planPrune() {
+	var histogram [ageBins]int
+	for i := range s.x.table.buckets {
+		b := &s.x.table.buckets[i]
+		for slot := range b.keys {
+			if b.keys[slot].Load() != 0 {
+				histogram[ageBin(since(s.now, b.touched(slot)))]++
+			}
+		}
+	}
+	surplus := s.x.Len() - int(pruneTo*float64(s.x.opts.MaxBlocks))
+	for bin := ageBins - 1; bin >= 0 && surplus > 0; bin-- {
+		s.prune, s.bin, s.quota = true, bin, min(surplus, histogram[bin])
+		surplus -= histogram[bin]
+	}
+}
