@@ -1,0 +1,18 @@
+// Package config fills a program's configuration struct from its defaults, a
+// strict TOML file, the environment and command-line flags, in that order of
+// rising precedence, and renders the struct as help and as reference tables.
+//
+// The struct is the schema. Each exported field carries tags:
+//
+//	toml:"max_body"    its key; a nested struct is a section (required)
+//	default:"64MiB"    the value it starts with, in the text form of its type
+//	flag:"listen"      its flag; without the tag --section.key, "-" for none
+//	help:"..."         one sentence for --help and the reference
+//	oneof:"a|b"        the only strings it may hold
+//	secret:"true"      never printed
+//
+// The environment name is CGN_<SECTION>_<KEY> (CGN_<KEY> at the top level).
+// Field types: string, bool, int, int32, int64, uint32, uint64, float64,
+// Duration, Size, any type with UnmarshalText, []string, and slices or
+// string-keyed maps of structs ([[section]] and [section.name] tables).
+package config

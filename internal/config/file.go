@@ -1,0 +1,248 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+)
+
+// Problem is one mistake in what the user wrote.
+type Problem struct {
+	Where  string // "router.toml:12", "CGN_LIMITS_MAX_BODY", "--listen"; "" where several sources may be meant
+	Field  string // "limits.max_body"; "" if no setting is concerned
+	Value  string // as written, redacted for a secret; "" if it adds nothing
+	Reason string // what is wrong and what to write instead
+}
+
+func (p *Problem) Error() string {
+	var b strings.Builder
+	if p.Where != "" {
+		b.WriteString(p.Where + ": ")
+	}
+	b.WriteString(p.Field)
+	if p.Value != "" {
+		b.WriteString(" = " + p.Value)
+	}
+	if p.Field != "" {
+		b.WriteString(": ")
+	}
+	b.WriteString(p.Reason)
+	return b.String()
+}
+
+// fileReader copies one decoded TOML document into the struct.
+type fileReader struct {
+	name     string
+	lines    lineIndex
+	problems []error
+}
+
+// readFile applies a TOML document to the struct root points to and returns
+// everything that is wrong with it.
+func readFile(name, doc string, root reflect.Value) []error {
+	var tree map[string]any
+	if _, err := toml.Decode(doc, &tree); err != nil {
+		var pe toml.ParseError
+		if errors.As(err, &pe) {
+			return []error{&Problem{Where: fmt.Sprintf("%s:%d", name, pe.Position.Line), Reason: pe.Message}}
+		}
+		return []error{&Problem{Where: name, Reason: err.Error()}}
+	}
+	r := &fileReader{name: name, lines: indexLines(doc)}
+	r.table(root, tree, "")
+	return r.problems
+}
+
+func (r *fileReader) table(v reflect.Value, tree map[string]any, path string) {
+	members := map[string]int{}
+	for i := range v.NumField() {
+		sf := v.Type().Field(i)
+		if key := sf.Tag.Get("toml"); sf.IsExported() && key != "" && key != "-" {
+			members[key] = i
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(tree)) {
+		at := join(path, key)
+		i, known := members[key]
+		if !known {
+			hint := didYouMean(key, slices.Sorted(maps.Keys(members)))
+			r.fail(&Problem{Field: at, Reason: "unknown key" + hint}, at)
+			continue
+		}
+		r.set(v.Type().Field(i), v.Field(i), tree[key], at)
+	}
+}
+
+// set puts one TOML value into a member of a struct.
+func (r *fileReader) set(sf reflect.StructField, v reflect.Value, raw any, at string) {
+	if sub, ok := raw.(map[string]any); ok && isTable(v.Type()) {
+		r.table(v, sub, at)
+		return
+	}
+	f := newField(sf, v, "", at)
+	fresh := reflect.New(v.Type()).Elem()
+	fresh.Set(v)
+	err := r.assign(fresh, raw, at)
+	if err == nil {
+		err = f.allowed(fresh)
+	}
+	if err != nil {
+		r.fail(f.problem(f.key, written(raw), err), at)
+		return
+	}
+	v.Set(fresh)
+}
+
+// written spells a TOML value about as its author did.
+func written(raw any) string {
+	if s, ok := raw.(string); ok {
+		return strconv.Quote(s)
+	}
+	return fmt.Sprint(raw)
+}
+
+// assign converts raw to the type of v. Tables inside it report their own problems.
+func (r *fileReader) assign(v reflect.Value, raw any, at string) error {
+	switch t := raw.(type) {
+	case string:
+		if v.Kind() == reflect.String || isText(v.Type()) {
+			return setText(v, t)
+		}
+	case bool:
+		if v.Kind() == reflect.Bool {
+			v.SetBool(t)
+			return nil
+		}
+	case int64:
+		if isSize := v.Type() == reflect.TypeFor[Size](); isSize || numeric(v) {
+			return setText(v, fmt.Sprint(t))
+		}
+	case float64:
+		if v.Kind() == reflect.Float64 {
+			v.SetFloat(t)
+			return nil
+		}
+	case []any:
+		if v.Kind() == reflect.Slice {
+			return r.list(v, t, at)
+		}
+	case []map[string]any:
+		if v.Kind() == reflect.Slice {
+			return r.list(v, anys(t), at)
+		}
+	case map[string]any:
+		return r.nested(v, t, at)
+	}
+	return fmt.Errorf("must be %s", describe(v.Type()))
+}
+
+func (r *fileReader) list(v reflect.Value, raw []any, at string) error {
+	list := reflect.MakeSlice(v.Type(), 0, len(raw))
+	for i, one := range raw {
+		e, err := newElement(v.Type().Elem())
+		if err != nil {
+			return err
+		}
+		if err := r.assign(e, one, fmt.Sprintf("%s[%d]", at, i)); err != nil {
+			return fmt.Errorf("element %d: %w", i+1, err)
+		}
+		list = reflect.Append(list, e)
+	}
+	v.Set(list)
+	return nil
+}
+
+func (r *fileReader) nested(v reflect.Value, raw map[string]any, at string) error {
+	switch v.Kind() {
+	case reflect.Struct:
+		r.table(v, raw, at)
+		return nil
+	case reflect.Map:
+		m := reflect.MakeMap(v.Type())
+		for _, key := range slices.Sorted(maps.Keys(raw)) {
+			e, err := newElement(v.Type().Elem())
+			if err != nil {
+				return err
+			}
+			if err := r.assign(e, raw[key], join(at, key)); err != nil {
+				return fmt.Errorf("%s: %w", key, err)
+			}
+			m.SetMapIndex(reflect.ValueOf(key), e)
+		}
+		v.Set(m)
+		return nil
+	}
+	return fmt.Errorf("must be %s, not a table", describe(v.Type()))
+}
+
+func (r *fileReader) fail(p *Problem, at string) {
+	p.Where = r.name
+	if n := r.lines.of(at); n > 0 {
+		p.Where = fmt.Sprintf("%s:%d", r.name, n)
+	}
+	r.problems = append(r.problems, p)
+}
+
+func anys(tables []map[string]any) []any {
+	list := make([]any, len(tables))
+	for i, t := range tables {
+		list[i] = t
+	}
+	return list
+}
+
+func numeric(v reflect.Value) bool {
+	return !isText(v.Type()) && (v.CanInt() || v.CanUint() || v.CanFloat())
+}
+
+// describe names a type for a user: "a string", "a duration".
+func describe(t reflect.Type) string {
+	switch {
+	case t == reflect.TypeFor[Duration]():
+		return `a duration like "5s"`
+	case t == reflect.TypeFor[Size]():
+		return `a size like "64MiB"`
+	case t.Kind() == reflect.Slice:
+		return "a list, each element " + describe(t.Elem())
+	case t.Kind() == reflect.Map, isTable(t):
+		return "a table"
+	}
+	return "a" + article(typeName(t))
+}
+
+func article(name string) string {
+	if name == "integer" {
+		return "n " + name
+	}
+	return " " + name
+}
+
+func typeName(t reflect.Type) string {
+	switch {
+	case t == reflect.TypeFor[Duration]():
+		return "duration"
+	case t == reflect.TypeFor[Size]():
+		return "size"
+	case t.Kind() == reflect.Slice && isText(t):
+		return "string"
+	case t.Kind() == reflect.Slice:
+		return "list of " + typeName(t.Elem())
+	case t.Kind() == reflect.Map:
+		return "tables by name"
+	case isTable(t):
+		return "table"
+	case isText(t) || t.Kind() == reflect.String:
+		return "string"
+	case t.Kind() == reflect.Bool:
+		return "boolean"
+	case t.Kind() == reflect.Float64:
+		return "number"
+	}
+	return "integer"
+}

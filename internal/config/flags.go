@@ -1,0 +1,137 @@
+package config
+
+import (
+	"reflect"
+	"strconv"
+	"strings"
+)
+
+// commandLine is what the arguments ask for.
+type commandLine struct {
+	file                 string
+	help, version, check bool
+	values               []flagValue
+	problems             []error
+}
+
+type flagValue struct {
+	name  string
+	text  string
+	field *field
+}
+
+// plain folds the spellings of a flag name into one: '_' and '-' are the same.
+func plain(name string) string { return strings.ReplaceAll(name, "_", "-") }
+
+// parseArgs reads --name value, --name=value and, for booleans, --name; a
+// single dash does too, as in Go's own flags.
+func parseArgs(s *schema, o Options) *commandLine {
+	cl := &commandLine{}
+	byName, names := map[string]*field{}, []string{"help", "version", "check-config", o.fileFlag()}
+	for _, f := range s.fields {
+		if f.flag != "" {
+			byName[plain(f.flag)] = f
+			names = append(names, f.flag)
+		}
+	}
+	args := o.Args
+	for len(args) > 0 {
+		arg := args[0]
+		args = args[1:]
+		if len(arg) < 2 || arg[0] != '-' || arg == "--" {
+			cl.fail(arg, "not a flag; this program takes flags only (see --help)")
+			continue
+		}
+		name, text, hasText := strings.Cut(strings.TrimPrefix(arg[1:], "-"), "=")
+		f := byName[plain(name)]
+		if cl.builtin(name) {
+			continue
+		}
+		if f == nil && name != o.fileFlag() {
+			cl.fail("--"+name, "unknown flag"+dashed(nearest(name, names)))
+			continue
+		}
+		if !hasText {
+			switch {
+			case f != nil && f.value.Kind() == reflect.Bool:
+				text = "true"
+			case len(args) == 0:
+				cl.fail("--"+name, "needs a value")
+				continue
+			default:
+				text, args = args[0], args[1:]
+			}
+		}
+		cl.take(name, text, f)
+	}
+	return cl
+}
+
+func dashed(name string) string {
+	if name == "" {
+		return " (see --help)"
+	}
+	return "; did you mean --" + name + "?"
+}
+
+func (cl *commandLine) builtin(name string) bool {
+	switch plain(name) {
+	case "h", "help":
+		cl.help = true
+	case "version":
+		cl.version = true
+	case "check-config":
+		cl.check = true
+	default:
+		return false
+	}
+	return true
+}
+
+func (cl *commandLine) take(name, text string, f *field) {
+	if f == nil {
+		cl.file = text
+		return
+	}
+	cl.values = append(cl.values, flagValue{"--" + name, text, f})
+}
+
+func (cl *commandLine) fail(where, reason string) {
+	cl.problems = append(cl.problems, &Problem{Where: where, Reason: reason})
+}
+
+// apply sets the fields. The first flag of a list replaces what the file or the
+// environment put there, the next ones add to it.
+func (cl *commandLine) apply() []error {
+	var problems []error
+	begun := map[*field]bool{}
+	for _, v := range cl.values {
+		var err error
+		if v.field.isList() {
+			list := reflect.MakeSlice(v.field.value.Type(), 0, 1)
+			if begun[v.field] {
+				list = v.field.value
+			}
+			err = v.field.addTo(list, v.text)
+			begun[v.field] = true
+		} else {
+			err = v.field.setFromText(v.text)
+		}
+		if err != nil {
+			problems = append(problems, v.field.problem(v.name, strconv.Quote(v.text), err))
+		}
+	}
+	return problems
+}
+
+// addTo sets the field to list plus one element.
+func (f *field) addTo(list reflect.Value, text string) error {
+	if err := appendText(&list, text); err != nil {
+		return err
+	}
+	if err := f.allowed(list); err != nil {
+		return err
+	}
+	f.value.Set(list)
+	return nil
+}

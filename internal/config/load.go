@@ -1,0 +1,267 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// ErrAnswered says that the command line asked a question (--help, --version,
+// --check-config) which has been answered on Options.Out: exit with status 0.
+var ErrAnswered = errors.New("config: the command line asked a question and was answered")
+
+const redacted = "(redacted)"
+
+// Options says where the values come from. The zero value reads nothing and
+// leaves the defaults.
+type Options struct {
+	Program  string    // name in usage and messages, like "cgn-router"
+	About    string    // what the program does, for --help
+	Version  string    // answer to --version
+	Args     []string  // command line without the program name
+	Env      []string  // "NAME=value", as os.Environ returns it
+	FileFlag string    // flag that names the TOML file; "" means "config". CGN_CONFIG names it too
+	Out      io.Writer // receives help, version and the checked configuration; nil means os.Stdout
+
+	ReadFile func(name string) ([]byte, error) // nil means os.ReadFile
+}
+
+// Error is everything that is wrong with a configuration, found in one pass.
+type Error struct{ Problems []error }
+
+func (e *Error) Error() string {
+	if len(e.Problems) == 1 {
+		return "configuration: " + e.Problems[0].Error()
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "configuration: %d problems", len(e.Problems))
+	for _, p := range e.Problems {
+		b.WriteString("\n  " + p.Error())
+	}
+	return b.String()
+}
+
+// Unwrap gives errors.Is and errors.As each problem.
+func (e *Error) Unwrap() []error { return e.Problems }
+
+// Validator is a struct, at any depth, that can say what is wrong with itself.
+// Several problems are returned with errors.Join.
+type Validator interface{ Validate() error }
+
+// Load fills the struct that dst points to: defaults, then the TOML file, then
+// the environment, then flags, then every Validate. It returns nil,
+// ErrAnswered, or an *Error with all problems. dst belongs to the caller
+// throughout; nothing of it is kept.
+func Load(dst any, o Options) error {
+	s, err := inspect(dst)
+	if err != nil {
+		return err
+	}
+	cl := parseArgs(s, o)
+	switch {
+	case cl.help:
+		return answered(writeHelp(o.out(), s, o))
+	case cl.version:
+		_, err := fmt.Fprintln(o.out(), o.Program, o.Version)
+		return answered(err)
+	}
+	if err := s.defaults(); err != nil {
+		return err
+	}
+	problems := slices.Concat(loadFile(dst, cl.file, o), applyEnv(s, o.Env), cl.problems, cl.apply(), validate(dst))
+	if len(problems) > 0 {
+		return &Error{problems}
+	}
+	if cl.check {
+		return answered(writeEffective(o.out(), s, o.Program))
+	}
+	return nil
+}
+
+// Defaults sets every field of the struct that dst points to that has a default.
+func Defaults(dst any) error {
+	s, err := inspect(dst)
+	if err != nil {
+		return err
+	}
+	return s.defaults()
+}
+
+// Check runs every Validate of a struct that was filled by hand and returns nil
+// or an *Error.
+func Check(dst any) error {
+	if problems := validate(dst); len(problems) > 0 {
+		return &Error{problems}
+	}
+	return nil
+}
+
+func answered(err error) error {
+	if err != nil {
+		return err
+	}
+	return ErrAnswered
+}
+
+func (o Options) out() io.Writer {
+	if o.Out == nil {
+		return os.Stdout
+	}
+	return o.Out
+}
+
+func (o Options) fileFlag() string {
+	if o.FileFlag == "" {
+		return "config"
+	}
+	return o.FileFlag
+}
+
+func (s *schema) defaults() error {
+	for _, f := range s.fields {
+		if !f.hasDef {
+			continue
+		}
+		if err := f.setFromText(f.def); err != nil {
+			return fmt.Errorf("config: default %q of %s: %w", f.def, f.path(), err)
+		}
+	}
+	return nil
+}
+
+func loadFile(dst any, name string, o Options) []error {
+	if name == "" {
+		name = lookupEnv(o.Env, "CGN_CONFIG")
+	}
+	if name == "" {
+		return nil
+	}
+	read := o.ReadFile
+	if read == nil {
+		read = os.ReadFile
+	}
+	doc, err := read(name)
+	if err != nil {
+		return []error{&Problem{Where: "--" + o.fileFlag(), Reason: err.Error()}}
+	}
+	return readFile(name, string(doc), reflect.ValueOf(dst).Elem())
+}
+
+func lookupEnv(env []string, name string) string {
+	for _, e := range env {
+		if v, ok := strings.CutPrefix(e, name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// applyEnv sets fields from CGN_* variables. A variable under a section of this
+// struct that names no key of it is a problem; others belong to other programs.
+func applyEnv(s *schema, env []string) []error {
+	byName, names := map[string]*field{}, []string{}
+	for _, f := range s.fields {
+		if textual(f.value.Type()) {
+			byName[f.env()] = f
+			names = append(names, f.env())
+		}
+	}
+	var problems []error
+	for _, e := range env {
+		name, text, _ := strings.Cut(e, "=")
+		if f, ok := byName[name]; ok {
+			if err := f.setFromText(text); err != nil {
+				problems = append(problems, f.problem(name, strconv.Quote(text), err))
+			}
+		} else if s.ownsEnv(name) {
+			problems = append(problems, &Problem{Where: name, Reason: "unknown setting" + didYouMean(name, names)})
+		}
+	}
+	return problems
+}
+
+func (s *schema) ownsEnv(name string) bool {
+	for _, sec := range s.sections {
+		prefix := "CGN_" + strings.ToUpper(strings.ReplaceAll(sec.path, ".", "_")) + "_"
+		if sec.path != "" && strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// problem says that text, as its author wrote it, cannot be the value of f.
+func (f *field) problem(where, text string, err error) *Problem {
+	p := &Problem{Where: where, Field: f.path(), Value: text, Reason: err.Error()}
+	if f.secret {
+		p.Value, p.Reason = redacted, "not a valid "+typeName(f.value.Type())
+	}
+	return p
+}
+
+// validate calls Validate on dst and on every struct inside it.
+func validate(dst any) []error {
+	var problems []error
+	validateValue(reflect.ValueOf(dst).Elem(), "", &problems)
+	return problems
+}
+
+func validateValue(v reflect.Value, path string, problems *[]error) {
+	switch v.Kind() {
+	case reflect.Struct:
+		validateStruct(v, path, problems)
+	case reflect.Slice:
+		for i := range v.Len() {
+			validateValue(v.Index(i), fmt.Sprintf("%s[%d]", path, i), problems)
+		}
+	case reflect.Map:
+		validateMap(v, path, problems)
+	}
+}
+
+func validateStruct(v reflect.Value, path string, problems *[]error) {
+	if checker, ok := v.Addr().Interface().(Validator); ok {
+		for _, err := range flatten(checker.Validate()) {
+			*problems = append(*problems, &Problem{Where: path, Reason: err.Error()})
+		}
+	}
+	for i := range v.NumField() {
+		sf := v.Type().Field(i)
+		if key := sf.Tag.Get("toml"); sf.IsExported() && key != "" && key != "-" {
+			validateValue(v.Field(i), join(path, key), problems)
+		}
+	}
+}
+
+func validateMap(m reflect.Value, path string, problems *[]error) {
+	keys := make([]string, 0, m.Len())
+	for _, k := range m.MapKeys() {
+		keys = append(keys, k.String())
+	}
+	slices.Sort(keys)
+	for _, k := range keys {
+		e := reflect.New(m.Type().Elem()).Elem()
+		e.Set(m.MapIndex(reflect.ValueOf(k)))
+		validateValue(e, join(path, k), problems)
+	}
+}
+
+// flatten takes apart what errors.Join put together.
+func flatten(err error) []error {
+	if err == nil {
+		return nil
+	}
+	if j, ok := err.(interface{ Unwrap() []error }); ok {
+		var all []error
+		for _, e := range j.Unwrap() {
+			all = append(all, flatten(e)...)
+		}
+		return all
+	}
+	return []error{err}
+}

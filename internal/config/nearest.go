@@ -1,0 +1,47 @@
+package config
+
+// nearest returns the candidate with the fewest edits from word, or "" where
+// none is close enough to be what was meant (a third of its length, at least 1).
+func nearest(word string, candidates []string) string {
+	best, limit := "", max(len(word)/3, 1)+1
+	for _, c := range candidates {
+		if d := editDistance(word, c, limit); d < limit {
+			best, limit = c, d
+		}
+	}
+	return best
+}
+
+func didYouMean(word string, candidates []string) string {
+	if n := nearest(word, candidates); n != "" {
+		return "; did you mean " + n + "?"
+	}
+	return ""
+}
+
+// editDistance counts insertions, deletions, substitutions and swaps of
+// neighbours that turn a into b; past limit it may return limit.
+func editDistance(a, b string, limit int) int {
+	if d := len(a) - len(b); d >= limit || -d >= limit {
+		return limit
+	}
+	before, prev, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range prev {
+		prev[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			row[j] = min(prev[j]+1, row[j-1]+1, prev[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, prev, row = prev, row, before
+	}
+	return prev[len(b)]
+}

@@ -1,0 +1,248 @@
+package config
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+func writeHelp(w io.Writer, s *schema, o Options) error {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "Usage: %s [flags]\n", o.Program)
+	if o.About != "" {
+		fmt.Fprintf(&b, "\n%s\n", o.About)
+	}
+	b.WriteString("\nA value is taken from the flag, else the environment, else the file, else the default.\n\n")
+	row := func(name, help string) { fmt.Fprintf(&b, "  %s\n        %s\n", name, help) }
+	row("--"+o.fileFlag()+" FILE", "TOML file to read (env CGN_CONFIG)")
+	row("--check-config", "check the configuration, print it as it would be used, and exit")
+	row("--version", "print the version and exit")
+	row("--help", "print this text and exit")
+	for _, sec := range s.sections {
+		title := false
+		for _, f := range s.fields {
+			if f.section != sec.path || f.flag == "" {
+				continue
+			}
+			if !title && sec.path != "" {
+				fmt.Fprintf(&b, "\n[%s] %s\n", sec.path, sec.help)
+			}
+			title = true
+			row("--"+f.flag+flagArgument(f), f.sentence())
+		}
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+func flagArgument(f *field) string {
+	switch {
+	case f.value.Kind() == reflect.Bool:
+		return ""
+	case f.isList():
+		return " " + strings.ToUpper(typeName(f.value.Type().Elem())) + "..."
+	}
+	return " " + strings.ToUpper(typeName(f.value.Type()))
+}
+
+// sentence is the help text with the allowed values, default and environment name.
+func (f *field) sentence() string {
+	notes := []string{}
+	if len(f.oneof) > 0 {
+		notes = append(notes, strings.Join(f.oneof, "|"))
+	}
+	if f.isList() {
+		notes = append(notes, "repeatable")
+	}
+	if f.def != "" {
+		notes = append(notes, "default "+f.def)
+	}
+	return fmt.Sprintf("%s (%s)", f.help, strings.Join(append(notes, "env "+f.env()), ", "))
+}
+
+// Reference writes the settings of the struct that cfg points to as Markdown,
+// one table per section. The values of cfg do not matter.
+func Reference(w io.Writer, title string, cfg any) error {
+	s, err := inspect(reflect.New(reflect.TypeOf(cfg).Elem()).Interface())
+	if err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "## %s\n", title)
+	for _, sec := range s.sections {
+		if err := referenceSection(&b, s, sec); err != nil {
+			return err
+		}
+	}
+	_, err = w.Write(b.Bytes())
+	return err
+}
+
+func referenceSection(b *bytes.Buffer, s *schema, sec section) error {
+	fields := slices.Clone(s.fields)
+	fields = slices.DeleteFunc(fields, func(f *field) bool { return f.section != sec.path })
+	if len(fields) == 0 {
+		return nil
+	}
+	if sec.path != "" {
+		fmt.Fprintf(b, "\n### `[%s]`\n", sec.path)
+	}
+	if sec.help != "" {
+		fmt.Fprintf(b, "\n%s\n", sec.help)
+	}
+	b.WriteString("\n| key | type | default | environment | flag | meaning |\n|---|---|---|---|---|---|\n")
+	for _, f := range fields {
+		b.WriteString(f.row(true))
+	}
+	for _, f := range fields {
+		if err := referenceElements(b, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// referenceElements writes the keys of the tables inside a list or map of tables.
+func referenceElements(b *bytes.Buffer, f *field) error {
+	t := f.value.Type()
+	if t.Kind() != reflect.Slice && t.Kind() != reflect.Map || t.Elem().Kind() != reflect.Struct {
+		return nil
+	}
+	s, err := inspect(reflect.New(t.Elem()).Interface())
+	if err != nil {
+		return err
+	}
+	heading := "[[" + f.path() + "]]"
+	if t.Kind() == reflect.Map {
+		heading = "[" + f.path() + ".NAME]"
+	}
+	fmt.Fprintf(b, "\n### `%s`\n\n| key | type | default | meaning |\n|---|---|---|---|\n", heading)
+	for _, e := range s.fields {
+		b.WriteString(e.row(false))
+	}
+	return nil
+}
+
+func (f *field) row(settable bool) string {
+	help := f.help
+	if len(f.oneof) > 0 {
+		help += " One of `" + strings.Join(f.oneof, "`, `") + "`."
+	}
+	cells := []string{code(f.key), typeName(f.value.Type()), code(f.def)}
+	if !settable {
+		cells[0] = code(f.path())
+	} else {
+		env, flag := "", ""
+		if textual(f.value.Type()) {
+			env = f.env()
+		}
+		if f.flag != "" {
+			flag = "--" + f.flag
+		}
+		cells = append(cells, code(env), code(flag))
+	}
+	return "| " + strings.Join(append(cells, strings.ReplaceAll(help, "|", `\|`)), " | ") + " |\n"
+}
+
+func code(s string) string {
+	if s == "" {
+		return ""
+	}
+	return "`" + s + "`"
+}
+
+// writeEffective prints the settings as TOML, secrets left out.
+func writeEffective(w io.Writer, s *schema, program string) error {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# %s: the configuration is valid\n", program)
+	for _, sec := range s.sections {
+		title := sec.path == ""
+		for _, f := range s.fields {
+			if f.section != sec.path {
+				continue
+			}
+			if !title {
+				fmt.Fprintf(&b, "\n[%s]\n", sec.path)
+				title = true
+			}
+			if f.secret && f.value.IsZero() {
+				fmt.Fprintf(&b, "# %s is not set\n", f.key)
+				continue
+			}
+			fmt.Fprintf(&b, "%s = %s\n", f.key, f.literal())
+		}
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+func (f *field) literal() string {
+	if f.secret {
+		return quote(redacted)
+	}
+	return literal(f.value)
+}
+
+// literal writes v as an inline TOML value.
+func literal(v reflect.Value) string {
+	switch {
+	case v.Kind() == reflect.Bool, v.CanFloat(), numeric(v):
+		return fmt.Sprint(v.Interface())
+	case v.Kind() == reflect.Struct:
+		return literalTable(v)
+	case v.Kind() == reflect.Slice && !isText(v.Type()):
+		parts := make([]string, v.Len())
+		for i := range parts {
+			parts[i] = literal(v.Index(i))
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	case v.Kind() == reflect.Map:
+		return literalMap(v)
+	}
+	return quote(format(v))
+}
+
+// quote writes s as a basic TOML string; bytes that are not UTF-8 are replaced.
+func quote(s string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r < ' ' || r == 0x7f:
+			fmt.Fprintf(&b, "\\u%04X", r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+func literalTable(v reflect.Value) string {
+	var parts []string
+	for i := range v.NumField() {
+		sf := v.Type().Field(i)
+		key := sf.Tag.Get("toml")
+		if !sf.IsExported() || key == "" || key == "-" || v.Field(i).IsZero() {
+			continue
+		}
+		f := newField(sf, v.Field(i), "", key)
+		parts = append(parts, key+" = "+f.literal())
+	}
+	return "{" + strings.Join(parts, ", ") + "}"
+}
+
+func literalMap(m reflect.Value) string {
+	var parts []string
+	for _, k := range m.MapKeys() {
+		parts = append(parts, quote(k.String())+" = "+literal(m.MapIndex(k)))
+	}
+	slices.Sort(parts)
+	return "{" + strings.Join(parts, ", ") + "}"
+}

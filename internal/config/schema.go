@@ -1,0 +1,167 @@
+package config
+
+import (
+	"encoding"
+	"fmt"
+	"reflect"
+	"strings"
+)
+
+// field is one setting of the struct: a value that a default, a TOML key, an
+// environment variable or a flag can set.
+type field struct {
+	section string // dotted path of the tables around it; "" at the top level
+	key     string
+	value   reflect.Value
+	help    string
+	def     string
+	hasDef  bool
+	flag    string // without dashes; "" for none
+	oneof   []string
+	secret  bool
+}
+
+// section is a nested struct: a TOML table with keys of its own.
+type section struct {
+	path  string
+	help  string
+	value reflect.Value
+}
+
+// schema lists a struct's settings and sections in the order they are declared.
+type schema struct {
+	fields   []*field
+	sections []section
+}
+
+func (f *field) path() string { return join(f.section, f.key) }
+
+func (f *field) env() string {
+	return "CGN_" + strings.ToUpper(strings.ReplaceAll(f.path(), ".", "_"))
+}
+
+func join(section, key string) string {
+	if section == "" {
+		return key
+	}
+	return section + "." + key
+}
+
+// inspect reads the struct that dst points to. An error is a mistake in the
+// program, not in what its user wrote.
+func inspect(dst any) (*schema, error) {
+	v := reflect.ValueOf(dst)
+	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
+		return nil, fmt.Errorf("config: want a pointer to a struct, got %T", dst)
+	}
+	s := &schema{}
+	if err := s.walk(v.Elem(), ""); err != nil {
+		return nil, err
+	}
+	return s, s.checkNames()
+}
+
+func (s *schema) walk(v reflect.Value, path string) error {
+	if path != "" || len(s.sections) == 0 {
+		s.sections = append(s.sections, section{path: path, value: v})
+	}
+	for i := range v.NumField() {
+		if err := s.member(v.Type().Field(i), v.Field(i), path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *schema) member(sf reflect.StructField, v reflect.Value, path string) error {
+	key := sf.Tag.Get("toml")
+	switch {
+	case !sf.IsExported() || key == "-":
+		return nil
+	case key == "":
+		return fmt.Errorf("config: field %s of %q has no toml tag", sf.Name, path)
+	case isTable(v.Type()):
+		at := len(s.sections)
+		if err := s.walk(v, join(path, key)); err != nil {
+			return err
+		}
+		s.sections[at].help = sf.Tag.Get("help")
+		return nil
+	}
+	if !supported(v.Type()) {
+		return fmt.Errorf("config: field %s has type %s, which no text can set", join(path, key), v.Type())
+	}
+	s.fields = append(s.fields, newField(sf, v, path, key))
+	return nil
+}
+
+func newField(sf reflect.StructField, v reflect.Value, path, key string) *field {
+	f := &field{section: path, key: key, value: v, help: sf.Tag.Get("help"), secret: sf.Tag.Get("secret") == "true"}
+	f.def, f.hasDef = sf.Tag.Lookup("default")
+	if list := sf.Tag.Get("oneof"); list != "" {
+		f.oneof = strings.Split(list, "|")
+	}
+	name, named := sf.Tag.Lookup("flag")
+	switch {
+	case name == "-":
+	case named:
+		f.flag = name
+	case textual(v.Type()):
+		f.flag = f.path()
+	}
+	return f
+}
+
+// checkNames refuses two settings with one flag or one environment name.
+func (s *schema) checkNames() error {
+	seen := map[string]string{}
+	for _, f := range s.fields {
+		names := []string{f.env()}
+		if f.flag != "" {
+			names = append(names, "--"+plain(f.flag))
+		}
+		for _, n := range names {
+			if other, dup := seen[n]; dup {
+				return fmt.Errorf("config: %s and %s are both named %s", other, f.path(), n)
+			}
+			seen[n] = f.path()
+		}
+	}
+	return nil
+}
+
+var textUnmarshaler = reflect.TypeFor[encoding.TextUnmarshaler]()
+
+func isText(t reflect.Type) bool { return reflect.PointerTo(t).Implements(textUnmarshaler) }
+
+// isTable says whether t is a struct whose keys are settings of their own.
+func isTable(t reflect.Type) bool { return t.Kind() == reflect.Struct && !isText(t) }
+
+// textual says whether a value of type t has a text form, so that a flag or an
+// environment variable can set it.
+func textual(t reflect.Type) bool {
+	if isText(t) {
+		return true
+	}
+	switch t.Kind() {
+	case reflect.String, reflect.Bool, reflect.Int, reflect.Int32, reflect.Int64,
+		reflect.Uint32, reflect.Uint64, reflect.Float64:
+		return true
+	case reflect.Slice:
+		return textual(t.Elem())
+	}
+	return false
+}
+
+func supported(t reflect.Type) bool {
+	if textual(t) {
+		return true
+	}
+	switch t.Kind() {
+	case reflect.Slice:
+		return t.Elem().Kind() == reflect.Struct
+	case reflect.Map:
+		return t.Key().Kind() == reflect.String && (textual(t.Elem()) || t.Elem().Kind() == reflect.Struct)
+	}
+	return false
+}

@@ -1,0 +1,109 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Duration is a non-negative span of time, written like "250ms", "5s", "1m30s".
+type Duration time.Duration
+
+// Std returns d as the standard library's type.
+func (d Duration) Std() time.Duration { return time.Duration(d) }
+
+// String writes d without zero trailing units: "2m", not "2m0s".
+func (d Duration) String() string {
+	s := time.Duration(d).String()
+	if strings.HasSuffix(s, "m0s") {
+		s = s[:len(s)-2]
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = s[:len(s)-2]
+	}
+	return s
+}
+
+// MarshalText writes the form UnmarshalText reads.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads "250ms", "5s", "1m30s"; a bare number other than 0 is refused.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil {
+		return errors.New(`not a duration; write a number with a unit, like "250ms", "5s" or "2m"`)
+	}
+	if v < 0 {
+		return errors.New("a duration must not be negative")
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// Size is a number of bytes, written like "64MiB", "1.5GB" or "4096".
+type Size int64
+
+var sizeUnits = []struct {
+	suffix string
+	bytes  int64
+}{
+	{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10},
+	{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}, {"kB", 1e3}, {"B", 1}, {"", 1},
+}
+
+// String writes s in the largest binary unit that divides it.
+func (s Size) String() string {
+	for _, u := range sizeUnits[:4] {
+		if s != 0 && int64(s)%u.bytes == 0 {
+			return strconv.FormatInt(int64(s)/u.bytes, 10) + u.suffix
+		}
+	}
+	return strconv.FormatInt(int64(s), 10)
+}
+
+// MarshalText writes the form UnmarshalText reads.
+func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads a number of bytes with an optional binary (KiB, MiB, GiB,
+// TiB) or decimal (KB, MB, GB, TB) unit.
+func (s *Size) UnmarshalText(text []byte) error {
+	t := strings.TrimSpace(string(text))
+	for _, u := range sizeUnits {
+		number, ok := strings.CutSuffix(t, u.suffix)
+		if !ok {
+			continue
+		}
+		v, err := parseBytes(strings.TrimSpace(number), u.bytes)
+		if err != nil {
+			return err
+		}
+		*s = Size(v)
+		return nil
+	}
+	return errNotSize
+}
+
+var errNotSize = errors.New(`not a size; write bytes with an optional unit, like "64MiB" or 4096`)
+
+func parseBytes(number string, unit int64) (int64, error) {
+	if n, err := strconv.ParseInt(number, 10, 64); err == nil {
+		if n < 0 {
+			return 0, errors.New("a size must not be negative")
+		}
+		if n > math.MaxInt64/unit {
+			return 0, fmt.Errorf("a size must be below %d bytes", int64(math.MaxInt64))
+		}
+		return n * unit, nil
+	}
+	if strings.Trim(number, "0123456789.") != "" {
+		return 0, errNotSize
+	}
+	f, err := strconv.ParseFloat(number, 64)
+	if err != nil || f*float64(unit) >= math.MaxInt64 {
+		return 0, errNotSize
+	}
+	return int64(f * float64(unit)), nil
+}

@@ -1,0 +1,45 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// Step is one part of taking a process down.
+type Step struct {
+	Name  string
+	Limit time.Duration                   // longest it may take; 0 means until ctx of Drain ends
+	Run   func(ctx context.Context) error // must return soon after ctx is done
+}
+
+// Drain runs the steps in order, each to its end or its limit, and logs how
+// long each took. A step that fails or runs out of time does not keep the next
+// from running: when ctx ends (a second signal) the rest still run, with a
+// context that is already done. The errors are joined.
+func Drain(ctx context.Context, log *slog.Logger, steps ...Step) error {
+	var errs []error
+	for _, s := range steps {
+		start := time.Now()
+		err := s.run(ctx)
+		took := time.Since(start)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", s.Name, err))
+			log.Warn("drain step failed", "step", s.Name, "took", took, "error", err)
+			continue
+		}
+		log.Info("drain step done", "step", s.Name, "took", took)
+	}
+	return errors.Join(errs...)
+}
+
+func (s Step) run(ctx context.Context) error {
+	if s.Limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, s.Limit)
+		defer cancel()
+	}
+	return s.Run(ctx)
+}

@@ -1,0 +1,108 @@
+package lifecycle
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func untilDone(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestFirstErrorCancelsTheGroup(t *testing.T) {
+	boom := errors.New("boom")
+	g := NewGroup(t.Context())
+	g.Go("waits", untilDone)
+	g.Go("fails", func(context.Context) error { return boom })
+	err := g.Wait()
+	if !errors.Is(err, boom) || err.Error() != "fails: boom" {
+		t.Errorf("got %v", err)
+	}
+	if !errors.Is(context.Cause(g.Context()), boom) {
+		t.Errorf("cause: %v", context.Cause(g.Context()))
+	}
+}
+
+func TestStopIsNoError(t *testing.T) {
+	g := NewGroup(t.Context())
+	g.Go("waits", untilDone)
+	g.Stop()
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPanicIsAnError(t *testing.T) {
+	g := NewGroup(t.Context())
+	g.Go("panics", func(context.Context) error { panic("ouch") })
+	if err := g.Wait(); err == nil || !strings.Contains(err.Error(), "panics: panic: ouch") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestSignals(t *testing.T) {
+	ch, reloads := make(chan os.Signal), make(chan struct{}, 1)
+	stopped := false
+	s := listen(t.Context(), ch, func() { reloads <- struct{}{} }, func() { stopped = true })
+	ch <- syscall.SIGHUP
+	<-reloads
+	if s.Drain().Err() != nil {
+		t.Fatal("SIGHUP must not drain")
+	}
+	ch <- syscall.SIGTERM
+	<-s.Drain().Done()
+	if s.Force().Err() != nil {
+		t.Fatal("the first signal must not force")
+	}
+	ch <- syscall.SIGINT
+	<-s.Force().Done()
+	s.Close()
+	s.Close()
+	if !stopped {
+		t.Error("Close must stop the notification")
+	}
+}
+
+func TestListenHearsTheProcess(t *testing.T) {
+	reloads := make(chan struct{}, 1)
+	s := Listen(t.Context(), func() { reloads <- struct{}{} })
+	defer s.Close()
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	<-reloads
+}
+
+func TestDrainKeepsOrderAndLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		var order []string
+		start := time.Now()
+		note := func(name string) { order = append(order, name) }
+		err := Drain(t.Context(), slog.New(slog.NewTextHandler(&out, nil)),
+			Step{Name: "hangs", Limit: 3 * time.Second, Run: func(ctx context.Context) error { note("hangs"); return untilDone(ctx) }},
+			Step{Name: "stores", Run: func(context.Context) error { note("stores"); time.Sleep(time.Second); return nil }})
+		if !errors.Is(err, context.DeadlineExceeded) || strings.Join(order, " ") != "hangs stores" {
+			t.Errorf("got %v after %v", err, order)
+		}
+		if took := time.Since(start); took != 4*time.Second {
+			t.Errorf("took %s", took)
+		}
+		if !strings.Contains(out.String(), "step=stores took=1s") {
+			t.Errorf("log:\n%s", out.String())
+		}
+	})
+}

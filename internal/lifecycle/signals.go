@@ -1,0 +1,73 @@
+package lifecycle
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+)
+
+// Signals turns SIGINT, SIGTERM and SIGHUP into contexts and calls.
+type Signals struct {
+	drain, force context.Context
+	close        func()
+}
+
+// Listen starts to hear the process's signals: the first SIGINT or SIGTERM
+// cancels Drain, the second cancels Force; each SIGHUP calls reload (nil:
+// SIGHUP is ignored) on the one goroutine that Close waits for, so a slow
+// reload delays the next signal. Both contexts derive from ctx.
+func Listen(ctx context.Context, reload func()) *Signals {
+	ch := make(chan os.Signal, 4)
+	signal.Notify(ch, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	return listen(ctx, ch, reload, func() { signal.Stop(ch) })
+}
+
+func listen(ctx context.Context, ch <-chan os.Signal, reload func(), stop func()) *Signals {
+	force, cancelForce := context.WithCancel(ctx)
+	drain, cancelDrain := context.WithCancel(force)
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			case s := <-ch:
+				handle(s, reload, drain, cancelDrain, cancelForce)
+			}
+		}
+	})
+	closeAll := sync.OnceFunc(func() {
+		stop()
+		close(done)
+		wg.Wait()
+		cancelForce()
+	})
+	return &Signals{drain: drain, force: force, close: closeAll}
+}
+
+func handle(s os.Signal, reload func(), drain context.Context, cancelDrain, cancelForce func()) {
+	switch {
+	case s == syscall.SIGHUP:
+		if reload != nil {
+			reload()
+		}
+	case drain.Err() == nil:
+		cancelDrain()
+	default:
+		cancelForce()
+	}
+}
+
+// Drain is cancelled by the first SIGINT or SIGTERM: stop accepting, finish
+// what has begun.
+func (s *Signals) Drain() context.Context { return s.drain }
+
+// Force is cancelled by the second: end now.
+func (s *Signals) Force() context.Context { return s.force }
+
+// Close stops listening, waits for a reload in progress and releases both
+// contexts. Signals have their default effect again.
+func (s *Signals) Close() { s.close() }
