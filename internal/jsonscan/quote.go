@@ -1,0 +1,49 @@
+package jsonscan
+
+import "unicode/utf8"
+
+const hexDigits = "0123456789abcdef"
+
+// AppendQuoted appends s as a JSON string with its quotes. Any bytes are
+// accepted: invalid UTF-8 becomes U+FFFD. U+2028 and U+2029 are escaped, so the
+// result never breaks a line, whatever reads it.
+func AppendQuoted[T ~string | ~[]byte](dst []byte, s T) []byte {
+	dst = append(dst, '"')
+	for i := 0; i < len(s); {
+		b := s[i]
+		if b < utf8.RuneSelf {
+			dst = appendQuotedByte(dst, b)
+			i++
+			continue
+		}
+		// At most four bytes, so that the conversion stays on the stack.
+		r, n := utf8.DecodeRuneInString(string(s[i:min(len(s), i+utf8.UTFMax)]))
+		switch r {
+		case '\u2028':
+			dst = append(dst, `\u2028`...)
+		case '\u2029':
+			dst = append(dst, `\u2029`...)
+		default:
+			dst = utf8.AppendRune(dst, r)
+		}
+		i += n
+	}
+	return append(dst, '"')
+}
+
+func appendQuotedByte(dst []byte, b byte) []byte {
+	switch {
+	case b == '"' || b == '\\':
+		return append(dst, '\\', b)
+	case b == '\n':
+		return append(dst, '\\', 'n')
+	case b == '\r':
+		return append(dst, '\\', 'r')
+	case b == '\t':
+		return append(dst, '\\', 't')
+	case b < ' ' || b == 0x7f:
+		return append(dst, '\\', 'u', '0', '0', hexDigits[b>>4], hexDigits[b&15])
+	default:
+		return append(dst, b)
+	}
+}
