@@ -1,0 +1,86 @@
+package engine
+
+import (
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+const spawnHost = "127.0.0.1" // a started engine is reached through its agent only
+
+// Launch is what a started engine is told about its node.
+type Launch struct {
+	Port          int    // loopback port to listen on
+	TP            int    // tensor-parallel size; 0 or 1: not mentioned
+	DType         string // "": the engine's own choice
+	MaxConcurrent int    // requests computed at once; 0: the engine's own choice
+	APIKey        string // "": none
+}
+
+// Command renders the program, its arguments and the additions to its
+// environment. Each kind is asked for the figures that routing lives on: its
+// metrics and the cached-token count of every response. The configured
+// arguments come last, so that they win.
+func (c *Config) Command(l Launch) (argv, env []string) {
+	port := strconv.Itoa(l.Port)
+	switch c.Kind {
+	case VLLM:
+		argv = []string{c.binary("vllm"), "serve", c.Model, "--host", spawnHost, "--port", port, "--enable-prompt-tokens-details"}
+		argv = appendNumber(argv, "--tensor-parallel-size", l.TP, 2)
+		argv = appendNumber(argv, "--max-num-seqs", l.MaxConcurrent, 1)
+		argv = appendText(argv, "--dtype", l.DType)
+		env = appendEnv(env, "VLLM_API_KEY", l.APIKey)
+	case SGLang:
+		argv = []string{c.binary("python3"), "-m", "sglang.launch_server", "--model-path", c.Model, "--host", spawnHost, "--port", port, "--enable-metrics", "--enable-cache-report"}
+		argv = appendNumber(argv, "--tp-size", l.TP, 2)
+		argv = appendNumber(argv, "--max-running-requests", l.MaxConcurrent, 1)
+		argv = appendText(argv, "--dtype", l.DType)
+	case LlamaCPP:
+		argv = []string{c.binary("llama-server"), "--model", c.Model, "--host", spawnHost, "--port", port, "--metrics"}
+		argv = appendNumber(argv, "--parallel", l.MaxConcurrent, 1)
+		env = appendEnv(env, "LLAMA_API_KEY", l.APIKey)
+	default:
+		argv = []string{c.Binary}
+	}
+	fill := strings.NewReplacer("{model}", c.Model, "{host}", spawnHost, "{port}", port)
+	for _, a := range c.Args {
+		argv = append(argv, fill.Replace(a))
+	}
+	return argv, append(env, c.Env...)
+}
+
+func (c *Config) binary(usual string) string {
+	if c.Binary != "" {
+		return c.Binary
+	}
+	return usual
+}
+
+// appendNumber adds the flag where n is at least least.
+func appendNumber(argv []string, flag string, n, least int) []string {
+	if n < least {
+		return argv
+	}
+	return append(argv, flag, strconv.Itoa(n))
+}
+
+func appendText(argv []string, flag, value string) []string {
+	if value == "" {
+		return argv
+	}
+	return append(argv, flag, value)
+}
+
+func appendEnv(env []string, name, value string) []string {
+	if value == "" {
+		return env
+	}
+	return append(env, name+"="+value)
+}
+
+// environment is the agent's own without its settings, plus add.
+func environment(add []string) []string {
+	own := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "CGN_") })
+	return append(own, add...)
+}

@@ -1,0 +1,108 @@
+// Package engine looks after the one inference engine of an agent: it attaches
+// to a running one or starts and supervises its own, and keeps a current State
+// of it by asking the engine itself, gently.
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/config"
+)
+
+// Kinds of engine.
+const (
+	VLLM         = "vllm"
+	SGLang       = "sglang"
+	LlamaCPP     = "llama_cpp"
+	OpenAICompat = "openai_compat"
+)
+
+// Config is the [engine] section. With URL the agent attaches to a running
+// engine; without it the agent starts one and owns it.
+type Config struct {
+	Kind string `toml:"kind" default:"vllm" flag:"kind" oneof:"vllm|sglang|llama_cpp|openai_compat" help:"vllm, sglang, llama_cpp or openai_compat"`
+	URL  string `toml:"url" flag:"engine" help:"running engine to attach to: http://host:port, https://host:port or unix:///path; empty: the agent starts one"`
+	CA   string `toml:"ca" help:"PEM file that an https engine's certificate is checked against; the system's when empty"`
+
+	Binary string   `toml:"binary" help:"program to start; empty: vllm, python3 (sglang) or llama-server from PATH"`
+	Model  string   `toml:"model" flag:"model" help:"model the started engine loads: a name, a directory or a .gguf file"`
+	Port   int      `toml:"port" default:"0" help:"loopback port of the started engine; 0: a free one"`
+	Args   []string `toml:"args" flag:"-" help:"further arguments of the started engine; {model}, {host} and {port} are replaced"`
+	Env    []string `toml:"env" flag:"-" help:"NAME=value pairs added to the started engine's environment"`
+
+	Models     []string `toml:"models" help:"names the node serves; empty: what the engine's /v1/models lists"`
+	APIKeyFile string   `toml:"api_key_file" help:"file with the key the engine asks for, sent as Authorization: Bearer"`
+
+	ScrapeInterval config.Duration `toml:"scrape_interval" default:"1s" help:"time between two looks at the engine's health and metrics; 1s at least"`
+	ScrapeTimeout  config.Duration `toml:"scrape_timeout" default:"2s" help:"time the engine has to answer one of them"`
+
+	StartTimeout     config.Duration `toml:"start_timeout" default:"30m" help:"a started engine that is not ready after this long is restarted"`
+	UnhealthyTimeout config.Duration `toml:"unhealthy_timeout" default:"2m" help:"a started engine that was ready and then not for this long is restarted"`
+	StopGrace        config.Duration `toml:"stop_grace" default:"30s" help:"time between SIGTERM and SIGKILL when the started engine is stopped"`
+	RestartDelay     config.Duration `toml:"restart_delay" default:"1s" help:"wait before the first restart; doubles with each further one"`
+	RestartDelayMax  config.Duration `toml:"restart_delay_max" default:"1m" help:"longest wait before a restart"`
+	StableAfter      config.Duration `toml:"stable_after" default:"1m" help:"a run this long resets the restart delay"`
+}
+
+// Spawns tells whether the agent starts the engine itself.
+func (c *Config) Spawns() bool { return c.URL == "" }
+
+// Validate names each field that cannot work, and what would.
+func (c *Config) Validate() error {
+	var errs []error
+	bad := func(field, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("engine.%s: %s", field, fmt.Sprintf(format, args...)))
+	}
+	if c.Spawns() {
+		c.validateSpawn(bad)
+	} else {
+		c.validateAttach(bad)
+	}
+	if c.ScrapeInterval.Std() < minScrapeInterval {
+		bad("scrape_interval", "%s is too often for an engine; use %s or more", c.ScrapeInterval, minScrapeInterval)
+	}
+	if c.ScrapeTimeout <= 0 {
+		bad("scrape_timeout", "must be above 0; 2s suits most engines")
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Config) validateAttach(bad func(field, format string, args ...any)) {
+	if _, err := cluster.SplitAddress(c.URL); err != nil {
+		bad("url", "%v", err)
+	}
+	if c.Binary != "" || len(c.Args) > 0 || len(c.Env) > 0 {
+		bad("url", "is set, so the agent starts no engine; remove binary, args and env, or url")
+	}
+}
+
+func (c *Config) validateSpawn(bad func(field, format string, args ...any)) {
+	if c.Kind == OpenAICompat && c.Binary == "" {
+		bad("url", "empty; an openai_compat engine needs a url to attach to, or a binary to start")
+	}
+	if c.Model == "" && c.Kind != OpenAICompat {
+		bad("model", "empty; give the model to load, or engine.url to attach to a running engine")
+	}
+	if c.Port < 0 || c.Port > 65535 {
+		bad("port", "%d is not a port; use 0 for a free one", c.Port)
+	}
+	if c.Kind == SGLang && c.APIKeyFile != "" {
+		bad("api_key_file", "a started sglang takes its key on the command line, where every user of the host sees it; leave the key out: the engine listens on loopback only")
+	}
+	for _, a := range c.Args {
+		if name, _, _ := strings.Cut(a, "="); c.Kind != OpenAICompat && (name == "--port" || name == "--host") {
+			bad("args", "%s is the agent's to set; use engine.port", name)
+		}
+	}
+	for _, e := range c.Env {
+		if name, _, ok := strings.Cut(e, "="); !ok || name == "" {
+			bad("env", "%q is not NAME=value", name)
+		}
+	}
+	if c.StopGrace <= 0 || c.RestartDelay <= 0 || c.RestartDelayMax < c.RestartDelay {
+		bad("restart_delay", "stop_grace and restart_delay must be above 0, and restart_delay_max no less than restart_delay")
+	}
+}

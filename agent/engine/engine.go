@@ -1,0 +1,148 @@
+package engine
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/enginemetrics"
+)
+
+// State is what is known of the engine. It is immutable once published.
+type State struct {
+	Ready    bool
+	Reason   string   // why not ready
+	Models   []string // sorted; the last known ones while not ready
+	Epoch    int64    // names the engine's present life; changes when its cache is gone
+	Stats    enginemetrics.Stats
+	Slots    int // requests it computes at once; 0 unknown
+	Restarts int64
+}
+
+// Options of New beyond the configuration.
+type Options struct {
+	TP            int    // tensor-parallel size for a started engine
+	DType         string // data type for a started engine
+	MaxConcurrent int    // requests at once for a started engine; 0: its own choice
+	Log           *slog.Logger
+}
+
+// Engine is one engine, attached to or started. Run owns everything it does.
+type Engine struct {
+	config   *Config
+	endpoint cluster.Address
+	key      string
+	prober   *prober
+	sup      *supervisor // nil where the engine is attached to
+	log      *slog.Logger
+
+	state   atomic.Pointer[State]
+	changed chan struct{}
+	looks   lookCounts
+
+	life life // owned by the goroutine of Run
+}
+
+type lookCounts struct{ ok, failed atomic.Int64 }
+
+// New prepares the engine. Nothing is started or asked before Run.
+func New(c *Config, o Options) (*Engine, error) {
+	e := &Engine{config: c, log: o.Log, changed: make(chan struct{}, 1)}
+	if e.log == nil {
+		e.log = slog.Default()
+	}
+	var err error
+	if e.key, err = readKey(c.APIKeyFile); err != nil {
+		return nil, err
+	}
+	if c.Spawns() {
+		err = e.prepareSpawn(o)
+	} else {
+		e.endpoint, err = cluster.SplitAddress(c.URL)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if e.prober, err = newProber(c, e.endpoint, e.key); err != nil {
+		return nil, err
+	}
+	e.state.Store(&State{Reason: "not looked at yet", Models: c.Models})
+	return e, nil
+}
+
+func readKey(file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("engine.api_key_file: %w", err)
+	}
+	key := strings.TrimSpace(string(b))
+	if key == "" || strings.ContainsAny(key, "\r\n") {
+		return "", fmt.Errorf("engine.api_key_file: %s does not hold one key", file)
+	}
+	return key, nil
+}
+
+func (e *Engine) prepareSpawn(o Options) error {
+	port := e.config.Port
+	if port == 0 {
+		var err error
+		if port, err = freePort(); err != nil {
+			return err
+		}
+	}
+	argv, env := e.config.Command(Launch{Port: port, TP: o.TP, DType: o.DType, MaxConcurrent: o.MaxConcurrent, APIKey: e.key})
+	path, err := exec.LookPath(argv[0])
+	if err != nil {
+		return fmt.Errorf("engine.binary: %q cannot be run (%w); install it, give its path, or set engine.url to attach to a running engine", argv[0], err)
+	}
+	argv[0] = path
+	addr := net.JoinHostPort(spawnHost, strconv.Itoa(port))
+	e.endpoint = cluster.Address{Network: "tcp", Addr: addr, Host: addr}
+	e.sup = &supervisor{
+		argv: argv, env: environment(env), log: e.log, event: make(chan struct{}, 1),
+		grace:   e.config.StopGrace.Std(),
+		backoff: backoff{first: e.config.RestartDelay.Std(), most: e.config.RestartDelayMax.Std(), stable: e.config.StableAfter.Std()},
+		reason:  "engine not started yet",
+	}
+	return nil
+}
+
+// freePort asks the kernel for a port that nothing listens on now.
+func freePort() (int, error) {
+	ln, err := net.Listen("tcp", net.JoinHostPort(spawnHost, "0"))
+	if err != nil {
+		return 0, fmt.Errorf("engine: no free port: %w", err)
+	}
+	defer ln.Close()
+	return ln.Addr().(*net.TCPAddr).Port, nil
+}
+
+// Endpoint is where the engine listens; it never changes.
+func (e *Engine) Endpoint() cluster.Address { return e.endpoint }
+
+// Authorization is the header value the engine asks for, or "".
+func (e *Engine) Authorization() string {
+	if e.key == "" {
+		return ""
+	}
+	return "Bearer " + e.key
+}
+
+// State returns what is known now. The caller must not change it.
+func (e *Engine) State() *State { return e.state.Load() }
+
+// Changed is signalled when readiness, models or epoch have changed. Signals
+// are merged; there is one receiver.
+func (e *Engine) Changed() <-chan struct{} { return e.changed }
+
+// Looks counts the looks at the engine that were answered, and the others.
+func (e *Engine) Looks() (answered, failed int64) { return e.looks.ok.Load(), e.looks.failed.Load() }

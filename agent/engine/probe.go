@@ -1,0 +1,184 @@
+package engine
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"syscall"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/enginemetrics"
+)
+
+// Bounds on what the engine may answer to a look, in bytes.
+const (
+	maxMetricsPage = 8 << 20
+	maxModelsList  = 4 << 20
+)
+
+// Errors of a health check.
+var (
+	errRefused  = errors.New("engine does not accept connections")
+	errNotReady = errors.New("engine says it is not ready")
+)
+
+// prober asks one engine about itself, one request at a time.
+type prober struct {
+	base   string // scheme, host and base path
+	key    string // API key, or ""
+	client *http.Client
+}
+
+func newProber(c *Config, e cluster.Address, key string) (*prober, error) {
+	t := &http.Transport{
+		MaxIdleConns: 1, MaxConnsPerHost: 1, DisableCompression: true,
+		ResponseHeaderTimeout: c.ScrapeTimeout.Std(),
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, e.Network, e.Addr)
+		},
+	}
+	base := "http://" + e.Host + e.BasePath
+	if e.TLS {
+		config, err := c.EngineTLS(e)
+		if err != nil {
+			return nil, err
+		}
+		t.TLSClientConfig, base = config, "https://"+e.Host+e.BasePath
+	}
+	noRedirect := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &prober{base, key, &http.Client{Transport: t, Timeout: c.ScrapeTimeout.Std(), CheckRedirect: noRedirect}}, nil
+}
+
+// EngineTLS is the configuration for dialling an https engine; nil for others.
+func (c *Config) EngineTLS(e cluster.Address) (*tls.Config, error) {
+	if !e.TLS {
+		return nil, nil
+	}
+	name, _, err := net.SplitHostPort(e.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("engine.url: %w", err)
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name, NextProtos: []string{"http/1.1"}}
+	if c.CA == "" {
+		return config, nil
+	}
+	pem, err := os.ReadFile(c.CA)
+	if err != nil {
+		return nil, fmt.Errorf("engine.ca: %w", err)
+	}
+	config.RootCAs = x509.NewCertPool()
+	if !config.RootCAs.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("engine.ca: %s holds no certificate", c.CA)
+	}
+	return config, nil
+}
+
+func (p *prober) close() { p.client.CloseIdleConnections() }
+
+// get returns status, header and at most limit bytes of the body.
+func (p *prober) get(ctx context.Context, path string, limit int64) (int, http.Header, []byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.base+path, nil)
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	if p.key != "" {
+		req.Header.Set("Authorization", "Bearer "+p.key)
+	}
+	resp, err := p.client.Do(req)
+	if err != nil {
+		if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrNotExist) {
+			err = errRefused
+		}
+		return 0, nil, nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	if err == nil && int64(len(body)) > limit {
+		err = fmt.Errorf("%s answers more than %d bytes", path, limit)
+	}
+	return resp.StatusCode, resp.Header, body, err
+}
+
+// health returns nil where the engine serves. An engine without /health is
+// healthy if it lists its models.
+func (p *prober) health(ctx context.Context) error {
+	status, _, _, err := p.get(ctx, "/health", maxModelsList)
+	switch {
+	case err != nil:
+		return err
+	case status == http.StatusNotFound || status == http.StatusMethodNotAllowed:
+		_, err = p.models(ctx)
+		return err
+	case status != http.StatusOK:
+		return fmt.Errorf("%w: /health answers %d", errNotReady, status)
+	}
+	return nil
+}
+
+// metrics returns the figures of the engine's metrics page and, where it tells,
+// when it started: a number that names its life, in the engine's own unit. A
+// missing page is no error: nothing is known.
+func (p *prober) metrics(ctx context.Context) (stats enginemetrics.Stats, started int64, err error) {
+	status, header, body, err := p.get(ctx, "/metrics", maxMetricsPage)
+	if err != nil || status != http.StatusOK {
+		return enginemetrics.Stats{}, 0, err
+	}
+	stats = enginemetrics.Parse(body)
+	if stats.Known(enginemetrics.StartTime) {
+		return stats, int64(stats.StartTime * 1000), nil
+	}
+	started, _ = strconv.ParseInt(header.Get("Process-Start-Time-Unix"), 10, 64) // llama.cpp; 0 where missing
+	return stats, started, nil
+}
+
+// models returns the names that the engine serves, sorted.
+func (p *prober) models(ctx context.Context) ([]string, error) {
+	status, _, body, err := p.get(ctx, "/v1/models", maxModelsList)
+	if err != nil {
+		return nil, err
+	}
+	if status != http.StatusOK {
+		return nil, fmt.Errorf("/v1/models answers %d", status)
+	}
+	var list struct {
+		Data []struct {
+			ID string `json:"id"`
+		} `json:"data"`
+	}
+	if err := json.Unmarshal(body, &list); err != nil {
+		return nil, fmt.Errorf("/v1/models is not what OpenAI's looks like: %w", err)
+	}
+	var names []string
+	for _, m := range list.Data {
+		if m.ID != "" {
+			names = append(names, m.ID)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+// slots returns how many requests a llama.cpp server computes at once.
+func (p *prober) slots(ctx context.Context) (int, error) {
+	status, _, body, err := p.get(ctx, "/props", maxModelsList)
+	if err != nil || status != http.StatusOK {
+		return 0, err
+	}
+	var props struct {
+		TotalSlots int `json:"total_slots"`
+	}
+	if err := json.Unmarshal(body, &props); err != nil {
+		return 0, fmt.Errorf("/props: %w", err)
+	}
+	return props.TotalSlots, nil
+}

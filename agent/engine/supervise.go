@@ -1,0 +1,168 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/exec"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// pipeWait bounds the wait for output that a dead engine's children still hold open.
+const pipeWait = time.Second
+
+// run is one life of the engine's process.
+type run struct {
+	epoch   int64 // start, Unix nanoseconds
+	pid     int
+	restart context.CancelFunc // ends this life; the supervisor starts the next
+}
+
+// supervisor keeps one engine process alive until its context ends. The process
+// leads its own group and dies with the agent, however the agent ends.
+type supervisor struct {
+	argv, env []string
+	grace     time.Duration
+	backoff   backoff
+	log       *slog.Logger
+	event     chan struct{} // signalled, never blocked on, at each start and exit
+
+	mu       sync.Mutex
+	current  *run   // nil while no process runs
+	reason   string // why none runs
+	restarts int64
+}
+
+func (s *supervisor) signal() {
+	select {
+	case s.event <- struct{}{}:
+	default:
+	}
+}
+
+// running returns the present life, or nil and why there is none.
+func (s *supervisor) running() (*run, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.current, s.reason
+}
+
+func (s *supervisor) set(r *run, reason string) {
+	s.mu.Lock()
+	s.current, s.reason = r, reason
+	s.mu.Unlock()
+	s.signal()
+}
+
+// supervise starts the process again and again until ctx ends, and returns once
+// the last one and its whole group are gone.
+func (s *supervisor) supervise(ctx context.Context) {
+	// The kernel kills the engine when the thread that started it ends: stay on
+	// one thread, and let it end with this goroutine.
+	runtime.LockOSThread()
+	for {
+		started := time.Now()
+		err := s.once(ctx)
+		if ctx.Err() != nil {
+			s.set(nil, "engine stopped")
+			return
+		}
+		ran := time.Since(started)
+		wait := s.backoff.after(ran)
+		s.log.Error("engine exited, restarting it", "err", err, "ran", ran, "wait", wait)
+		s.exited(err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (s *supervisor) exited(err error) {
+	s.mu.Lock()
+	s.restarts++
+	s.mu.Unlock()
+	s.set(nil, fmt.Sprintf("engine exited: %v", err))
+}
+
+// restarted counts how often the process had to be started again.
+func (s *supervisor) restarted() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.restarts
+}
+
+// once runs the process to its end, which ctx or run.restart bring about.
+func (s *supervisor) once(ctx context.Context) error {
+	cmd := exec.Command(s.argv[0], s.argv[1:]...)
+	cmd.Env = s.env
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.WaitDelay = pipeWait
+	stdout := &lineLog{log: s.log.With("stream", "stdout")}
+	stderr := &lineLog{log: s.log.With("stream", "stderr")}
+	cmd.Stdout, cmd.Stderr = stdout, stderr
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	pid := cmd.Process.Pid
+	s.log.Info("engine started", "pid", pid, "program", s.argv[0])
+	s.set(&run{epoch: time.Now().UnixNano(), pid: pid, restart: cancel}, "")
+
+	s.waitExit(ctx, pid)
+	_ = unix.Kill(-pid, unix.SIGKILL) // what is left of its group
+	err := cmd.Wait()
+	stdout.flush()
+	stderr.flush()
+	if errors.Is(err, exec.ErrWaitDelay) || err == nil {
+		err = errors.New(cmd.ProcessState.String())
+	}
+	return err
+}
+
+// waitExit returns when the process has exited, stopping it when ctx ends. The
+// process is not reaped yet, so that its id cannot name another group.
+func (s *supervisor) waitExit(ctx context.Context, pid int) {
+	exited := make(chan struct{})
+	stopper := make(chan struct{})
+	go func() {
+		defer close(stopper)
+		s.stopWhenDone(ctx, pid, exited)
+	}()
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if err != unix.EINTR {
+			break
+		}
+	}
+	close(exited)
+	<-stopper
+}
+
+// stopWhenDone ends the group when ctx ends: SIGTERM, grace, SIGKILL.
+func (s *supervisor) stopWhenDone(ctx context.Context, pid int, exited <-chan struct{}) {
+	select {
+	case <-exited:
+		return
+	case <-ctx.Done():
+	}
+	s.log.Info("stopping the engine", "pid", pid, "grace", s.grace)
+	_ = unix.Kill(-pid, unix.SIGTERM)
+	timer := time.NewTimer(s.grace)
+	defer timer.Stop()
+	select {
+	case <-exited:
+	case <-timer.C:
+		s.log.Warn("engine still runs after SIGTERM, killing it", "pid", pid)
+		_ = unix.Kill(-pid, unix.SIGKILL)
+		<-exited
+	}
+}

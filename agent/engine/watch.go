@@ -1,0 +1,213 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/enginemetrics"
+)
+
+const (
+	minScrapeInterval = time.Second
+	maxScrapePause    = 15 * time.Second
+	scrapeShare       = 9 // pauses last this many times longer than the look before them
+	modelsEvery       = 30 * time.Second
+	timeoutsAllowed   = 2 // a busy engine may miss this many looks in a row
+)
+
+// life is what is remembered of the engine between its start and its end.
+type life struct {
+	epoch        int64     // see State.Epoch; 0 before the first successful look
+	modelsAt     time.Time // last look at the models
+	unreadySince time.Time // zero while ready
+	wasReady     bool
+	timeouts     int // looks in a row without an answer
+}
+
+// Run keeps State current, and a started engine alive, until ctx ends. When it
+// returns, a started engine and all its children are gone.
+func (e *Engine) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer e.prober.close()
+	var event chan struct{}
+	if e.sup != nil {
+		event = e.sup.event
+		wg.Go(func() { e.sup.supervise(ctx) })
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			wg.Wait()
+			e.publish(e.unready("agent is stopping"))
+			return
+		case <-event:
+			if run, reason := e.sup.running(); run == nil {
+				e.publish(e.unready(reason))
+			}
+		case <-timer.C:
+			started := time.Now()
+			e.publish(e.look(ctx))
+			timer.Reset(pause(e.config.ScrapeInterval.Std(), time.Since(started)))
+		}
+	}
+}
+
+// pause is the wait after a look that took so long: an engine that answers
+// slowly is asked less often, so that looks cost it a tenth of its time at most.
+func pause(interval, took time.Duration) time.Duration {
+	return max(interval, min(scrapeShare*took, maxScrapePause))
+}
+
+func (e *Engine) publish(s *State) {
+	old := e.state.Swap(s)
+	if old.Ready != s.Ready {
+		e.log.Info("engine readiness changed", "ready", s.Ready, "reason", s.Reason, "models", s.Models)
+	}
+	if old.Ready != s.Ready || old.Epoch != s.Epoch || !slices.Equal(old.Models, s.Models) {
+		select {
+		case e.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// next is the present state to build the following one from.
+func (e *Engine) next() *State {
+	s := *e.state.Load()
+	if e.sup != nil {
+		s.Restarts = e.sup.restarted()
+	}
+	return &s
+}
+
+func (e *Engine) unready(reason string) *State {
+	s := e.next()
+	s.Ready, s.Reason, s.Stats = false, reason, enginemetrics.Stats{}
+	return s
+}
+
+// look asks the engine how it is and returns the next state.
+func (e *Engine) look(ctx context.Context) *State {
+	if e.sup != nil {
+		run, reason := e.sup.running()
+		if run == nil {
+			e.life = life{}
+			return e.unready(reason)
+		}
+		if e.life.epoch != run.epoch {
+			e.life = life{epoch: run.epoch}
+		}
+	}
+	if err := e.prober.health(ctx); err != nil {
+		e.looks.failed.Add(1)
+		return e.unhealthy(err)
+	}
+	e.looks.ok.Add(1)
+	e.life.timeouts = 0
+	s := e.next()
+	e.readMetrics(ctx, s)
+	e.readIdentity(ctx, s)
+	s.Ready, s.Reason = len(s.Models) > 0, ""
+	if !s.Ready {
+		s.Reason = "engine lists no model"
+	}
+	e.noteReady(s.Ready)
+	return s
+}
+
+// unhealthy judges a failed look: a refusal or a plain "not ready" counts at
+// once, silence only when it lasts, since a busy engine may be late.
+func (e *Engine) unhealthy(err error) *State {
+	if !errors.Is(err, errRefused) && !errors.Is(err, errNotReady) {
+		if e.life.timeouts++; e.life.timeouts <= timeoutsAllowed && e.state.Load().Ready {
+			return e.next()
+		}
+	}
+	if errors.Is(err, errRefused) && e.sup == nil {
+		e.life = life{}
+	}
+	e.noteReady(false)
+	return e.unready(err.Error())
+}
+
+// noteReady restarts a started engine that has been unready for too long.
+func (e *Engine) noteReady(ready bool) {
+	if ready {
+		e.life.wasReady, e.life.unreadySince = true, time.Time{}
+		return
+	}
+	now := time.Now()
+	if e.life.unreadySince.IsZero() {
+		e.life.unreadySince = now
+	}
+	limit := e.config.StartTimeout.Std()
+	if e.life.wasReady {
+		limit = e.config.UnhealthyTimeout.Std()
+	}
+	if e.sup == nil || now.Sub(e.life.unreadySince) < limit {
+		return
+	}
+	if run, _ := e.sup.running(); run != nil {
+		e.log.Error("engine has not been ready for too long, restarting it", "limit", limit)
+		run.restart()
+	}
+}
+
+// readMetrics fills Stats and finds out whether an attached engine is in a new
+// life: by the start time it tells, else by its having been unreachable.
+func (e *Engine) readMetrics(ctx context.Context, s *State) {
+	stats, started, err := e.prober.metrics(ctx)
+	if err != nil {
+		e.log.Debug("engine metrics not read", "err", err)
+	}
+	s.Stats = stats
+	switch {
+	case e.sup != nil:
+	case started != 0 && started != e.life.epoch:
+		e.life = life{epoch: started}
+	case e.life.epoch == 0:
+		e.life.epoch = time.Now().UnixNano()
+	}
+}
+
+// readIdentity fills Epoch, Slots and Models: with each new life, and the
+// models again every modelsEvery, since adapters come and go.
+func (e *Engine) readIdentity(ctx context.Context, s *State) {
+	fresh := s.Epoch != e.life.epoch
+	if fresh {
+		s.Epoch, s.Slots = e.life.epoch, e.readSlots(ctx, s)
+	}
+	if !fresh && time.Since(e.life.modelsAt) < modelsEvery {
+		return
+	}
+	if len(e.config.Models) > 0 {
+		s.Models, e.life.modelsAt = e.config.Models, time.Now()
+		return
+	}
+	models, err := e.prober.models(ctx)
+	if err != nil {
+		e.log.Warn("engine's models not read, keeping the last ones", "err", err)
+		return
+	}
+	s.Models, e.life.modelsAt = models, time.Now()
+}
+
+func (e *Engine) readSlots(ctx context.Context, s *State) int {
+	if s.Stats.Known(enginemetrics.MaxSlots) {
+		return int(s.Stats.MaxSlots)
+	}
+	if e.config.Kind != LlamaCPP {
+		return 0
+	}
+	n, err := e.prober.slots(ctx)
+	if err != nil {
+		e.log.Debug("engine slots not read", "err", err)
+	}
+	return n
+}
