@@ -1,0 +1,148 @@
+// Package admission caps what is in flight. Nothing is queued: a request that is over a cap is
+// refused at once, because the client's time is better spent asking elsewhere than waiting
+// here. The package also holds the budget that keeps retries from becoming a storm.
+package admission
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+)
+
+// RetryAfterSeconds is what a refused client is told to wait.
+const RetryAfterSeconds = 1
+
+var (
+	// ErrModelFull says that the (model, role) cap is reached: HTTP 503 with Retry-After.
+	ErrModelFull = errors.New("admission: too many requests in flight for this model")
+	// ErrGlobalFull says that the router's cap is reached: HTTP 429 with Retry-After.
+	ErrGlobalFull = errors.New("admission: too many requests in flight in this router")
+)
+
+const maxHandlesDefault = 4096
+
+// Options bound a Gate.
+type Options struct {
+	MaxQueue   int // requests in flight per (model, role); 0 = no cap
+	Global     int // requests in flight in all; 0 = no cap
+	MaxHandles int // (model, role) pairs counted apart; 0 = 4096. Further ones share one counter and cap
+}
+
+// Gate counts the requests in flight, per (model, role) and in all.
+type Gate struct {
+	global   counter
+	maxQueue atomic.Int64
+
+	mu         sync.Mutex
+	maxHandles int
+	handles    map[pair]*Handle
+	overflow   *Handle
+}
+
+type pair struct{ model, role string }
+
+// New returns a gate with nothing in flight.
+func New(o Options) *Gate {
+	if o.MaxHandles <= 0 {
+		o.MaxHandles = maxHandlesDefault
+	}
+	g := &Gate{maxHandles: o.MaxHandles, handles: map[pair]*Handle{}}
+	g.overflow = &Handle{gate: g}
+	g.maxQueue.Store(int64(o.MaxQueue))
+	g.global.limit.Store(int64(o.Global))
+	return g
+}
+
+// SetMaxQueue changes the cap of every (model, role) that has none of its own. Requests
+// already admitted stay.
+func (g *Gate) SetMaxQueue(n int) { g.maxQueue.Store(int64(n)) }
+
+// SetGlobal changes the cap over all requests.
+func (g *Gate) SetGlobal(n int) { g.global.limit.Store(int64(n)) }
+
+// InFlight returns the number of permits that are out.
+func (g *Gate) InFlight() int64 { return g.global.n.Load() }
+
+// Handle returns the counter of a (model, role), the same one for the life of the gate. It
+// takes a lock: call it when a fleet snapshot is built and keep the result with the snapshot.
+func (g *Gate) Handle(model, role string) *Handle {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if h := g.handles[pair{model, role}]; h != nil {
+		return h
+	}
+	if len(g.handles) >= g.maxHandles {
+		return g.overflow
+	}
+	h := &Handle{gate: g}
+	g.handles[pair{model, role}] = h
+	return h
+}
+
+// Handle admits the requests of one (model, role).
+type Handle struct {
+	gate *Gate
+	own  counter
+}
+
+// SetMax gives this (model, role) a cap of its own; 0 or less returns it to the gate's.
+func (h *Handle) SetMax(n int) { h.own.limit.Store(int64(max(n, 0))) }
+
+// InFlight returns the number of permits of this (model, role) that are out.
+func (h *Handle) InFlight() int64 { return h.own.n.Load() }
+
+// Admit returns a permit, or ErrModelFull or ErrGlobalFull. It neither blocks nor allocates.
+func (h *Handle) Admit() (Permit, error) {
+	limit := h.own.limit.Load()
+	if limit == 0 {
+		limit = h.gate.maxQueue.Load()
+	}
+	// The model first: what is taken here and given back because the router is full can only
+	// have refused a request that the router would have refused too.
+	if !h.own.take(limit) {
+		return Permit{}, ErrModelFull
+	}
+	if !h.gate.global.take(h.gate.global.limit.Load()) {
+		h.own.n.Add(-1)
+		return Permit{}, ErrGlobalFull
+	}
+	return Permit{handle: h}, nil
+}
+
+// Permit is held for as long as its request lives. Keep it in one place: Release is safe to
+// call again, from any goroutine, but only on the same variable, not on a copy.
+type Permit struct {
+	handle   *Handle
+	released uint32
+}
+
+// Release gives the permit back. Calls after the first, and on the zero Permit, do nothing.
+func (p *Permit) Release() {
+	if p.handle == nil || !atomic.CompareAndSwapUint32(&p.released, 0, 1) {
+		return
+	}
+	p.handle.own.n.Add(-1)
+	p.handle.gate.global.n.Add(-1)
+}
+
+type counter struct {
+	n, limit atomic.Int64
+}
+
+// take adds one unless that would exceed limit (0 or less = none). A failed attempt never
+// shows in n, so that it cannot refuse a request that fits.
+func (c *counter) take(limit int64) bool {
+	if limit <= 0 {
+		c.n.Add(1)
+		return true
+	}
+	for {
+		n := c.n.Load()
+		if n >= limit {
+			return false
+		}
+		if c.n.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}

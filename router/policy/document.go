@@ -1,0 +1,254 @@
+package policy
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+)
+
+// Bounds of a policy document.
+const (
+	MaxQueueMax  = 1 << 20
+	TTFTSLOmsMax = 3_600_000
+	documentMax  = 64 << 10 // bytes
+)
+
+// FieldError says what is wrong with one field of a policy.
+type FieldError struct {
+	Field, Value, Allowed string
+}
+
+func (e *FieldError) Error() string {
+	return fmt.Sprintf("%s: %s is refused, allowed: %s", e.Field, e.Value, e.Allowed)
+}
+
+// Parse reads a policy document, {"mode":…,"weights":{"kv":…,"load":…,"power":…,"capacity":…},
+// "epsilon":…,"max_queue":…,"ttft_slo_ms":…} or the flat form with the weights at the top.
+// What a document leaves out has its default. It is taken or refused as a whole: the error
+// joins one FieldError per problem.
+func Parse(doc []byte) (*Policy, error) {
+	if len(doc) > documentMax {
+		return nil, fmt.Errorf("policy: %d bytes, at most %d are read", len(doc), documentMax)
+	}
+	d := document{p: *Default()}
+	if err := d.read(doc); err != nil {
+		return nil, fmt.Errorf("policy: %w", err)
+	}
+	if err := d.p.Validate(); err != nil {
+		return nil, err
+	}
+	return &d.p, nil
+}
+
+// Validate reports every field that is out of its range, NaN included.
+func (p *Policy) Validate() error {
+	var errs []error
+	number := func(field string, v, lo, hi float64) {
+		if !(v >= lo && v <= hi) {
+			errs = append(errs, &FieldError{field, fmt.Sprint(v), fmt.Sprintf("%g to %g", lo, hi)})
+		}
+	}
+	if int(p.Mode) >= len(modeNames) {
+		errs = append(errs, &FieldError{"mode", fmt.Sprint(uint8(p.Mode)), strings.Join(modeNames[:], ", ")})
+	}
+	number("weights.kv", p.KV, 0, 1)
+	number("weights.load", p.Load, 0, 1)
+	number("weights.power", p.Power, 0, 1)
+	number("weights.capacity", p.Capacity, 0, 1)
+	if p.KV == 0 && p.Load == 0 && p.Power == 0 && p.Capacity == 0 {
+		errs = append(errs, &FieldError{"weights", "all 0", "at least one weight above 0"})
+	}
+	number("epsilon", p.Epsilon, 0, 1)
+	number("max_queue", float64(p.MaxQueue), 0, MaxQueueMax)
+	number("ttft_slo_ms", float64(p.TTFTSLOms), 0, TTFTSLOmsMax)
+	if len(errs) > 0 {
+		return fmt.Errorf("policy: %w", errors.Join(errs...))
+	}
+	return nil
+}
+
+// MarshalJSON writes the nested form, which Parse reads back to an equal policy.
+func (p *Policy) MarshalJSON() ([]byte, error) {
+	type weights struct {
+		KV       float64 `json:"kv"`
+		Load     float64 `json:"load"`
+		Power    float64 `json:"power"`
+		Capacity float64 `json:"capacity"`
+	}
+	return json.Marshal(struct {
+		Mode      string  `json:"mode"`
+		Weights   weights `json:"weights"`
+		Epsilon   float64 `json:"epsilon"`
+		MaxQueue  int     `json:"max_queue"`
+		TTFTSLOms int     `json:"ttft_slo_ms"`
+	}{p.Mode.String(), weights{p.KV, p.Load, p.Power, p.Capacity}, p.Epsilon, p.MaxQueue, p.TTFTSLOms})
+}
+
+// ParseMode returns the mode of that name.
+func ParseMode(name string) (Mode, error) {
+	if i := slices.Index(modeNames[:], name); i >= 0 {
+		return Mode(i), nil
+	}
+	return 0, &FieldError{"mode", fmt.Sprintf("%q", name), strings.Join(modeNames[:], ", ")}
+}
+
+// document gathers a policy and the problems met while reading it.
+type document struct {
+	p    Policy
+	errs []error
+}
+
+var (
+	weightKeys = []string{"kv", "load", "power", "capacity"}
+	topKeys    = append([]string{"mode", "weights", "epsilon", "max_queue", "ttft_slo_ms"}, weightKeys...)
+)
+
+func (d *document) read(doc []byte) error {
+	nested := false
+	flat := ""
+	err := members(doc, func(key string, value json.RawMessage) {
+		switch {
+		case key == "weights":
+			nested = true
+			d.weights(value)
+		case slices.Contains(weightKeys, key):
+			flat = key
+			d.weight(key, key, value)
+		default:
+			d.scalar(key, value)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if nested && flat != "" {
+		d.errs = append(d.errs, &FieldError{flat, "a weight both inside and outside of weights", "one form or the other"})
+	}
+	return errors.Join(d.errs...)
+}
+
+func (d *document) weights(value json.RawMessage) {
+	err := members(value, func(key string, v json.RawMessage) {
+		if !slices.Contains(weightKeys, key) {
+			d.unknown("weights."+key, key, weightKeys)
+			return
+		}
+		d.weight("weights."+key, key, v)
+	})
+	if err != nil {
+		d.errs = append(d.errs, &FieldError{"weights", err.Error(), "an object of kv, load, power, capacity"})
+	}
+}
+
+func (d *document) weight(field, key string, value json.RawMessage) {
+	into := map[string]*float64{"kv": &d.p.KV, "load": &d.p.Load, "power": &d.p.Power, "capacity": &d.p.Capacity}[key]
+	d.number(field, value, into)
+}
+
+func (d *document) scalar(key string, value json.RawMessage) {
+	switch key {
+	case "mode":
+		d.mode(value)
+	case "epsilon":
+		d.number(key, value, &d.p.Epsilon)
+	case "max_queue":
+		d.integer(key, value, &d.p.MaxQueue, MaxQueueMax)
+	case "ttft_slo_ms":
+		d.integer(key, value, &d.p.TTFTSLOms, TTFTSLOmsMax)
+	default:
+		d.unknown(key, key, topKeys)
+	}
+}
+
+func (d *document) mode(value json.RawMessage) {
+	var name string
+	if json.Unmarshal(value, &name) != nil {
+		name = string(value)
+	}
+	m, err := ParseMode(name)
+	if err != nil {
+		d.errs = append(d.errs, err)
+	}
+	d.p.Mode = m
+}
+
+func (d *document) number(field string, value json.RawMessage, into *float64) {
+	if json.Unmarshal(value, into) != nil || bytes.Equal(value, []byte("null")) {
+		d.errs = append(d.errs, &FieldError{field, string(value), "a number from 0 to 1"})
+	}
+}
+
+func (d *document) integer(field string, value json.RawMessage, into *int, limit int) {
+	var f float64
+	if json.Unmarshal(value, &f) != nil || f != math.Trunc(f) || f < 0 || f > float64(limit) || bytes.Equal(value, []byte("null")) {
+		d.errs = append(d.errs, &FieldError{field, string(value), fmt.Sprintf("a whole number from 0 to %d", limit)})
+		return
+	}
+	*into = int(f)
+}
+
+func (d *document) unknown(field, key string, keys []string) {
+	d.errs = append(d.errs, fmt.Errorf("%s: unknown key; did you mean %q?", field, nearest(key, keys)))
+}
+
+// members calls fn for each member of one JSON object, refusing duplicates and anything after it.
+func members(doc []byte, fn func(key string, value json.RawMessage)) error {
+	dec := json.NewDecoder(bytes.NewReader(doc))
+	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+		return errors.New("not a JSON object")
+	}
+	seen := map[string]bool{}
+	for dec.More() {
+		t, err := dec.Token()
+		key, ok := t.(string)
+		if err != nil || !ok {
+			return fmt.Errorf("malformed JSON at byte %d", dec.InputOffset())
+		}
+		var value json.RawMessage
+		if dec.Decode(&value) != nil {
+			return fmt.Errorf("%s: malformed JSON at byte %d", key, dec.InputOffset())
+		}
+		if seen[key] {
+			return fmt.Errorf("%s: given twice", key)
+		}
+		seen[key] = true
+		fn(key, value)
+	}
+	if _, err := dec.Token(); err != nil {
+		return fmt.Errorf("malformed JSON at byte %d", dec.InputOffset())
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return fmt.Errorf("unexpected data after the object at byte %d", dec.InputOffset())
+	}
+	return nil
+}
+
+// nearest returns the key with the smallest edit distance to what was written.
+func nearest(written string, keys []string) string {
+	return slices.MinFunc(keys, func(a, b string) int { return distance(written, a) - distance(written, b) })
+}
+
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

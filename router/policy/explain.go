@@ -1,0 +1,78 @@
+package policy
+
+import "fmt"
+
+// Terms is one candidate's part in a pick. The four terms are before weighting, in [0,1];
+// Total is their weighted sum. In modes other than score only Load (1 - busy/slots) is filled,
+// and Total equals it.
+type Terms struct {
+	Overlap, Load, Power, Capacity, Total float64
+	Eligible                              bool
+	Reason                                string // why it is no candidate; "" when it is
+}
+
+// Explain picks as Pick does with the same arguments, and says why. It fills out[i] for every
+// candidate that out has room for. It allocates; it is for people, not for the hot path.
+func (p *Policy) Explain(cands []Candidate, promptBlocks int, key Key, r uint64, out []Terms) (pick int, why string) {
+	f := survey(cands)
+	for i := range min(len(cands), len(out)) {
+		out[i] = p.terms(&cands[i], &f, promptBlocks)
+	}
+	pick = p.Pick(cands, promptBlocks, key, r)
+	if pick < 0 {
+		return pick, noneWhy(cands)
+	}
+	if p.Mode == Score {
+		return pick, p.scoreWhy(cands, &f, promptBlocks, key, r)
+	}
+	return pick, p.simpleWhy(&cands[pick], f.any)
+}
+
+func (p *Policy) terms(c *Candidate, f *fleet, promptBlocks int) Terms {
+	t := Terms{Eligible: c.free() > 0}
+	if !t.Eligible {
+		t.Reason = fmt.Sprintf("full: %d in flight and %d waiting of %d slots", c.InFlight, c.Waiting, c.slots())
+	}
+	if p.Mode != Score {
+		t.Load = 1 - float64(c.busy())/float64(c.slots())
+		t.Total = t.Load
+		return t
+	}
+	t.Overlap, t.Load = overlap(c, promptBlocks), 1-f.util(c)
+	t.Power, t.Capacity = f.coolness(c), f.capacity(c)
+	t.Total = p.total(c, f, promptBlocks)
+	return t
+}
+
+func noneWhy(cands []Candidate) string {
+	if len(cands) == 0 {
+		return "no candidates"
+	}
+	return fmt.Sprintf("none of %d candidates has a free slot", len(cands))
+}
+
+func (p *Policy) scoreWhy(cands []Candidate, f *fleet, promptBlocks int, key Key, r uint64) string {
+	best, top := p.best(cands, f, promptBlocks)
+	_, tied := p.breakTie(cands, f, promptBlocks, best, top, key, r)
+	if tied == 1 {
+		return fmt.Sprintf("highest score %.4f of %d candidates with a free slot", top, f.any)
+	}
+	how := "at random, the prompt has no key"
+	if key != nil && key.RendezvousKey() != 0 {
+		how = "by rendezvous of node id and prompt key"
+	}
+	return fmt.Sprintf("%d candidates within %g of the best score %.4f, chosen %s", tied, p.Epsilon, top, how)
+}
+
+func (p *Policy) simpleWhy(c *Candidate, n int) string {
+	load := fmt.Sprintf("%d of %d slots busy", c.busy(), c.slots())
+	switch p.Mode {
+	case RoundRobin:
+		return fmt.Sprintf("its turn among %d candidates with a free slot", n)
+	case Random:
+		return fmt.Sprintf("drawn at random among %d candidates with a free slot", n)
+	case PowerOfTwo:
+		return fmt.Sprintf("the less loaded of two drawn among %d candidates, %s", n, load)
+	}
+	return fmt.Sprintf("least loaded of %d candidates, %s", n, load)
+}

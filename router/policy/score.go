@@ -1,0 +1,168 @@
+package policy
+
+import "math"
+
+// fleet is what a score is relative to, taken over all candidates, full ones included.
+type fleet struct {
+	sm, watts, vram, throughput          float64 // means of the known values, 0 when none is
+	wattsMax, vramMax, throughputMax     float64
+	freeMax                              float64
+	smN, wattsN, vramN, throughputN, any int
+}
+
+func survey(cands []Candidate) fleet {
+	var f fleet
+	for i := range cands {
+		c := &cands[i]
+		note(c.SM, &f.sm, nil, &f.smN)
+		note(c.Watts, &f.watts, &f.wattsMax, &f.wattsN)
+		note(c.VRAM, &f.vram, &f.vramMax, &f.vramN)
+		note(c.Throughput, &f.throughput, &f.throughputMax, &f.throughputN)
+		if free := float64(c.free()); free > 0 {
+			f.any++
+			f.freeMax = max(f.freeMax, free)
+		}
+	}
+	f.sm /= float64(max(f.smN, 1))
+	f.watts /= float64(max(f.wattsN, 1))
+	f.vram /= float64(max(f.vramN, 1))
+	f.throughput /= float64(max(f.throughputN, 1))
+	return f
+}
+
+func note(v float32, sum, best *float64, n *int) {
+	if !known(v) {
+		return
+	}
+	*sum += float64(v)
+	*n++
+	if best != nil {
+		*best = max(*best, float64(v))
+	}
+}
+
+// known is false for NaN, infinities and negative values.
+func known(v float32) bool { return v >= 0 && v <= math.MaxFloat32 }
+
+func orMean(v float32, mean float64) float64 {
+	if known(v) {
+		return float64(v)
+	}
+	return mean
+}
+
+func overlap(c *Candidate, promptBlocks int) float64 {
+	if promptBlocks <= 0 || c.Matched <= 0 {
+		return 0
+	}
+	return min(float64(c.Matched)/float64(promptBlocks), 1)
+}
+
+func (f *fleet) util(c *Candidate) float64 {
+	inFlight := float64(max(c.InFlight, 0)) / float64(c.slots())
+	return min(max(inFlight, orMean(c.SM, f.sm)), 1)
+}
+
+// coolness is 1 - norm_watts, and 0 for everybody when no node reports its power.
+func (f *fleet) coolness(c *Candidate) float64 {
+	if f.wattsMax == 0 {
+		return 0
+	}
+	return 1 - orMean(c.Watts, f.watts)/f.wattsMax
+}
+
+func (f *fleet) capacity(c *Candidate) float64 {
+	return (relative(orMean(c.VRAM, f.vram), f.vramMax) +
+		relative(orMean(c.Throughput, f.throughput), f.throughputMax) +
+		relative(float64(c.free()), f.freeMax)) / 3
+}
+
+func relative(v, best float64) float64 {
+	if best == 0 {
+		return 0
+	}
+	return v / best
+}
+
+func (p *Policy) total(c *Candidate, f *fleet, promptBlocks int) float64 {
+	return p.KV*overlap(c, promptBlocks) + p.Load*(1-f.util(c)) + p.Power*f.coolness(c) + p.Capacity*f.capacity(c)
+}
+
+func (p *Policy) pickScore(cands []Candidate, promptBlocks int, key Key, r uint64) int {
+	f := survey(cands)
+	if f.any == 0 {
+		return -1
+	}
+	best, top := p.best(cands, &f, promptBlocks)
+	pick, _ := p.breakTie(cands, &f, promptBlocks, best, top, key, r)
+	return pick
+}
+
+func (p *Policy) best(cands []Candidate, f *fleet, promptBlocks int) (best int, top float64) {
+	best, top = -1, math.Inf(-1)
+	for i := range cands {
+		if cands[i].free() == 0 {
+			continue
+		}
+		if t := p.total(&cands[i], f, promptBlocks); t > top {
+			best, top = i, t
+		}
+	}
+	return best, top
+}
+
+// breakTie returns the winner among the candidates within Epsilon of top, and how many they
+// are. Rendezvous hashing sends equal keys to the same node for as long as that node is among
+// them, in every replica; with no key the draw is uniform.
+func (p *Policy) breakTie(cands []Candidate, f *fleet, promptBlocks, best int, top float64, key Key, r uint64) (pick, tied int) {
+	var draw draw
+	pick = best
+	for i := range cands {
+		if cands[i].free() == 0 || p.total(&cands[i], f, promptBlocks) < top-p.Epsilon {
+			continue
+		}
+		tied++
+		if tied == 1 {
+			pick = i
+			continue
+		}
+		if tied == 2 {
+			draw.ask(key, r)
+			draw.enter(cands, pick)
+		}
+		draw.enter(cands, i)
+	}
+	if tied > 1 {
+		pick = draw.winner
+	}
+	return pick, tied
+}
+
+// draw is one rendezvous among tied candidates.
+type draw struct {
+	key    uint64
+	keyed  bool
+	winner int
+	high   uint64
+	begun  bool
+}
+
+func (d *draw) ask(key Key, r uint64) {
+	if key != nil {
+		d.key = key.RendezvousKey()
+	}
+	d.keyed = d.key != 0
+	if !d.keyed {
+		d.key = r
+	}
+}
+
+func (d *draw) enter(cands []Candidate, i int) {
+	lot := mix(d.key + uint64(i))
+	if d.keyed {
+		lot = mix(cands[i].IDHash ^ mix(d.key))
+	}
+	if !d.begun || lot > d.high {
+		d.winner, d.high, d.begun = i, lot, true
+	}
+}

@@ -1,0 +1,76 @@
+package policy
+
+import "math/bits"
+
+func eligible(cands []Candidate) int {
+	n := 0
+	for i := range cands {
+		if cands[i].free() > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// nth returns the index of the k-th candidate that has a free slot, counted from 0.
+func nth(cands []Candidate, k int) int {
+	for i := range cands {
+		if cands[i].free() == 0 {
+			continue
+		}
+		if k == 0 {
+			return i
+		}
+		k--
+	}
+	return -1
+}
+
+// scale maps 64 random bits evenly onto 0..n-1.
+func scale(r uint64, n int) int {
+	hi, _ := bits.Mul64(r, uint64(n))
+	return int(hi)
+}
+
+func powerOfTwo(cands []Candidate, r uint64) int {
+	n := eligible(cands)
+	if n == 0 {
+		return -1
+	}
+	first := nth(cands, scale(r, n))
+	if n == 1 {
+		return first
+	}
+	k := scale(mix(r), n-1)
+	if k >= scale(r, n) {
+		k++
+	}
+	second := nth(cands, k)
+	if cands[second].lessLoaded(&cands[first]) {
+		return second
+	}
+	return first
+}
+
+func leastLoaded(cands []Candidate, r uint64) int {
+	best, bestDraw := -1, uint64(0)
+	for i := range cands {
+		c := &cands[i]
+		if c.free() == 0 || (best >= 0 && cands[best].lessLoaded(c)) {
+			continue
+		}
+		draw := mix(r + uint64(i))
+		if best < 0 || c.lessLoaded(&cands[best]) || draw > bestDraw {
+			best, bestDraw = i, draw
+		}
+	}
+	return best
+}
+
+// mix spreads every input bit over the whole word (the splitmix64 finaliser).
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
