@@ -1,0 +1,142 @@
+package accesslog
+
+import (
+	"strconv"
+	"time"
+	"unicode/utf8"
+)
+
+// Entry is what is known of a finished request. Texts are copied by Log and cut at the bounds
+// given; an empty text is left out of the line. It carries no prompt text and no secrets.
+type Entry struct {
+	Time      time.Time // when the request was accepted
+	RequestID []byte    // 128 bytes
+	Model     string    // 128 bytes
+	Node      string    // 64 bytes; the node that answered, "" when none did
+	Method    string    // 8 bytes
+	API       string    // 48 bytes; the endpoint, e.g. /v1/chat/completions
+	End       string    // 24 bytes; how it ended: ok, client_gone, timeout, …
+
+	Status   int
+	TTFT     time.Duration // to the first body byte from the node; below 0 = there was none
+	Duration time.Duration // from Time to the end
+
+	PromptTokens, CompletionTokens, CachedTokens int64 // below 0 = not reported
+	OverlapMatched, OverlapTotal                 int   // blocks believed cached on the node, of the prompt's
+	Attempts                                     int   // nodes asked
+	Bytes                                        int64 // body bytes sent to the client
+	Stream                                       bool
+}
+
+// text is a short string kept in place.
+type text[A interface {
+	[8]byte | [24]byte | [48]byte | [64]byte | [128]byte
+}] struct {
+	b A
+	n uint8
+}
+
+// record is an Entry that owns its texts.
+type record struct {
+	entry     Entry // its texts are unset
+	requestID text[[128]byte]
+	model     text[[128]byte]
+	node      text[[64]byte]
+	api       text[[48]byte]
+	end       text[[24]byte]
+	method    text[[8]byte]
+}
+
+func (r *record) set(e *Entry) {
+	r.entry = *e
+	r.entry.RequestID, r.entry.Model, r.entry.Node = nil, "", ""
+	r.entry.Method, r.entry.API, r.entry.End = "", "", ""
+	r.requestID.n = uint8(copy(r.requestID.b[:], e.RequestID))
+	r.model.n = uint8(copy(r.model.b[:], e.Model))
+	r.node.n = uint8(copy(r.node.b[:], e.Node))
+	r.api.n = uint8(copy(r.api.b[:], e.API))
+	r.end.n = uint8(copy(r.end.b[:], e.End))
+	r.method.n = uint8(copy(r.method.b[:], e.Method))
+}
+
+func (r *record) appendJSON(b []byte) []byte {
+	e := &r.entry
+	b = append(b, `{"time":"`...)
+	b = e.Time.UTC().AppendFormat(b, "2006-01-02T15:04:05.000Z07:00")
+	b = append(b, '"')
+	b = appendText(b, "id", r.requestID.b[:r.requestID.n])
+	b = appendText(b, "method", r.method.b[:r.method.n])
+	b = appendText(b, "api", r.api.b[:r.api.n])
+	b = appendText(b, "model", r.model.b[:r.model.n])
+	b = appendText(b, "node", r.node.b[:r.node.n])
+	b = appendInt(b, "status", int64(e.Status))
+	b = appendText(b, "end", r.end.b[:r.end.n])
+	if e.Stream {
+		b = append(b, `,"stream":true`...)
+	} else {
+		b = append(b, `,"stream":false`...)
+	}
+	b = appendSeconds(b, "ttft_seconds", e.TTFT)
+	b = appendSeconds(b, "duration_seconds", e.Duration)
+	b = appendInt(b, "prompt_tokens", e.PromptTokens)
+	b = appendInt(b, "completion_tokens", e.CompletionTokens)
+	b = appendInt(b, "cached_tokens", e.CachedTokens)
+	b = appendInt(b, "overlap_matched", int64(e.OverlapMatched))
+	b = appendInt(b, "overlap_total", int64(e.OverlapTotal))
+	b = appendInt(b, "attempts", int64(e.Attempts))
+	b = appendInt(b, "bytes", e.Bytes)
+	return append(b, '}', '\n')
+}
+
+func appendInt(b []byte, key string, v int64) []byte {
+	if v < 0 {
+		return b
+	}
+	return strconv.AppendInt(appendKey(b, key), v, 10)
+}
+
+// appendSeconds writes a duration to the microsecond, never in exponent form.
+func appendSeconds(b []byte, key string, d time.Duration) []byte {
+	if d < 0 {
+		return b
+	}
+	return strconv.AppendFloat(appendKey(b, key), d.Round(time.Microsecond).Seconds(), 'f', -1, 64)
+}
+
+func appendText(b []byte, key string, v []byte) []byte {
+	if len(v) == 0 {
+		return b
+	}
+	b = append(appendKey(b, key), '"')
+	return append(escape(b, v), '"')
+}
+
+func appendKey(b []byte, key string) []byte {
+	b = append(b, ',', '"')
+	b = append(b, key...)
+	return append(b, '"', ':')
+}
+
+const hex = "0123456789abcdef"
+
+// escape appends v as the inside of a JSON string; bytes that are no UTF-8 become U+FFFD.
+func escape(b, v []byte) []byte {
+	for i := 0; i < len(v); {
+		c := v[i]
+		switch {
+		case c == '"' || c == '\\':
+			b = append(b, '\\', c)
+		case c < 0x20 || c == 0x7f:
+			b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		case c < utf8.RuneSelf:
+			b = append(b, c)
+		default:
+			r, n := utf8.DecodeRune(v[i:])
+			b = utf8.AppendRune(b, r)
+			i += n
+			continue
+		}
+		i++
+	}
+	return b
+}
