@@ -48,7 +48,7 @@ var ErrExists = errors.New("pki: file exists")
 
 // Files names the PEM files one program needs.
 type Files struct {
-	CA   string // certificates that peers must chain to
+	CA   string // certificates that peers must chain to; where empty, none does
 	Cert string // own certificate, followed by intermediates if any
 	Key  string // private key of Cert
 }

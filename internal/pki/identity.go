@@ -127,10 +127,36 @@ func (id *Identity) Client(serverName string, roles ...Role) (*tls.Config, error
 			}
 			return checkRole(cs, roles)
 		},
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			return &id.current().pair, nil
-		},
+		GetClientCertificate: id.clientCertificate,
 	}, nil
+}
+
+// Service returns the TLS configuration for dialling a server that is not of
+// the fleet, such as etcd: whoever dials sets the name to check, as usual, and
+// no role is asked for. An empty files.CA means the system's certificates; the
+// own certificate is optional and follows its file.
+func Service(files Files) (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if files.CA != "" {
+		roots, err := readRoots(files.CA)
+		if err != nil {
+			return nil, err
+		}
+		c.RootCAs = roots
+	}
+	if files.Cert == "" && files.Key == "" {
+		return c, nil
+	}
+	id, err := Load(files)
+	if err != nil {
+		return nil, err
+	}
+	c.GetClientCertificate = id.clientCertificate
+	return c, nil
+}
+
+func (id *Identity) clientCertificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	return &id.current().pair, nil
 }
 
 func verifyServer(cs tls.ConnectionState, name string, roots *x509.CertPool) error {
@@ -226,13 +252,24 @@ func read(f Files) (*material, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pki: certificate %s with key %s: %w", f.Cert, f.Key, err)
 	}
-	pem, err := os.ReadFile(f.CA)
+	if f.CA == "" { // checks no peer
+		return &material{pair, x509.NewCertPool()}, nil
+	}
+	roots, err := readRoots(f.CA)
+	if err != nil {
+		return nil, err
+	}
+	return &material{pair, roots}, nil
+}
+
+func readRoots(name string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(name)
 	if err != nil {
 		return nil, fmt.Errorf("pki: CA: %w", err)
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("pki: CA: %s holds no certificate", f.CA)
+		return nil, fmt.Errorf("pki: CA: %s holds no certificate", name)
 	}
-	return &material{pair, roots}, nil
+	return roots, nil
 }

@@ -237,3 +237,27 @@ func TestRoleError(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestServiceChecksTheNameItIsGiven(t *testing.T) {
+	dir := bootstrap(t, Options{})
+	server := load(t, dir, Etcd).Server(true)
+	c, err := Service(FilesIn(dir, Agent))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"localhost": true, "elsewhere": false} {
+		named := c.Clone()
+		named.ServerName = name
+		if _, err := dial(t, server, named); (err == nil) != want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if c, err = Service(Files{CA: FilesIn(dir, Agent).CA}); err != nil || c.GetClientCertificate != nil {
+		t.Errorf("without a certificate of its own: %v", err)
+	}
+	for _, f := range []Files{{CA: "missing"}, {Cert: "missing", Key: "missing"}} {
+		if _, err := Service(f); err == nil {
+			t.Errorf("%+v accepted", f)
+		}
+	}
+}
