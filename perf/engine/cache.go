@@ -1,0 +1,152 @@
+package engine
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+)
+
+// blockHash identifies a full block and, through its parent, everything before it.
+type blockHash [32]byte
+
+// hashBlock hashes one full block after its parent; without one, salt, which
+// separates tenants, takes its place.
+func hashBlock(parent *blockHash, salt string, tokens []uint32) blockHash {
+	buf := make([]byte, 0, 512)
+	if parent != nil {
+		buf = append(buf, parent[:]...)
+	} else {
+		buf = append(buf, salt...)
+	}
+	for _, t := range tokens {
+		buf = binary.LittleEndian.AppendUint32(buf, t)
+	}
+	return sha256.Sum256(buf)
+}
+
+// hashChain hashes the full blocks of a prompt.
+func hashChain(tokens []uint32, blockTokens int, salt string) []blockHash {
+	chain := make([]blockHash, 0, len(tokens)/blockTokens)
+	var parent *blockHash
+	for len(tokens) >= blockTokens {
+		chain = append(chain, hashBlock(parent, salt, tokens[:blockTokens]))
+		parent = &chain[len(chain)-1]
+		tokens = tokens[blockTokens:]
+	}
+	return chain
+}
+
+// block is a full, hashed block. With no reference it is in the free list and
+// can be evicted; with one it is pinned.
+type block struct {
+	hash       blockHash
+	refs       int
+	prev, next *block // neighbours in the free list, least recently used first
+}
+
+// cache accounts for the KV blocks of the device. Loose blocks are held by a
+// sequence and not full yet. It belongs to the scheduler's goroutine.
+type cache struct {
+	capacity int
+	blocks   map[blockHash]*block
+	loose    int
+	pinned   int
+	free     block // ring of unreferenced full blocks
+	evicted  func(blockHash)
+}
+
+func newCache(capacity int, evicted func(blockHash)) *cache {
+	c := &cache{capacity: capacity, blocks: make(map[blockHash]*block), evicted: evicted}
+	c.free.prev, c.free.next = &c.free, &c.free
+	return c
+}
+
+// used is the number of blocks that hold something a sequence needs.
+func (c *cache) used() int { return c.loose + c.pinned }
+
+// match pins the longest run of hashes that is cached and appends it to held.
+func (c *cache) match(held []*block, hashes []blockHash) []*block {
+	for _, h := range hashes {
+		b := c.blocks[h]
+		if b == nil {
+			break
+		}
+		c.pin(b)
+		held = append(held, b)
+	}
+	return held
+}
+
+// take makes n loose blocks, evicting as needed; false if they do not fit.
+func (c *cache) take(n int) bool {
+	if c.used()+n > c.capacity {
+		return false
+	}
+	for c.loose+n+len(c.blocks) > c.capacity {
+		c.evict(c.free.next)
+	}
+	c.loose += n
+	return true
+}
+
+// fill turns a loose block into the full block h, pinned. A block with the same
+// content that is there already takes its place; stored says it was not.
+func (c *cache) fill(h blockHash) (b *block, stored bool) {
+	c.loose--
+	if b = c.blocks[h]; b != nil {
+		c.pin(b)
+		return b, false
+	}
+	b = &block{hash: h, refs: 1}
+	c.blocks[h] = b
+	c.pinned++
+	return b, true
+}
+
+// release gives back what a sequence held. Its last block goes first into the
+// free list, so that leaves are evicted before their parents.
+func (c *cache) release(held []*block, loose int) {
+	c.loose -= loose
+	for i := len(held) - 1; i >= 0; i-- {
+		c.unpin(held[i])
+	}
+}
+
+// clear forgets all blocks; false if a sequence holds one.
+func (c *cache) clear() bool {
+	if c.used() > 0 {
+		return false
+	}
+	clear(c.blocks)
+	c.free.prev, c.free.next = &c.free, &c.free
+	return true
+}
+
+func (c *cache) pin(b *block) {
+	if b.refs == 0 {
+		unlink(b)
+		c.pinned++
+	}
+	b.refs++
+}
+
+func (c *cache) unpin(b *block) {
+	b.refs--
+	if b.refs > 0 {
+		return
+	}
+	c.pinned--
+	last := c.free.prev
+	b.prev, b.next = last, &c.free
+	last.next, c.free.prev = b, b
+}
+
+func (c *cache) evict(b *block) {
+	unlink(b)
+	delete(c.blocks, b.hash)
+	c.evicted(b.hash)
+}
+
+func unlink(b *block) {
+	b.prev.next, b.next.prev = b.next, b.prev
+	b.prev, b.next = nil, nil
+}

@@ -1,0 +1,203 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// call is one request on its way through the engine.
+type call struct {
+	*Engine
+	core  *core
+	w     http.ResponseWriter
+	r     *http.Request
+	body  []byte
+	fault Fault
+	clear <-chan struct{} // closed when the engine's fault changes
+	out   []byte          // stream bytes not written yet
+	sse   bool            // the head of a stream has been sent
+}
+
+// endpoint serves one path; an error that is not an *apiError breaks the connection.
+type endpoint func(c *call) error
+
+// apiError is an answer in the engine's error format.
+type apiError struct {
+	status  int
+	kind    string
+	message string
+	param   string
+}
+
+func (e *apiError) Error() string { return e.message }
+
+func badRequest(message, param string) *apiError {
+	return &apiError{http.StatusBadRequest, "BadRequestError", message, param}
+}
+
+func notFound(message, param string) *apiError {
+	return &apiError{http.StatusNotFound, "NotFoundError", message, param}
+}
+
+// Ends of a connection without an answer, or without its end.
+var (
+	errGone = errors.New("engine: client left")
+	errCut  = errors.New("engine: connection cut")
+)
+
+// handler wraps an endpoint: body, faults, errors and accounting. runsModel
+// says that faults without a path strike it.
+func (e *Engine) handler(f endpoint, runsModel bool) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		c := &call{Engine: e, core: e.core(), w: w, r: r}
+		e.traffic.enter()
+		err := c.serve(f, runsModel)
+		e.traffic.leave(errors.Is(err, errGone))
+		c.end(err)
+	}
+}
+
+func (c *call) serve(f endpoint, runsModel bool) error {
+	if c.core == nil {
+		return errCut
+	}
+	if err := c.readBody(); err != nil {
+		return err
+	}
+	c.seen.add(c.r, c.body)
+	if err := c.strike(runsModel); err != nil {
+		return err
+	}
+	if err := c.authorize(); err != nil {
+		return err
+	}
+	return f(c)
+}
+
+func (c *call) readBody() error {
+	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, c.cfg.MaxBodyBytes))
+	c.body = body
+	var long *http.MaxBytesError
+	switch {
+	case errors.As(err, &long):
+		return &apiError{http.StatusRequestEntityTooLarge, "BadRequestError", "Request body too large", ""}
+	case err != nil:
+		return errGone
+	}
+	return nil
+}
+
+func (c *call) authorize() error {
+	if c.cfg.APIKey == "" || !strings.HasPrefix(c.r.URL.Path, "/v1/") ||
+		c.r.Header.Get("Authorization") == "Bearer "+c.cfg.APIKey {
+		return nil
+	}
+	return &apiError{http.StatusUnauthorized, "", "Unauthorized", ""}
+}
+
+// end answers with an error, or cuts the connection where no answer is possible.
+func (c *call) end(err error) {
+	var refusal *apiError
+	switch {
+	case err == nil:
+	case errors.As(err, &refusal) && c.refuse(refusal) == nil:
+	default:
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// refuse writes an error in the format of the path's API, as vLLM spells it.
+func (c *call) refuse(e *apiError) error {
+	if e.status == http.StatusUnauthorized {
+		return c.json(e.status, map[string]string{"error": e.message})
+	}
+	detail := map[string]any{"message": e.message, "type": e.kind, "param": nil, "code": e.status}
+	if e.param != "" {
+		detail["param"] = e.param
+	}
+	doc := map[string]any{"error": detail}
+	if strings.HasPrefix(c.r.URL.Path, "/v1/messages") {
+		doc = map[string]any{"type": "error", "error": map[string]any{"type": anthropicErrors[e.kind], "message": e.message}}
+	}
+	return c.json(e.status, doc)
+}
+
+var anthropicErrors = map[string]string{
+	"BadRequestError": "invalid_request_error", "NotFoundError": "not_found_error", "InternalServerError": "api_error",
+	"RateLimitError": "rate_limit_error", "ServiceUnavailableError": "overloaded_error",
+}
+
+// json writes a complete answer.
+func (c *call) json(status int, doc any) error {
+	body, err := json.Marshal(doc)
+	if err != nil {
+		return err
+	}
+	h := c.w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	c.w.WriteHeader(status)
+	if c.fault.Truncate {
+		_, _ = c.w.Write(body[:len(body)/2])
+		_ = c.flush()
+		return errCut
+	}
+	if _, err = c.w.Write(body); err != nil {
+		return errGone
+	}
+	return nil
+}
+
+func (c *call) answer(doc any) error { return c.json(http.StatusOK, doc) }
+
+func (c *call) flush() error { return http.NewResponseController(c.w).Flush() }
+
+// decode parses the body into a request of the engine's API.
+func (c *call) decode(into any) error {
+	err := json.Unmarshal(c.body, into)
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &wrong):
+		return badRequest("Input should be a valid "+wrong.Type.String(), wrong.Field)
+	case err != nil:
+		return &apiError{http.StatusBadRequest, "Bad Request", "JSON decode error: " + err.Error(), ""}
+	}
+	return nil
+}
+
+// model checks that a model is served and returns its name; an empty one is the first.
+func (c *call) model(name string) (string, error) {
+	if name == "" {
+		return c.cfg.Models[0], nil
+	}
+	for _, m := range c.cfg.Models {
+		if m == name {
+			return name, nil
+		}
+	}
+	return "", notFound("The model `"+name+"` does not exist.", "model")
+}
+
+// connection is the client's connection, for faults below HTTP.
+func (c *call) connection() net.Conn {
+	conn, _ := c.r.Context().Value(connKey{}).(net.Conn)
+	return conn
+}
+
+// wait blocks for wall time d, or until the client leaves.
+func (c *call) wait(d time.Duration) error {
+	ctx, cancel := context.WithTimeout(c.r.Context(), d)
+	defer cancel()
+	<-ctx.Done()
+	if c.r.Context().Err() != nil {
+		return errGone
+	}
+	return nil
+}

@@ -1,0 +1,243 @@
+package engine
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// fingerprint stands where vLLM writes its version and build.
+const fingerprint = "vllm-" + version + "-sim"
+
+type chatRequest struct {
+	sampling
+	Messages       []message       `json:"messages"`
+	MaxCompletion  *int            `json:"max_completion_tokens"`
+	Logprobs       bool            `json:"logprobs"`
+	TopLogprobs    int             `json:"top_logprobs"`
+	Tools          json.RawMessage `json:"tools"`
+	ToolChoice     json.RawMessage `json:"tool_choice"`
+	ResponseFormat *responseFormat `json:"response_format"`
+}
+
+func chat(c *call) error {
+	var q chatRequest
+	if err := c.decode(&q); err != nil {
+		return err
+	}
+	if len(q.Messages) == 0 {
+		return badRequest("[{'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}]", "messages")
+	}
+	name, err := c.model(q.Model)
+	if err != nil {
+		return err
+	}
+	if q.MaxCompletion != nil {
+		q.MaxTokens = q.MaxCompletion
+	}
+	if err := q.check(); err != nil {
+		return err
+	}
+	tool, err := q.tool()
+	if err != nil {
+		return err
+	}
+	prompt := chatPrompt(q.Tools, q.Messages)
+	outs, err := c.outputs(&q.sampling, prompt, q.forced(tool))
+	if err != nil {
+		return err
+	}
+	a := &chatAnswer{call: c, q: &q, tool: tool, id: c.newID("chatcmpl-"), model: name, created: time.Now().Unix()}
+	a.g = c.generate(prompt, q.CacheSalt, outs)
+	if q.Stream {
+		return a.stream()
+	}
+	return a.whole()
+}
+
+// forced is the text that the request demands, if any.
+func (q *chatRequest) forced(tool *toolCall) string {
+	if tool != nil {
+		return tool.arguments
+	}
+	return q.ResponseFormat.example()
+}
+
+// chatAnswer writes one chat completion.
+type chatAnswer struct {
+	*call
+	q       *chatRequest
+	tool    *toolCall // called instead of saying something
+	g       *generation
+	id      string
+	model   string
+	created int64
+
+	open, textEnd string // of a content chunk, around index and delta
+}
+
+// reason is a choice's finish reason.
+func (a *chatAnswer) reason(i int) string {
+	r := a.g.seqs[i].output.reason
+	if a.tool != nil && r == "stop" {
+		return "tool_calls"
+	}
+	return r
+}
+
+// stream sends chunks as tokens come.
+func (a *chatAnswer) stream() error {
+	a.open = fmt.Sprintf(`data: {"id":%q,"object":"chat.completion.chunk","created":%d,"model":%s,"choices":[`,
+		a.id, a.created, quote(a.model))
+	a.call.stream()
+	if err := a.follow(a.g, a.chunks); err != nil {
+		return err
+	}
+	if a.q.wantsUsage() {
+		a.out = append(a.out, a.open...)
+		a.out = append(a.out, `],"usage":`+a.usage(a.g).inStream()+`,"system_fingerprint":"`+fingerprint+"\"}\n\n"...)
+	}
+	a.out = append(a.out, "data: [DONE]\n\n"...)
+	return a.push()
+}
+
+// chunks appends one event for each new token of choice i, and the role first.
+func (a *chatAnswer) chunks(i, from, to int, last bool) {
+	if from == 0 {
+		a.out = append(a.out, a.open...)
+		a.out = fmt.Appendf(a.out, `{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],`+
+			`"prompt_token_ids":null,"prompt_text":null}`+"\n\n", i)
+		if a.tool != nil {
+			a.toolHead(i)
+		}
+	}
+	for n := from; n < to; n++ {
+		a.chunk(i, n, last && n == to-1)
+	}
+}
+
+// chunk appends the event of token n of choice i.
+func (a *chatAnswer) chunk(i, n int, last bool) {
+	o := &a.g.seqs[i].output
+	b := append(a.out, a.open...)
+	b = append(b, `{"index":`...)
+	b = strconv.AppendInt(b, int64(i), 10)
+	if a.tool != nil {
+		b = append(b, `,"delta":{"tool_calls":[{"index":0,"function":{"arguments":`...)
+		b = appendQuoted(b, o.text(n))
+		b = append(b, `}}]},"logprobs":`...)
+	} else {
+		b = append(b, `,"delta":{"content":`...)
+		b = appendQuoted(b, o.text(n))
+		b = append(b, `},"logprobs":`...)
+	}
+	b = a.appendLogprobs(b, o, n)
+	b = append(b, `,"finish_reason":`...)
+	if last {
+		b = appendQuoted(b, a.reason(i))
+		b = append(b, `,"stop_reason":`...)
+		b = appendOptional(b, o.stopReason)
+	} else {
+		b = append(b, `null`...)
+	}
+	a.out = append(b, `,"token_ids":null}]}`+"\n\n"...)
+}
+
+// toolHead appends the event that opens the tool call of choice i.
+func (a *chatAnswer) toolHead(i int) {
+	a.out = append(a.out, a.open...)
+	a.out = fmt.Appendf(a.out, `{"index":%d,"delta":{"tool_calls":[{"id":%q,"type":"function","index":0,"function":{"name":%s,"arguments":""}}]},`+
+		`"logprobs":null,"finish_reason":null,"token_ids":null}]}`+"\n\n", i, a.callID(i), quote(a.tool.name))
+}
+
+func (a *chatAnswer) callID(i int) string { return fmt.Sprintf("chatcmpl-tool-%s-%d", a.id[9:], i) }
+
+func (a *chatAnswer) appendLogprobs(b []byte, o *output, n int) []byte {
+	if !a.q.Logprobs {
+		return append(b, `null`...)
+	}
+	doc, err := json.Marshal(chatLogprobs{o.logprobs(n, n+1, a.q.TopLogprobs)})
+	if err != nil {
+		return append(b, `null`...) // cannot happen: plain strings and numbers
+	}
+	return append(b, doc...)
+}
+
+type chatLogprobs struct {
+	Content []logprob `json:"content"`
+}
+
+// whole answers when all choices are complete.
+func (a *chatAnswer) whole() error {
+	if err := a.follow(a.g, func(int, int, int, bool) {}); err != nil {
+		return err
+	}
+	choices := make([]chatChoice, 0, len(a.g.seqs))
+	for i := range a.g.seqs {
+		choices = append(choices, a.choice(i))
+	}
+	return a.answer(chatCompletion{
+		ID: a.id, Object: "chat.completion", Created: a.created, Model: a.model,
+		Choices: choices, Fingerprint: fingerprint, Usage: a.usage(a.g),
+	})
+}
+
+func (a *chatAnswer) choice(i int) chatChoice {
+	o := &a.g.seqs[i].output
+	m := chatMessage{Role: "assistant", ToolCalls: []toolCallJSON{}}
+	if a.tool != nil {
+		m.ToolCalls = append(m.ToolCalls, a.tool.json(a.callID(i), o.whole()))
+	} else {
+		text := o.whole()
+		m.Content = &text
+	}
+	ch := chatChoice{Index: i, Message: m, FinishReason: a.reason(i)}
+	if o.stopReason != "" {
+		ch.StopReason = &o.stopReason
+	}
+	if a.q.Logprobs {
+		ch.Logprobs = &chatLogprobs{o.logprobs(0, o.limit, a.q.TopLogprobs)}
+	}
+	return ch
+}
+
+// chatCompletion is the answer to a chat request that does not stream. Fields
+// that the simulation has nothing to say about are null, as in vLLM's.
+type chatCompletion struct {
+	ID             string       `json:"id"`
+	Object         string       `json:"object"`
+	Created        int64        `json:"created"`
+	Model          string       `json:"model"`
+	Choices        []chatChoice `json:"choices"`
+	ServiceTier    *string      `json:"service_tier"`
+	Fingerprint    string       `json:"system_fingerprint"`
+	Usage          usage        `json:"usage"`
+	PromptLogprobs *struct{}    `json:"prompt_logprobs"`
+	PromptTokenIDs []uint32     `json:"prompt_token_ids"`
+	PromptText     *string      `json:"prompt_text"`
+	KVTransfer     *struct{}    `json:"kv_transfer_params"`
+	ECTransfer     *struct{}    `json:"ec_transfer_params"`
+	Metrics        *struct{}    `json:"metrics"`
+}
+
+type chatChoice struct {
+	Index         int           `json:"index"`
+	Message       chatMessage   `json:"message"`
+	Logprobs      *chatLogprobs `json:"logprobs"`
+	FinishReason  string        `json:"finish_reason"`
+	StopReason    *string       `json:"stop_reason"`
+	TokenIDs      []uint32      `json:"token_ids"`
+	RoutedExperts *struct{}     `json:"routed_experts"`
+}
+
+type chatMessage struct {
+	Role         string         `json:"role"`
+	Content      *string        `json:"content"`
+	Refusal      *string        `json:"refusal"`
+	Annotations  *struct{}      `json:"annotations"`
+	Audio        *struct{}      `json:"audio"`
+	FunctionCall *struct{}      `json:"function_call"`
+	ToolCalls    []toolCallJSON `json:"tool_calls,omitempty"`
+	Reasoning    *string        `json:"reasoning"`
+}

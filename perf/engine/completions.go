@@ -1,0 +1,209 @@
+package engine
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+type completionRequest struct {
+	sampling
+	Prompt   prompts `json:"prompt"`
+	Logprobs *int    `json:"logprobs"`
+	Echo     bool    `json:"echo"`
+}
+
+func completions(c *call) error {
+	var q completionRequest
+	if err := c.decode(&q); err != nil {
+		return err
+	}
+	if len(q.Prompt) == 0 {
+		return badRequest("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
+	}
+	name, err := c.model(q.Model)
+	if err != nil {
+		return err
+	}
+	if err := q.check(); err != nil {
+		return err
+	}
+	if q.MaxTokens == nil {
+		q.MaxTokens = new(16) // the API's default
+	}
+	a := &completionAnswer{call: c, q: &q, id: c.newID("cmpl-"), model: name, created: time.Now().Unix()}
+	for _, prompt := range q.Prompt {
+		outs, err := c.outputs(&q.sampling, prompt, "")
+		if err != nil {
+			return err
+		}
+		a.gs = append(a.gs, c.generate(prompt, q.CacheSalt, outs))
+	}
+	a.all = merge(a.gs)
+	if q.Stream {
+		return a.stream()
+	}
+	return a.whole()
+}
+
+// merge makes one generation of many prompts' sequences, prompt by prompt.
+func merge(gs []*generation) *generation {
+	all := &generation{wake: gs[0].wake}
+	for _, g := range gs {
+		for _, q := range g.seqs {
+			q.wake = all.wake
+			all.seqs = append(all.seqs, q)
+		}
+	}
+	all.sent = make([]int, len(all.seqs))
+	return all
+}
+
+// completionAnswer writes one completion of any number of prompts.
+type completionAnswer struct {
+	*call
+	q       *completionRequest
+	gs      []*generation // by prompt
+	all     *generation
+	id      string
+	model   string
+	created int64
+	open    string
+}
+
+func (a *completionAnswer) stream() error {
+	a.open = fmt.Sprintf(`data: {"id":%q,"object":"text_completion","created":%d,"model":%s,"choices":[`, a.id, a.created, quote(a.model))
+	a.call.stream()
+	if err := a.follow(a.all, a.chunks); err != nil {
+		return err
+	}
+	if a.q.wantsUsage() {
+		a.out = append(a.out, a.open...)
+		a.out = append(a.out, `],"usage":`+a.total().inStream()+`,"system_fingerprint":"`+fingerprint+"\"}\n\n"...)
+	}
+	a.out = append(a.out, "data: [DONE]\n\n"...)
+	return a.push()
+}
+
+// total is the usage of all prompts.
+func (a *completionAnswer) total() usage {
+	n := 0
+	for _, g := range a.gs {
+		n += copy(g.sent, a.all.sent[n:])
+	}
+	return a.usage(a.gs...)
+}
+
+func (a *completionAnswer) chunks(i, from, to int, last bool) {
+	o := &a.all.seqs[i].output
+	for n := from; n < to; n++ {
+		text := o.text(n)
+		if n == 0 {
+			text = a.echoed(i) + text
+		}
+		b := append(a.out, a.open...)
+		b = append(b, `{"index":`...)
+		b = strconv.AppendInt(b, int64(i), 10)
+		b = append(b, `,"text":`...)
+		b = appendQuoted(b, text)
+		b = append(b, `,"logprobs":`...)
+		b = a.appendLogprobs(b, o, n)
+		b = append(b, `,"finish_reason":`...)
+		if last && n == to-1 {
+			b = appendQuoted(b, o.reason)
+		} else {
+			b = append(b, `null`...)
+		}
+		b = append(b, `,"stop_reason":`...)
+		b = appendOptional(b, o.stopReason)
+		a.out = append(b, `,"token_ids":null}]}`+"\n\n"...)
+	}
+}
+
+// echoed is the prompt's text if the request wants it before the answer.
+func (a *completionAnswer) echoed(i int) string {
+	if !a.q.Echo {
+		return ""
+	}
+	return string(appendText(nil, a.all.seqs[i].prompt))
+}
+
+func (a *completionAnswer) appendLogprobs(b []byte, o *output, n int) []byte {
+	if a.q.Logprobs == nil {
+		return append(b, `null`...)
+	}
+	doc, err := json.Marshal(textLogprobsOf(o, n, n+1, *a.q.Logprobs))
+	if err != nil {
+		return append(b, `null`...) // cannot happen: plain strings and numbers
+	}
+	return append(b, doc...)
+}
+
+// textLogprobs is the completion API's form of log probabilities.
+type textLogprobs struct {
+	TextOffset    []int                `json:"text_offset"`
+	TokenLogprobs []float64            `json:"token_logprobs"`
+	Tokens        []string             `json:"tokens"`
+	TopLogprobs   []map[string]float64 `json:"top_logprobs"`
+}
+
+func textLogprobsOf(o *output, from, to, top int) *textLogprobs {
+	t := &textLogprobs{}
+	for i := from; i < to; i++ {
+		t.TextOffset = append(t.TextOffset, i*tokenBytes)
+		t.Tokens = append(t.Tokens, o.word(i))
+		t.TokenLogprobs = append(t.TokenLogprobs, o.logprob(i, 0))
+		ranks := map[string]float64{o.word(i): o.logprob(i, 0)}
+		for r := 1; r < top; r++ {
+			lp := o.ranked(i, r)
+			ranks[lp.Token] = lp.Logprob
+		}
+		t.TopLogprobs = append(t.TopLogprobs, ranks)
+	}
+	return t
+}
+
+func (a *completionAnswer) whole() error {
+	if err := a.follow(a.all, func(int, int, int, bool) {}); err != nil {
+		return err
+	}
+	doc := textCompletion{
+		ID: a.id, Object: "text_completion", Created: a.created, Model: a.model, Fingerprint: fingerprint, Usage: a.total(),
+	}
+	for i, q := range a.all.seqs {
+		o := &q.output
+		ch := textChoice{Index: i, Text: a.echoed(i) + o.whole(), FinishReason: o.reason}
+		if o.stopReason != "" {
+			ch.StopReason = &o.stopReason
+		}
+		if a.q.Logprobs != nil {
+			ch.Logprobs = textLogprobsOf(o, 0, o.limit, *a.q.Logprobs)
+		}
+		doc.Choices = append(doc.Choices, ch)
+	}
+	return a.answer(doc)
+}
+
+type textCompletion struct {
+	ID          string       `json:"id"`
+	Object      string       `json:"object"`
+	Created     int64        `json:"created"`
+	Model       string       `json:"model"`
+	Choices     []textChoice `json:"choices"`
+	ServiceTier *string      `json:"service_tier"`
+	Fingerprint string       `json:"system_fingerprint"`
+	Usage       usage        `json:"usage"`
+	KVTransfer  *struct{}    `json:"kv_transfer_params"`
+}
+
+type textChoice struct {
+	Index          int           `json:"index"`
+	Text           string        `json:"text"`
+	Logprobs       *textLogprobs `json:"logprobs"`
+	FinishReason   string        `json:"finish_reason"`
+	StopReason     *string       `json:"stop_reason"`
+	TokenIDs       []uint32      `json:"token_ids"`
+	PromptLogprobs *struct{}     `json:"prompt_logprobs"`
+	PromptTokenIDs []uint32      `json:"prompt_token_ids"`
+}

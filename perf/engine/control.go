@@ -1,0 +1,60 @@
+package engine
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"time"
+)
+
+// maxFaultBytes bounds the body of POST /sim/fault.
+const maxFaultBytes = 64 << 10
+
+func (e *Engine) serveStats(w http.ResponseWriter, _ *http.Request) { writeJSON(w, e.Stats()) }
+
+func (e *Engine) serveRequests(w http.ResponseWriter, _ *http.Request) { writeJSON(w, e.Requests()) }
+
+func writeJSON(w http.ResponseWriter, doc any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(doc) // the client may have left
+}
+
+// serveFault sets (POST) or clears (DELETE) the engine's fault. "refuse" takes
+// effect once this answer is out.
+func (e *Engine) serveFault(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodDelete {
+		e.SetFault(nil)
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	doc, err := io.ReadAll(io.LimitReader(r.Body, maxFaultBytes))
+	if err != nil {
+		return
+	}
+	f, err := decodeFault(doc)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Connection", "close")
+	w.WriteHeader(http.StatusNoContent)
+	if f.Refuse > 0 {
+		_ = http.NewResponseController(w).Flush()
+		e.refuseFor(time.Duration(f.Refuse))
+		return
+	}
+	e.SetFault(&f)
+}
+
+// refuseFor refuses connections for wall time d and then accepts again.
+func (e *Engine) refuseFor(d time.Duration) {
+	e.timers.Go(func() {
+		e.Refuse()
+		select {
+		case <-time.After(d):
+		case <-e.quit:
+			return
+		}
+		_ = e.Accept() // fails only if the engine has closed or the port was taken
+	})
+}

@@ -1,0 +1,74 @@
+package engine
+
+import (
+	"context"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"sync"
+)
+
+// door is one listener with the connections it let in.
+type door struct {
+	server *http.Server
+	served sync.WaitGroup
+
+	mu    sync.Mutex
+	conns map[net.Conn]struct{}
+	left  *sync.Cond // a connection's goroutine has ended
+}
+
+type connKey struct{}
+
+func newDoor(l net.Listener, h http.Handler) *door {
+	d := &door{conns: make(map[net.Conn]struct{})}
+	d.left = sync.NewCond(&d.mu)
+	d.server = &http.Server{
+		Handler:   h,
+		ConnState: d.track,
+		ErrorLog:  log.New(io.Discard, "", 0),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, c)
+		},
+	}
+	d.served.Go(func() { _ = d.server.Serve(l) }) // ends with ErrServerClosed
+	return d
+}
+
+func (d *door) track(c net.Conn, state http.ConnState) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch state {
+	case http.StateNew:
+		d.conns[c] = struct{}{}
+	case http.StateClosed, http.StateHijacked:
+		delete(d.conns, c)
+		d.left.Broadcast()
+	}
+}
+
+// close ends listener and connections, with a reset if asked, and waits.
+func (d *door) close(reset bool) {
+	if reset {
+		d.mu.Lock()
+		for c := range d.conns {
+			resetOnClose(c)
+		}
+		d.mu.Unlock()
+	}
+	_ = d.server.Close()
+	d.served.Wait()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for len(d.conns) > 0 {
+		d.left.Wait()
+	}
+}
+
+// resetOnClose makes the close of a TCP connection a reset.
+func resetOnClose(c net.Conn) {
+	if tcp, ok := c.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+}

@@ -1,0 +1,168 @@
+package engine
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// Engine is one running simulated engine. All methods may be called from any
+// goroutine.
+type Engine struct {
+	cfg     Config
+	mux     http.Handler
+	faults  *faults
+	traffic traffic
+	seen    recorder
+	ids     atomic.Uint64
+
+	network, addr string // as bound
+
+	mu      sync.Mutex // guards listener changes
+	door    *door      // nil while connections are refused
+	closed  bool
+	quit    chan struct{} // closed by Close
+	timers  sync.WaitGroup
+	current atomic.Pointer[core]
+}
+
+// core is what a restart loses: the batch, the cache and all counters.
+type core struct {
+	sched  *scheduler
+	meters *meters
+}
+
+// New starts an engine that listens when New returns. The caller must Close it.
+func New(cfg Config) (*Engine, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	e := &Engine{cfg: cfg, faults: newFaults(cfg.Seed), quit: make(chan struct{})}
+	e.seen.keep = cfg.RecordRequests
+	e.mux = e.routes()
+	e.network, e.addr = "tcp", cfg.Addr
+	if path, unix := strings.CutPrefix(cfg.Addr, "unix:"); unix {
+		e.network, e.addr = "unix", path
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.boot(); err != nil {
+		return nil, err
+	}
+	if err := e.open(); err != nil {
+		e.halt()
+		return nil, err
+	}
+	return e, nil
+}
+
+// Addr is the bound host:port, or the path of the Unix socket.
+func (e *Engine) Addr() string { return e.addr }
+
+// URL is the base URL of the engine, without a trailing slash.
+func (e *Engine) URL() string {
+	if e.network == "unix" {
+		return "unix://" + e.addr
+	}
+	return "http://" + e.addr
+}
+
+// Close ends all requests, connections and goroutines of the engine and waits
+// for them. It may be called again.
+func (e *Engine) Close() {
+	e.mu.Lock()
+	if !e.closed {
+		e.closed = true
+		close(e.quit)
+		e.halt()
+		e.shut(false)
+	}
+	e.mu.Unlock()
+	e.timers.Wait()
+}
+
+// Refuse closes the listener and every connection, as a host does whose engine
+// is not there. The engine itself and its cache live on; see Accept.
+func (e *Engine) Refuse() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.shut(false)
+}
+
+// Accept listens again on the same address after Refuse or Kill; after Kill
+// with an empty cache and fresh counters, as a restarted engine does.
+func (e *Engine) Accept() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.accept()
+}
+
+func (e *Engine) accept() error {
+	if e.closed {
+		return fmt.Errorf("engine: %s is closed", e.cfg.ID)
+	}
+	if e.core() == nil {
+		if err := e.boot(); err != nil {
+			return err
+		}
+	}
+	if e.door != nil {
+		return nil
+	}
+	return e.open()
+}
+
+// Kill resets every connection, refuses new ones and loses the cache and the
+// counters, as kill -9 does.
+func (e *Engine) Kill() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.shut(true)
+	e.halt()
+}
+
+// core is nil after Kill.
+func (e *Engine) core() *core { return e.current.Load() }
+
+// boot makes a fresh core. e.mu is held.
+func (e *Engine) boot() error {
+	m := newMeters()
+	c := &core{meters: m}
+	c.sched = newScheduler(e.cfg, m, nil)
+	go c.sched.run()
+	e.current.Store(c)
+	return nil
+}
+
+// halt ends the core. e.mu is held.
+func (e *Engine) halt() {
+	c := e.current.Swap(nil)
+	if c == nil {
+		return
+	}
+	c.sched.close()
+}
+
+// open listens and serves. e.mu is held.
+func (e *Engine) open() error {
+	l, err := net.Listen(e.network, e.addr)
+	if err != nil {
+		return fmt.Errorf("engine %s: %w", e.cfg.ID, err)
+	}
+	e.addr = l.Addr().String()
+	e.door = newDoor(l, e)
+	return nil
+}
+
+// shut closes listener and connections and waits for their goroutines. e.mu is held.
+func (e *Engine) shut(reset bool) {
+	if e.door == nil {
+		return
+	}
+	e.door.close(reset)
+	e.door = nil
+}

@@ -1,0 +1,174 @@
+package engine
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Fault says what goes wrong with a request. Several fields may be set; the
+// zero value harms nothing. As the header x-sim-fault it is a comma-separated
+// list such as "die_after=10,close=fin" or "status=429,retry_after=1".
+type Fault struct {
+	// DieAfter breaks the connection after that many tokens (0 with Die: before
+	// the first). Close chooses how: "rst" (default) or "fin".
+	DieAfter *int   `json:"die_after,omitempty"`
+	Close    string `json:"close,omitempty"`
+	// StallAfter stops sending after that many tokens; the connection stays.
+	StallAfter *int `json:"stall_after,omitempty"`
+	// Hang answers nothing, HangBody sends the head and then nothing, until the
+	// client leaves or the engine closes.
+	Hang     bool `json:"hang,omitempty"`
+	HangBody bool `json:"hang_body,omitempty"`
+	// Status answers with an error at once; RetryAfter adds the header, seconds.
+	Status     int `json:"status,omitempty"`
+	RetryAfter int `json:"retry_after,omitempty"`
+	// Slow delays the request by wall time before anything else.
+	Slow Duration `json:"slow,omitempty"`
+	// Reset resets the connection before any answer; Garbage answers with bytes
+	// that are not HTTP; Truncate closes it half-way through the body.
+	Reset    bool `json:"reset,omitempty"`
+	Garbage  bool `json:"garbage,omitempty"`
+	Truncate bool `json:"truncate,omitempty"`
+
+	// NoStreamOptions answers 400 to a body with stream_options and
+	// NoCachedTokens leaves the cached tokens out of the usage.
+	NoStreamOptions bool `json:"no_stream_options,omitempty"`
+	NoCachedTokens  bool `json:"no_cached_tokens,omitempty"`
+
+	// Refuse closes the listener and all connections for that long (wall time);
+	// only as a fault of the engine, not of a request.
+	Refuse Duration `json:"refuse,omitempty"`
+
+	// Count ends a fault of the engine after it has struck that often; 0 = never.
+	Count int `json:"count,omitempty"`
+	// Probability strikes one request in so many, 0..1; 0 means every one.
+	Probability float64 `json:"probability,omitempty"`
+	// Path restricts it to one path; "*" is every path, /health included. The
+	// default is every path that runs the model.
+	Path string `json:"path,omitempty"`
+}
+
+// Duration is a time.Duration that JSON spells "2s", or as a number of seconds.
+type Duration time.Duration
+
+// UnmarshalJSON reads either spelling.
+func (d *Duration) UnmarshalJSON(b []byte) error {
+	v, err := parseDuration(strings.Trim(string(b), `"`))
+	*d = Duration(v)
+	return err
+}
+
+// MarshalJSON writes the Go spelling.
+func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
+
+func parseDuration(s string) (time.Duration, error) {
+	if seconds, err := strconv.ParseFloat(s, 64); err == nil {
+		return time.Duration(seconds * float64(time.Second)), nil
+	}
+	return time.ParseDuration(s)
+}
+
+// ParseFault reads the spelling of the x-sim-fault header.
+func ParseFault(s string) (Fault, error) {
+	fields := map[string]any{}
+	for item := range strings.SplitSeq(s, ",") {
+		name, value, given := strings.Cut(strings.TrimSpace(item), "=")
+		switch number, err := strconv.ParseFloat(value, 64); {
+		case !given:
+			fields[name] = true
+		case err == nil && name != "slow" && name != "refuse":
+			fields[name] = number
+		default:
+			fields[name] = value
+		}
+	}
+	doc, err := json.Marshal(fields)
+	if err != nil {
+		return Fault{}, err
+	}
+	return decodeFault(doc)
+}
+
+func decodeFault(doc []byte) (Fault, error) {
+	var f Fault
+	d := json.NewDecoder(strings.NewReader(string(doc)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&f); err != nil {
+		return Fault{}, fmt.Errorf("fault: %w", err)
+	}
+	switch {
+	case f.Status != 0 && (f.Status < 400 || f.Status > 599):
+		return Fault{}, fmt.Errorf("fault: status %d is no error", f.Status)
+	case f.Close != "" && f.Close != "rst" && f.Close != "fin":
+		return Fault{}, fmt.Errorf("fault: close %q is neither rst nor fin", f.Close)
+	case f.Probability < 0 || f.Probability > 1:
+		return Fault{}, errors.New("fault: probability is not in 0..1")
+	}
+	return f, nil
+}
+
+// faults holds the engine's own fault and decides which requests it strikes.
+type faults struct {
+	mu     sync.Mutex
+	set    *Fault
+	left   int
+	random *rand.Rand
+	change chan struct{} // closed and replaced when the fault changes
+	struck int64
+}
+
+func newFaults(seed uint64) *faults {
+	return &faults{random: rand.New(rand.NewPCG(seed, 1)), change: make(chan struct{})}
+}
+
+func (f *faults) replace(with *Fault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.set = with
+	if with != nil {
+		f.left = with.Count
+	}
+	close(f.change)
+	f.change = make(chan struct{})
+}
+
+// strike returns the fault that hits a request: the one it asks for, else the
+// engine's, and a channel that is closed when the engine's fault changes.
+func (f *faults) strike(path string, runsModel bool, asked *Fault) (Fault, <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case asked != nil:
+		f.struck++
+		return *asked, nil
+	case f.set == nil || !f.set.covers(path, runsModel):
+		return Fault{}, nil
+	case f.set.Probability > 0 && f.random.Float64() >= f.set.Probability:
+		return Fault{}, nil
+	}
+	hit := *f.set
+	f.struck++
+	if f.left--; f.left == 0 && hit.Count > 0 {
+		f.set = nil
+	}
+	return hit, f.change
+}
+
+func (f *Fault) covers(path string, runsModel bool) bool {
+	if f.Path == "" {
+		return runsModel
+	}
+	return f.Path == "*" || f.Path == path
+}
+
+func (f *faults) hits() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.struck
+}

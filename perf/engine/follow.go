@@ -1,0 +1,145 @@
+package engine
+
+import (
+	"context"
+	"net/http"
+)
+
+// generation is the sequences of one request, one for each choice.
+type generation struct {
+	seqs []*sequence
+	sent []int
+	wake chan struct{}
+}
+
+// generate prepares one sequence for each output and submits them.
+func (c *call) generate(prompt []uint32, salt string, outputs []output) *generation {
+	g := &generation{wake: make(chan struct{}, 1), sent: make([]int, len(outputs))}
+	for _, o := range outputs {
+		g.seqs = append(g.seqs, newSequence(prompt, o, c.cfg.BlockTokens, salt, g.wake))
+	}
+	return g
+}
+
+// each is told of the new tokens [from, to) of choice i; last says that the
+// choice is complete.
+type each func(i, from, to int, last bool)
+
+// follow submits g and calls emit for tokens as they come, writing what emit
+// left in c.out, until all choices are complete. It returns an error if the
+// client has left or a fault cut the connection; then the sequences are freed.
+func (c *call) follow(g *generation, emit each) error {
+	c.core.sched.submit(g.seqs)
+	unhook := context.AfterFunc(c.r.Context(), g.seqs[0].notify)
+	defer unhook()
+	err := c.pump(g, emit)
+	if err != nil {
+		for _, q := range g.seqs {
+			q.aborted.Store(true)
+		}
+		c.core.sched.poke()
+	}
+	return err
+}
+
+func (c *call) pump(g *generation, emit each) error {
+	allowed := c.allowance(g)
+	for done := 0; done < len(g.seqs) && allowed > 0; {
+		<-g.wake
+		if c.r.Context().Err() != nil {
+			return errGone
+		}
+		n, err := g.collect(&allowed, emit)
+		done += n
+		if err != nil {
+			return err
+		}
+		if err := c.push(); err != nil {
+			return err
+		}
+	}
+	if allowed == 0 {
+		return c.exhausted()
+	}
+	return nil
+}
+
+// collect passes on the tokens that came since the last time, at most *allowed
+// of them, and returns how many choices became complete.
+func (g *generation) collect(allowed *int, emit each) (done int, err error) {
+	for i, q := range g.seqs {
+		over := q.over.Load() // before produced, so that the last token is seen
+		from, limit := g.sent[i], q.output.limit
+		to := min(int(q.produced.Load()), from+*allowed)
+		if over && from < limit && int(q.produced.Load()) < limit {
+			return done, errCut // the engine went down
+		}
+		if to == from {
+			continue
+		}
+		g.sent[i] = to
+		*allowed -= to - from
+		emit(i, from, to, to == limit)
+		if to == limit {
+			done++
+		}
+	}
+	return done, nil
+}
+
+const unlimited = 1 << 40
+
+// allowance is how many tokens a fault lets through.
+func (c *call) allowance(g *generation) int {
+	switch f := c.fault; {
+	case f.DieAfter != nil:
+		return *f.DieAfter
+	case f.StallAfter != nil:
+		return *f.StallAfter
+	case f.Truncate && c.sse:
+		return g.seqs[0].output.limit / 2
+	default:
+		return unlimited
+	}
+}
+
+// exhausted is what happens when the allowance is used up.
+func (c *call) exhausted() error {
+	switch f := c.fault; {
+	case f.DieAfter != nil:
+		return c.cut()
+	case f.StallAfter != nil:
+		return c.park()
+	default:
+		return errCut
+	}
+}
+
+// push writes and flushes c.out.
+func (c *call) push() error {
+	if len(c.out) == 0 {
+		return nil
+	}
+	_, err := c.w.Write(c.out)
+	c.out = c.out[:0]
+	if err == nil {
+		err = c.flush()
+	}
+	if err != nil {
+		return errGone
+	}
+	return nil
+}
+
+// head sends the response head at once, as vLLM does before the first token.
+func (c *call) head(contentType string) {
+	c.w.Header().Set("Content-Type", contentType)
+	c.w.WriteHeader(http.StatusOK)
+	_ = c.flush() // a client that left is noticed by the first write
+}
+
+// stream sends the head of an SSE answer.
+func (c *call) stream() {
+	c.sse = true
+	c.head("text/event-stream; charset=utf-8")
+}

@@ -1,0 +1,128 @@
+package engine
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// message is one turn of a conversation.
+type message struct {
+	Role       string          `json:"role"`
+	Content    content         `json:"content"`
+	ToolCalls  json.RawMessage `json:"tool_calls"`
+	ToolCallID string          `json:"tool_call_id"`
+}
+
+// content is a message's text: a JSON string, or a list of parts whose texts
+// are joined; a part without text (image, audio, file) stands for itself as JSON.
+type content string
+
+// UnmarshalJSON reads either form.
+func (c *content) UnmarshalJSON(b []byte) error {
+	if len(b) > 0 && b[0] == '"' {
+		return json.Unmarshal(b, (*string)(c))
+	}
+	var parts []json.RawMessage
+	if err := json.Unmarshal(b, &parts); err != nil {
+		return err
+	}
+	var text strings.Builder
+	for _, raw := range parts {
+		var part struct {
+			Text *string `json:"text"`
+		}
+		if err := json.Unmarshal(raw, &part); err == nil && part.Text != nil {
+			text.WriteString(*part.Text)
+		} else {
+			text.Write(raw)
+		}
+	}
+	*c = content(text.String())
+	return nil
+}
+
+// endMark closes every message of the chat template.
+const endMark = "<|end|>\n"
+
+// chatPrompt tokenises a conversation in the fixed template of the package doc.
+func chatPrompt(tools json.RawMessage, messages []message) []uint32 {
+	size := len(tools)
+	for _, m := range messages {
+		size += len(m.Content) + len(m.ToolCalls) + 40
+	}
+	p := make([]uint32, 0, size/tokenBytes+8)
+	if len(tools) > 0 && string(tools) != "null" && string(tools) != "[]" {
+		p = appendTokens(p, "<|tools|>")
+		p = appendTokens(p, []byte(tools))
+		p = appendTokens(p, endMark)
+	}
+	for _, m := range messages {
+		p = appendTokens(p, "<|"+m.Role+"|>")
+		p = appendTokens(p, string(m.Content))
+		if string(m.ToolCalls) != "null" {
+			p = appendTokens(p, []byte(m.ToolCalls))
+		}
+		p = appendTokens(p, endMark)
+	}
+	return appendTokens(p, "<|assistant|>")
+}
+
+// lastText is what the user said last.
+func lastText(messages []message) string {
+	for i := len(messages) - 1; i >= 0; i-- {
+		if messages[i].Role == "user" {
+			return string(messages[i].Content)
+		}
+	}
+	return ""
+}
+
+// prompts is the prompt of /v1/completions and the input of /v1/embeddings: a
+// string, token ids, or a list of either.
+type prompts [][]uint32
+
+// UnmarshalJSON reads all four forms.
+func (p *prompts) UnmarshalJSON(b []byte) error {
+	var one string
+	if json.Unmarshal(b, &one) == nil {
+		*p = prompts{appendTokens(nil, one)}
+		return nil
+	}
+	var ids []uint32
+	if json.Unmarshal(b, &ids) == nil {
+		*p = prompts{ids}
+		return nil
+	}
+	var list []json.RawMessage
+	if err := json.Unmarshal(b, &list); err != nil {
+		return fmt.Errorf("prompt is neither text nor tokens: %w", err)
+	}
+	for _, item := range list {
+		var inner prompts
+		if err := inner.UnmarshalJSON(item); err != nil {
+			return err
+		}
+		if len(inner) != 1 {
+			return fmt.Errorf("prompt is nested too deeply")
+		}
+		*p = append(*p, inner[0])
+	}
+	return nil
+}
+
+// stops is one stop string or a list of them.
+type stops []string
+
+// UnmarshalJSON reads either form.
+func (s *stops) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		return nil
+	}
+	var one string
+	if json.Unmarshal(b, &one) == nil {
+		*s = stops{one}
+		return nil
+	}
+	return json.Unmarshal(b, (*[]string)(s))
+}

@@ -1,0 +1,129 @@
+package engine
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"unicode/utf8"
+)
+
+// version is the vLLM release whose wire format is spoken.
+const version = "0.32.0"
+
+// ServeHTTP serves the engine's whole surface.
+func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) { e.mux.ServeHTTP(w, r) }
+
+func (e *Engine) routes() http.Handler {
+	mux := http.NewServeMux()
+	for path, f := range map[string]endpoint{
+		"POST /v1/chat/completions": chat,
+		"POST /v1/completions":      completions,
+	} {
+		mux.HandleFunc(path, e.handler(f, true))
+	}
+	for path, f := range map[string]endpoint{
+		"GET /v1/models": models,
+		"GET /health":    health,
+		"GET /ping":      health,
+		"GET /version":   versions,
+		"GET /load":      serverLoad,
+		"GET /metrics":   metricsPage,
+		"/":              unknownPath,
+	} {
+		mux.HandleFunc(path, e.handler(f, false))
+	}
+	mux.HandleFunc("GET /sim/stats", e.serveStats)
+	mux.HandleFunc("GET /sim/requests", e.serveRequests)
+	mux.HandleFunc("POST /sim/fault", e.serveFault)
+	mux.HandleFunc("DELETE /sim/fault", e.serveFault)
+	return mux
+}
+
+func unknownPath(c *call) error {
+	return c.json(http.StatusNotFound, map[string]string{"detail": "Not Found"})
+}
+
+func health(c *call) error {
+	c.w.WriteHeader(http.StatusOK)
+	return nil
+}
+
+func versions(c *call) error { return c.answer(map[string]string{"version": version}) }
+
+func serverLoad(c *call) error {
+	m := c.core.meters
+	return c.answer(map[string]int64{"server_load": m.running.Load() + m.waiting.Load()})
+}
+
+type modelCard struct {
+	ID         string       `json:"id"`
+	Object     string       `json:"object"`
+	Created    int64        `json:"created"`
+	OwnedBy    string       `json:"owned_by"`
+	Root       string       `json:"root"`
+	Parent     *string      `json:"parent"`
+	MaxTokens  int          `json:"max_model_len"`
+	Permission []permission `json:"permission"`
+}
+
+type permission struct {
+	ID                 string  `json:"id"`
+	Object             string  `json:"object"`
+	Created            int64   `json:"created"`
+	AllowCreateEngine  bool    `json:"allow_create_engine"`
+	AllowSampling      bool    `json:"allow_sampling"`
+	AllowLogprobs      bool    `json:"allow_logprobs"`
+	AllowSearchIndices bool    `json:"allow_search_indices"`
+	AllowView          bool    `json:"allow_view"`
+	AllowFineTuning    bool    `json:"allow_fine_tuning"`
+	Organization       string  `json:"organization"`
+	Group              *string `json:"group"`
+	IsBlocking         bool    `json:"is_blocking"`
+}
+
+func models(c *call) error {
+	created := c.core.meters.started.Unix()
+	cards := make([]modelCard, 0, len(c.cfg.Models))
+	for i, m := range c.cfg.Models {
+		cards = append(cards, modelCard{
+			ID: m, Object: "model", Created: created, OwnedBy: "vllm", Root: c.cfg.Models[0], MaxTokens: c.cfg.MaxModelTokens,
+			Permission: []permission{{
+				ID: fmt.Sprintf("modelperm-%d", i), Object: "model_permission", Created: created,
+				AllowSampling: true, AllowLogprobs: true, AllowView: true, Organization: "*",
+			}},
+		})
+	}
+	return c.answer(map[string]any{"object": "list", "data": cards})
+}
+
+// newID is unique in the engine and repeatable between runs.
+func (e *Engine) newID(prefix string) string {
+	return fmt.Sprintf("%s%016x", prefix, mix(e.cfg.Seed^mix(e.ids.Add(1))))
+}
+
+// quote is s as a JSON string.
+func quote(s string) string { return string(appendQuoted(nil, s)) }
+
+// appendQuoted appends s as a JSON string.
+func appendQuoted(b []byte, s string) []byte {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] == '"' || s[i] == '\\' || s[i] >= utf8.RuneSelf {
+			doc, err := json.Marshal(s)
+			if err != nil {
+				return append(b, `""`...) // a string always marshals
+			}
+			return append(b, doc...)
+		}
+	}
+	b = append(b, '"')
+	b = append(b, s...)
+	return append(b, '"')
+}
+
+// appendOptional appends s as a JSON string, null if empty.
+func appendOptional(b []byte, s string) []byte {
+	if s == "" {
+		return append(b, "null"...)
+	}
+	return appendQuoted(b, s)
+}

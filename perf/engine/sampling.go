@@ -1,0 +1,179 @@
+package engine
+
+import (
+	"fmt"
+	"strings"
+)
+
+// maxChoices bounds n, as vLLM does by VLLM_MAX_N_SEQUENCES.
+const maxChoices = 256
+
+// sampling is what chat and completion requests have in common.
+type sampling struct {
+	Model         string         `json:"model"`
+	Stream        bool           `json:"stream"`
+	StreamOptions *streamOptions `json:"stream_options"`
+	MaxTokens     *int           `json:"max_tokens"`
+	N             *int           `json:"n"`
+	Stop          stops          `json:"stop"`
+	Seed          *int64         `json:"seed"`
+	CacheSalt     string         `json:"cache_salt"`
+}
+
+type streamOptions struct {
+	IncludeUsage bool `json:"include_usage"`
+}
+
+func (s *sampling) wantsUsage() bool { return s.StreamOptions != nil && s.StreamOptions.IncludeUsage }
+
+func (s *sampling) choices() int {
+	if s.N == nil {
+		return 1
+	}
+	return *s.N
+}
+
+// check reports what vLLM refuses about these parameters.
+func (s *sampling) check() error {
+	switch {
+	case s.choices() < 1 || s.choices() > maxChoices:
+		return badRequest(fmt.Sprintf("n must be between 1 and %d, got %d.", maxChoices, s.choices()), "n")
+	case s.MaxTokens != nil && *s.MaxTokens < 1:
+		return badRequest(fmt.Sprintf("max_tokens must be at least 1, got %d.", *s.MaxTokens), "max_tokens")
+	case s.StreamOptions != nil && !s.Stream:
+		return badRequest("Stream options can only be defined when `stream=True`.", "stream_options")
+	}
+	return nil
+}
+
+// outputs decides what each choice will say to prompt. A fixed text, where the
+// request forces one, takes the place of generated words and ends by itself.
+func (c *call) outputs(s *sampling, prompt []uint32, fixed string) ([]output, error) {
+	room := c.cfg.MaxModelTokens - len(prompt)
+	wanted := 1
+	if s.MaxTokens != nil {
+		wanted = *s.MaxTokens
+	}
+	if len(prompt) == 0 {
+		return nil, badRequest("The decoder prompt cannot be empty", "prompt")
+	}
+	if wanted > room {
+		return nil, badRequest(fmt.Sprintf("This model's maximum context length is %d tokens. However, you requested %d output tokens "+
+			"and your prompt contains %d input tokens. Please reduce the length of the input prompt or the number of requested output tokens.",
+			c.cfg.MaxModelTokens, wanted, len(prompt)), "input_tokens")
+	}
+	key := c.cfg.Seed
+	if s.Seed != nil {
+		key = mix(key ^ mix(uint64(*s.Seed)))
+	}
+	for _, t := range prompt {
+		key = mix(key ^ uint64(t))
+	}
+	outs := make([]output, s.choices())
+	for i := range outs {
+		outs[i] = c.output(s, room, key+uint64(i)<<32, fixed)
+	}
+	return outs, nil
+}
+
+// output decides one choice with room tokens left in the context.
+func (c *call) output(s *sampling, room int, key uint64, fixed string) output {
+	natural := c.cfg.OutputTokens
+	if fixed != "" {
+		natural = (len(fixed) + tokenBytes - 1) / tokenBytes
+	}
+	o := output{limit: min(natural, room), reason: "stop", key: key, fixed: fixed}
+	if s.MaxTokens != nil && (fixed == "" || *s.MaxTokens < natural) {
+		o.limit = *s.MaxTokens
+	}
+	if o.limit < natural || fixed == "" && s.MaxTokens != nil {
+		o.reason = "length"
+	}
+	o.cut = o.limit * tokenBytes
+	o.stopAt(s.Stop)
+	return o
+}
+
+// usage is the token count of an answer; the details are null without
+// --enable-prompt-tokens-details.
+type usage struct {
+	Prompt     int            `json:"prompt_tokens"`
+	Total      int            `json:"total_tokens"`
+	Completion int            `json:"completion_tokens"`
+	Details    *promptDetails `json:"prompt_tokens_details"`
+	Output     *struct{}      `json:"completion_tokens_details"`
+}
+
+type promptDetails struct {
+	Cached     int  `json:"cached_tokens"`
+	Created    int  `json:"created_cache_tokens"`
+	Multimodal *int `json:"multimodal_tokens"`
+}
+
+// usage counts what generations cost, once they are complete.
+func (c *call) usage(gs ...*generation) usage {
+	var u usage
+	var d promptDetails
+	for _, g := range gs {
+		q := g.seqs[0]
+		cached := int(q.cached.Load())
+		u.Prompt += len(q.prompt)
+		d.Cached += cached
+		d.Created += len(q.prompt)/c.cfg.BlockTokens*c.cfg.BlockTokens - cached
+		for i := range g.seqs {
+			u.Completion += g.sent[i]
+		}
+	}
+	u.Total = u.Prompt + u.Completion
+	if c.reportsCached() {
+		u.Details = &d
+	}
+	return u
+}
+
+func (c *call) reportsCached() bool { return !c.cfg.OmitCachedTokens && !c.fault.NoCachedTokens }
+
+// inStream spells the usage as a stream's last chunk does, without nulls.
+func (u usage) inStream() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d`, u.Prompt, u.Total, u.Completion)
+	if u.Details != nil {
+		fmt.Fprintf(&b, `,"prompt_tokens_details":{"cached_tokens":%d,"created_cache_tokens":%d}`, u.Details.Cached, u.Details.Created)
+	}
+	b.WriteByte('}')
+	return b.String()
+}
+
+// logprob is one token's probability in the chat form.
+type logprob struct {
+	Token   string    `json:"token"`
+	Logprob float64   `json:"logprob"`
+	Bytes   []int     `json:"bytes"`
+	Top     []logprob `json:"top_logprobs,omitempty"`
+}
+
+// logprobs describes the tokens [from, to) of o with top alternatives each.
+func (o *output) logprobs(from, to, top int) []logprob {
+	list := make([]logprob, 0, to-from)
+	for i := from; i < to; i++ {
+		lp := o.ranked(i, 0)
+		for r := range top {
+			lp.Top = append(lp.Top, o.ranked(i, r))
+		}
+		list = append(list, lp)
+	}
+	return list
+}
+
+// ranked is the token of rank r at position i; rank 0 is the one generated.
+func (o *output) ranked(i, r int) logprob {
+	word := o.word(i)
+	if r > 0 {
+		word = words[mix(o.key+uint64(i)+uint64(r)<<40)%uint64(len(words))]
+	}
+	lp := logprob{Token: word, Logprob: o.logprob(i, r), Bytes: make([]int, 0, len(word))}
+	for _, b := range []byte(word) {
+		lp.Bytes = append(lp.Bytes, int(b))
+	}
+	return lp
+}

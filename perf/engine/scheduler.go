@@ -1,0 +1,374 @@
+package engine
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// maxLag bounds how far the simulation may fall behind the wall clock and catch
+// up by stepping without a pause. Beyond it the engine is simply slower.
+const maxLag = 100 * time.Millisecond
+
+// scheduler is the engine's batch: it admits, prefills, decodes and frees
+// sequences, one step after the other, in one goroutine.
+type scheduler struct {
+	cfg    Config
+	cache  *cache
+	meters *meters
+	events *eventLog // nil without KV events
+
+	waiting []*sequence
+	running []*sequence
+	ended   []*sequence   // by the last step
+	now     time.Duration // simulated time since start
+	timer   *time.Timer
+
+	mu    sync.Mutex
+	inbox []*sequence
+	calls []func()
+	stop  bool
+	quit  chan struct{} // closed with stop
+	wake  chan struct{}
+	done  chan struct{} // closed when run returns
+}
+
+func newScheduler(cfg Config, m *meters, events *eventLog) *scheduler {
+	s := &scheduler{
+		cfg: cfg, meters: m, events: events, timer: time.NewTimer(time.Hour),
+		quit: make(chan struct{}), wake: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+	s.cache = newCache(cfg.CacheBlocks, func(h blockHash) {
+		m.evictions.Add(1)
+		events.removed(h)
+	})
+	return s
+}
+
+// submit hands sequences over; they are waiting from the next step on. After
+// close they are over at once.
+func (s *scheduler) submit(qs []*sequence) {
+	s.mu.Lock()
+	stopped := s.stop
+	if !stopped {
+		s.inbox = append(s.inbox, qs...)
+	}
+	s.mu.Unlock()
+	if stopped {
+		s.discard(qs)
+	}
+	s.poke()
+}
+
+// do runs f in the scheduler's goroutine between two steps and waits for it;
+// after close it does nothing.
+func (s *scheduler) do(f func()) {
+	ran := make(chan struct{})
+	s.mu.Lock()
+	if !s.stop {
+		s.calls = append(s.calls, func() { f(); close(ran) })
+	}
+	s.mu.Unlock()
+	s.poke()
+	select {
+	case <-ran:
+	case <-s.done:
+	}
+}
+
+// close ends run; sequences that are not complete are over. Call it once.
+func (s *scheduler) close() {
+	s.mu.Lock()
+	s.stop = true
+	close(s.quit)
+	s.mu.Unlock()
+	<-s.done
+}
+
+func (s *scheduler) poke() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run steps until close. A step's result shows when its time has passed.
+func (s *scheduler) run() {
+	defer close(s.done)
+	defer s.timer.Stop()
+	due := time.Now()
+	for s.receive() {
+		d := s.plan()
+		if d < 0 {
+			s.idle()
+			due = time.Now()
+			continue
+		}
+		due = due.Add(time.Duration(float64(d) / s.cfg.Speed))
+		s.sleep(time.Until(due))
+		due = later(due, time.Now().Add(-maxLag))
+		s.now += d
+		s.commit()
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+func (s *scheduler) idle() {
+	select {
+	case <-s.wake:
+	case <-s.quit:
+	}
+}
+
+func (s *scheduler) sleep(d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	s.timer.Reset(d)
+	select {
+	case <-s.timer.C:
+	case <-s.quit:
+	}
+}
+
+// receive takes what arrived since the last step and drops what was aborted;
+// false once the engine closes.
+func (s *scheduler) receive() bool {
+	s.mu.Lock()
+	in, calls, stop := s.inbox, s.calls, s.stop
+	s.inbox, s.calls = nil, nil
+	s.mu.Unlock()
+	for _, f := range calls {
+		f()
+	}
+	for _, q := range in {
+		q.arrived = s.now
+	}
+	s.waiting = append(s.waiting, in...)
+	if stop {
+		s.discard(s.waiting)
+		s.discard(s.running)
+		return false
+	}
+	s.waiting = slices.DeleteFunc(s.waiting, s.dropAborted)
+	s.running = slices.DeleteFunc(s.running, s.dropAborted)
+	s.gauge()
+	return true
+}
+
+func (s *scheduler) discard(qs []*sequence) {
+	for _, q := range qs {
+		q.over.Store(true)
+		q.notify()
+	}
+}
+
+func (s *scheduler) dropAborted(q *sequence) bool {
+	if !q.aborted.Load() {
+		return false
+	}
+	s.free(q)
+	s.meters.finished("abort")
+	q.over.Store(true)
+	q.notify()
+	return true
+}
+
+// plan fills the next step and returns its simulated duration, or -1 if there
+// is nothing to compute.
+func (s *scheduler) plan() time.Duration {
+	budget := s.cfg.MaxBatchTokens
+	preempted := false
+	for i := 0; i < len(s.running); i++ {
+		q := s.running[i]
+		q.chunk = min(q.total-q.computed, budget)
+		for !s.grow(q) {
+			preempted = true
+			s.preempt()
+			if i >= len(s.running) {
+				break
+			}
+		}
+		if i < len(s.running) {
+			budget -= q.chunk
+		}
+	}
+	for !preempted && budget > 0 && len(s.waiting) > 0 && len(s.running) < s.cfg.MaxSeqs {
+		n := s.admit(s.waiting[0], budget)
+		if n == 0 {
+			break
+		}
+		budget -= n
+	}
+	return s.duration()
+}
+
+// admit moves the first waiting sequence into the batch, with a chunk of at
+// most budget tokens, and returns the chunk; 0 if its blocks do not fit.
+func (s *scheduler) admit(q *sequence, budget int) int {
+	if !s.cfg.NoPrefixCache {
+		// The last token is always computed: its logits are the answer.
+		q.held = s.cache.match(q.held, q.hashes[:min(len(q.hashes), (q.total-1)/s.cfg.BlockTokens)])
+	}
+	q.computed = len(q.held) * s.cfg.BlockTokens
+	q.chunk = min(q.total-q.computed, budget)
+	if !s.grow(q) {
+		s.free(q)
+		return 0
+	}
+	if q.produced.Load() == 0 {
+		q.admitted = s.now
+		q.cached.Store(int64(q.computed))
+		s.meters.admitted(q)
+	}
+	s.waiting = s.waiting[1:]
+	s.running = append(s.running, q)
+	return q.chunk
+}
+
+// grow takes the blocks that q's chunk needs beyond those it holds.
+func (s *scheduler) grow(q *sequence) bool {
+	blocks := (q.computed + q.chunk + s.cfg.BlockTokens - 1) / s.cfg.BlockTokens
+	need := blocks - len(q.held) - q.loose
+	if need <= 0 {
+		return true
+	}
+	if !s.cache.take(need) {
+		return false
+	}
+	q.loose += need
+	return true
+}
+
+// preempt puts the youngest running sequence back to the head of the queue; it
+// will compute everything again that is evicted until then.
+func (s *scheduler) preempt() {
+	last := len(s.running) - 1
+	q := s.running[last]
+	s.running = s.running[:last]
+	s.free(q)
+	s.meters.preemptions.Add(1)
+	s.waiting = slices.Insert(s.waiting, 0, q)
+}
+
+func (s *scheduler) free(q *sequence) {
+	s.cache.release(q.held, q.loose)
+	q.held, q.loose, q.computed = nil, 0, 0
+}
+
+// duration is the simulated time of the planned step.
+func (s *scheduler) duration() time.Duration {
+	if len(s.running) == 0 {
+		return -1
+	}
+	decode, prefill := 0, 0
+	for _, q := range s.running {
+		if q.computed >= len(q.prompt) && q.chunk == 1 {
+			decode++
+		} else {
+			prefill += q.chunk
+		}
+	}
+	d := time.Duration(float64(prefill) / s.cfg.PrefillTokensPerSecond * float64(time.Second))
+	if decode > 0 {
+		d += s.cfg.DecodeStep + time.Duration(decode)*s.cfg.DecodePerSequence
+	}
+	return d
+}
+
+// commit makes the step's results visible: blocks that became full, one token
+// for each sequence that has all its tokens computed, and the ends. Requests
+// are woken last, so that whoever asks next finds events and metrics in place.
+func (s *scheduler) commit() {
+	tokens := 0
+	for _, q := range s.running {
+		tokens += q.chunk
+		q.computed += q.chunk
+		s.fill(q)
+		if q.computed == q.total {
+			s.produce(q)
+		}
+	}
+	s.meters.step(tokens)
+	s.events.publish()
+	s.retire()
+	s.gauge()
+	for _, q := range s.running {
+		if q.computed == q.total-1 {
+			q.notify()
+		}
+	}
+	s.discard(s.ended)
+}
+
+// retire moves the sequences that said everything from running to ended.
+func (s *scheduler) retire() {
+	s.ended = s.ended[:0]
+	s.running = slices.DeleteFunc(s.running, func(q *sequence) bool {
+		if q.produced.Load() < int64(q.output.limit) {
+			return false
+		}
+		s.free(q)
+		s.meters.completed(q, s.now)
+		s.ended = append(s.ended, q)
+		return true
+	})
+}
+
+// fill hashes the blocks of q that its chunk completed and announces new ones.
+func (s *scheduler) fill(q *sequence) {
+	full, from := q.computed/s.cfg.BlockTokens, len(q.held)
+	if full == from {
+		return
+	}
+	if full > len(q.hashes) {
+		q.hashes = s.extend(q, full)
+	}
+	stored := from
+	for i := from; i < full; i++ {
+		b, isNew := s.cache.fill(q.hashes[i])
+		q.held, q.loose = append(q.held, b), q.loose-1
+		if !isNew {
+			s.events.stored(q, stored, i, s.cfg.BlockTokens)
+			stored = i + 1
+		}
+	}
+	s.events.stored(q, stored, full, s.cfg.BlockTokens)
+}
+
+// extend hashes generated blocks up to block full.
+func (s *scheduler) extend(q *sequence, full int) []blockHash {
+	n := len(q.hashes)
+	tokens := q.tokens(n*s.cfg.BlockTokens, full*s.cfg.BlockTokens)
+	for ; n < full; n++ {
+		var parent *blockHash
+		if n > 0 {
+			parent = &q.hashes[n-1]
+		}
+		q.hashes = append(q.hashes, hashBlock(parent, q.salt, tokens[:s.cfg.BlockTokens]))
+		tokens = tokens[s.cfg.BlockTokens:]
+	}
+	return q.hashes
+}
+
+// produce gives q its next token.
+func (s *scheduler) produce(q *sequence) {
+	s.meters.token(q, s.now)
+	q.total++
+	q.produced.Add(1)
+}
+
+// gauge publishes the sizes that /metrics and /sim/stats show.
+func (s *scheduler) gauge() {
+	s.meters.running.Store(int64(len(s.running)))
+	s.meters.waiting.Store(int64(len(s.waiting)))
+	s.meters.usedBlocks.Store(int64(s.cache.used()))
+	s.meters.cachedBlocks.Store(int64(len(s.cache.blocks)))
+	s.meters.peak(int64(len(s.running)))
+}

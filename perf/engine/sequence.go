@@ -1,0 +1,65 @@
+package engine
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// sequence is one answer being generated. The scheduler owns it from submit to
+// its end; the request that waits for it reads only the atomic fields.
+type sequence struct {
+	output output
+	prompt []uint32
+	salt   string
+
+	hashes   []blockHash // of all full blocks of prompt and answer so far
+	held     []*block    // full blocks pinned, a prefix of hashes
+	loose    int         // blocks held that are not full
+	total    int         // tokens of prompt and answer so far
+	computed int         // leading tokens whose KV is in held and loose
+	chunk    int         // tokens computed in the running step
+
+	arrived, admitted, first, last time.Duration // simulated time
+
+	// cached is the number of prompt tokens found in the cache when the
+	// sequence was admitted, valid once produced > 0.
+	cached   atomic.Int64
+	produced atomic.Int64
+	aborted  atomic.Bool
+	over     atomic.Bool   // the scheduler has let go of it
+	wake     chan struct{} // capacity 1, shared by the sequences of a request
+}
+
+// newSequence prepares prompt and output for a request that listens on wake.
+// It hashes the prompt, so that the scheduler does not have to.
+func newSequence(prompt []uint32, o output, blockTokens int, salt string, wake chan struct{}) *sequence {
+	return &sequence{
+		output: o, prompt: prompt, salt: salt, wake: wake, total: len(prompt),
+		hashes: hashChain(prompt, blockTokens, salt),
+	}
+}
+
+// notify wakes the request; one pending wake-up stands for many.
+func (q *sequence) notify() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// tokenAt is the token at a position of prompt and answer.
+func (q *sequence) tokenAt(i int) uint32 {
+	if i < len(q.prompt) {
+		return q.prompt[i]
+	}
+	return q.output.token(i - len(q.prompt))
+}
+
+// tokens copies the tokens [from, to) of prompt and answer.
+func (q *sequence) tokens(from, to int) []uint32 {
+	ts := make([]uint32, 0, to-from)
+	for i := from; i < to; i++ {
+		ts = append(ts, q.tokenAt(i))
+	}
+	return ts
+}

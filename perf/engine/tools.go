@@ -1,0 +1,166 @@
+package engine
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// toolCall is the call an answer makes.
+type toolCall struct {
+	name, arguments string
+}
+
+type toolCallJSON struct {
+	ID       string       `json:"id"`
+	Type     string       `json:"type"`
+	Function functionJSON `json:"function"`
+}
+
+type functionJSON struct {
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"`
+}
+
+func (t *toolCall) json(id, arguments string) toolCallJSON {
+	return toolCallJSON{ID: id, Type: "function", Function: functionJSON{t.name, arguments}}
+}
+
+type toolSpec struct {
+	Function struct {
+		Name       string          `json:"name"`
+		Parameters json.RawMessage `json:"parameters"`
+	} `json:"function"`
+}
+
+// askToCall is what a user says to have the first tool called under tool_choice auto.
+const askToCall = "call the tool"
+
+// tool is the call that the request leads to: the named tool, or the first one
+// if one is required or the user asks for it; nil to answer in words.
+func (q *chatRequest) tool() (*toolCall, error) {
+	var specs []toolSpec
+	if len(q.Tools) > 0 && json.Unmarshal(q.Tools, &specs) != nil {
+		return nil, badRequest("Input should be a valid list", "tools")
+	}
+	var choice string
+	var named toolSpec
+	if json.Unmarshal(q.ToolChoice, &choice) != nil && json.Unmarshal(q.ToolChoice, &named) == nil {
+		choice = named.Function.Name
+	}
+	if choice == "required" && len(specs) == 0 {
+		return nil, badRequest("When using `tool_choice`, `tools` must be set.", "tool_choice")
+	}
+	return pickTool(specs, choice, lastText(q.Messages))
+}
+
+func pickTool(specs []toolSpec, choice, userText string) (*toolCall, error) {
+	switch choice {
+	case "none":
+		return nil, nil
+	case "", "auto":
+		if len(specs) == 0 || !strings.Contains(userText, askToCall) {
+			return nil, nil
+		}
+		return callOf(specs[0]), nil
+	case "required":
+		return callOf(specs[0]), nil
+	}
+	for _, s := range specs {
+		if s.Function.Name == choice {
+			return callOf(s), nil
+		}
+	}
+	return nil, badRequest("Tool `"+choice+"` has not been passed in `tools`.", "tool_choice")
+}
+
+func callOf(s toolSpec) *toolCall {
+	return &toolCall{name: s.Function.Name, arguments: exampleOf(s.Function.Parameters)}
+}
+
+type responseFormat struct {
+	Type       string `json:"type"`
+	JSONSchema struct {
+		Schema json.RawMessage `json:"schema"`
+	} `json:"json_schema"`
+}
+
+// example is a text in the format, "" where any text will do.
+func (f *responseFormat) example() string {
+	switch {
+	case f == nil:
+		return ""
+	case f.Type == "json_schema":
+		return exampleOf(f.JSONSchema.Schema)
+	case f.Type == "json_object":
+		return `{"answer":"sun"}`
+	}
+	return ""
+}
+
+// exampleOf is a JSON document that satisfies a plain JSON schema.
+func exampleOf(schema json.RawMessage) string {
+	var s schemaNode
+	if json.Unmarshal(schema, &s) != nil {
+		return "{}"
+	}
+	doc, err := json.Marshal(s.value(0))
+	if err != nil {
+		return "{}"
+	}
+	return string(doc)
+}
+
+// schemaNode is the part of JSON schema that examples are made from.
+type schemaNode struct {
+	Type       any                   `json:"type"` // a name, or a list of names
+	Enum       []any                 `json:"enum"`
+	Const      any                   `json:"const"`
+	Properties map[string]schemaNode `json:"properties"`
+	Items      *schemaNode           `json:"items"`
+}
+
+// schemaDepth bounds the nesting of an example.
+const schemaDepth = 16
+
+func (s schemaNode) value(depth int) any {
+	kind, _ := s.Type.(string)
+	if kinds, ok := s.Type.([]any); ok && len(kinds) > 0 {
+		kind, _ = kinds[0].(string)
+	}
+	switch {
+	case s.Const != nil:
+		return s.Const
+	case len(s.Enum) > 0:
+		return s.Enum[0]
+	case kind == "string":
+		return "sun"
+	case kind == "integer" || kind == "number":
+		return 7
+	case kind == "boolean":
+		return true
+	case kind == "null":
+		return nil
+	case kind == "array":
+		return s.list(depth)
+	}
+	return s.object(depth)
+}
+
+func (s schemaNode) list(depth int) []any {
+	if s.Items == nil || depth == schemaDepth {
+		return []any{}
+	}
+	return []any{s.Items.value(depth + 1)}
+}
+
+func (s schemaNode) object(depth int) map[string]any {
+	o := map[string]any{}
+	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
+		if depth < schemaDepth {
+			o[name] = s.Properties[name].value(depth + 1)
+		}
+	}
+	return o
+}

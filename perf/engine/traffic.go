@@ -1,0 +1,106 @@
+package engine
+
+import (
+	"net/http"
+	"sync"
+	"sync/atomic"
+)
+
+// traffic counts requests as the HTTP side sees them; it outlives Kill.
+type traffic struct {
+	received, inFlight, maxInFlight, aborted atomic.Int64
+}
+
+func (t *traffic) enter() {
+	t.received.Add(1)
+	n := t.inFlight.Add(1)
+	for m := t.maxInFlight.Load(); n > m && !t.maxInFlight.CompareAndSwap(m, n); m = t.maxInFlight.Load() {
+	}
+}
+
+func (t *traffic) leave(aborted bool) {
+	t.inFlight.Add(-1)
+	if aborted {
+		t.aborted.Add(1)
+	}
+}
+
+// Stats is what an engine has seen. Counts of tokens, sequences and blocks start
+// again at zero after Kill; those of HTTP requests do not.
+type Stats struct {
+	ID          string `json:"id"`
+	Received    int64  `json:"received"`      // requests on paths of the API
+	InFlight    int64  `json:"in_flight"`     // requests being answered
+	MaxInFlight int64  `json:"max_in_flight"` // the most at one time
+	Aborted     int64  `json:"aborted"`       // requests whose client left before the end
+	Faults      int64  `json:"faults"`        // faults that struck
+
+	Running    int64 `json:"running"` // sequences in the batch
+	Waiting    int64 `json:"waiting"`
+	MaxRunning int64 `json:"max_running"`
+	Completed  int64 `json:"completed"` // sequences that said everything
+	Preempted  int64 `json:"preempted"`
+
+	PromptTokens    int64 `json:"prompt_tokens"`
+	GeneratedTokens int64 `json:"generated_tokens"`
+	CacheQueries    int64 `json:"cache_queries"` // prompt tokens looked up
+	CacheHits       int64 `json:"cache_hits"`    // prompt tokens found
+	UsedBlocks      int64 `json:"used_blocks"`   // needed by running sequences
+	CachedBlocks    int64 `json:"cached_blocks"` // full blocks, used or not
+	CapacityBlocks  int64 `json:"capacity_blocks"`
+	Evictions       int64 `json:"evictions"`
+}
+
+// Stats returns the figures of this moment.
+func (e *Engine) Stats() Stats {
+	s := Stats{
+		ID: e.cfg.ID, Received: e.traffic.received.Load(), InFlight: e.traffic.inFlight.Load(),
+		MaxInFlight: e.traffic.maxInFlight.Load(), Aborted: e.traffic.aborted.Load(),
+		Faults: e.faults.hits(), CapacityBlocks: int64(e.cfg.CacheBlocks),
+	}
+	c := e.core()
+	if c == nil {
+		return s
+	}
+	m := c.meters
+	s.Running, s.Waiting, s.MaxRunning = m.running.Load(), m.waiting.Load(), m.maxRunning.Load()
+	s.Completed, s.Preempted = m.success[0].Load()+m.success[1].Load(), m.preemptions.Load()
+	s.PromptTokens, s.GeneratedTokens = m.prompt.Load(), m.generated.Load()
+	s.CacheQueries, s.CacheHits = m.queries.Load(), m.hits.Load()
+	s.UsedBlocks, s.CachedBlocks, s.Evictions = m.usedBlocks.Load(), m.cachedBlocks.Load(), m.evictions.Load()
+	return s
+}
+
+// Request is a request as it arrived, for tests that look at what a proxy sent.
+type Request struct {
+	Method string      `json:"method"`
+	Path   string      `json:"path"` // with the query
+	Header http.Header `json:"header"`
+	Body   []byte      `json:"body"`
+}
+
+// recorder keeps the last requests.
+type recorder struct {
+	keep int
+	mu   sync.Mutex
+	last []Request
+}
+
+func (k *recorder) add(r *http.Request, body []byte) {
+	if k.keep == 0 {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.last) == k.keep {
+		k.last = append(k.last[:0], k.last[1:]...)
+	}
+	k.last = append(k.last, Request{r.Method, r.URL.RequestURI(), r.Header.Clone(), body})
+}
+
+// Requests returns the last Config.RecordRequests requests, oldest first.
+func (e *Engine) Requests() []Request {
+	e.seen.mu.Lock()
+	defer e.seen.mu.Unlock()
+	return append([]Request(nil), e.seen.last...)
+}
