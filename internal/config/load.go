@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -178,12 +179,16 @@ func applyEnv(s *schema, env []string) []error {
 			if err := f.setFromText(text); err != nil {
 				problems = append(problems, f.problem(name, strconv.Quote(text), err))
 			}
-		} else if s.ownsEnv(name) {
+		} else if s.ownsEnv(name) && !serviceLink.MatchString(name) {
 			problems = append(problems, &Problem{Where: name, Reason: "unknown setting" + didYouMean(name, names)})
 		}
 	}
 	return problems
 }
+
+// serviceLink matches what Kubernetes puts into every container for a service:
+// CGN_ROUTER_SERVICE_HOST, CGN_ROUTER_PORT_8080_TCP and so on.
+var serviceLink = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP).*)?)$`)
 
 func (s *schema) ownsEnv(name string) bool {
 	for _, sec := range s.sections {

@@ -157,6 +157,13 @@ func TestProblems(t *testing.T) {
 	}
 }
 
+func TestServiceLinksOfKubernetesAreNoSettings(t *testing.T) {
+	env := []string{"CGN_LIMITS_SERVICE_HOST=10.0.0.1", "CGN_LIMITS_SERVICE_PORT_HTTP=80", "CGN_LIMITS_PORT=tcp://10.0.0.1:80", "CGN_LIMITS_PORT_80_TCP_ADDR=10.0.0.1"}
+	if _, err := load(t, "", env); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestFileNotFound(t *testing.T) {
 	err := Load(&sample{}, Options{Args: []string{"--config", "/does/not/exist.toml"}})
 	if err == nil || !strings.Contains(err.Error(), "/does/not/exist.toml") {

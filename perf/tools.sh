@@ -1,0 +1,52 @@
+#!/bin/sh
+# Says which programs `make check` needs and lacks.
+#
+#   perf/tools.sh           after `make test`: what was not run, and what it needs
+#   perf/tools.sh cc ...    fails, naming the package, unless each tool is there
+set -u
+
+has() {
+	case $1 in
+	cc) command -v "${CC:-cc}" >/dev/null 2>&1 ;;
+	python) python3 -c 'import venv, ensurepip' >/dev/null 2>&1 ;;
+	node) command -v node >/dev/null 2>&1 && command -v npm >/dev/null 2>&1 ;;
+	esac
+}
+
+package() {
+	case $1 in
+	cc) echo 'a C compiler (apt-get install gcc libc6-dev)' ;;
+	python) echo 'python3 with venv (apt-get install python3-venv)' ;;
+	node) echo 'node 20 or later with npm (apt-get install nodejs npm)' ;;
+	esac
+}
+
+row() { # name, tools...
+	name=$1
+	shift
+	missing=
+	for tool in "$@"; do
+		has "$tool" || missing="$missing${missing:+, }$(package "$tool")"
+	done
+	if [ -n "$missing" ]; then
+		printf '  %-13s MISSING: %s\n' "$name" "$missing"
+	else
+		printf '  %-13s ready\n' "$name"
+	fi
+}
+
+if [ $# -gt 0 ]; then
+	status=0
+	for tool in "$@"; do
+		has "$tool" || { echo "missing: $(package "$tool")" >&2; status=1; }
+	done
+	exit $status
+fi
+
+echo
+echo '== not run by make test; make check runs these'
+row check-race cc
+row check-fuzz
+row check-sdk python node
+row check-faults
+row check-llama python
