@@ -30,17 +30,17 @@ func later(a, b stamp) stamp {
 //	touched 29 bits  when a request that uses it was last known on the node
 //	settled  1 bit   a request that used it since born has completed
 //	inUse    1 bit   touched is the dispatch of a request whose end is not known
-//	lane     4 bits  the node, within the page of 16 that the slot's key names
+//	lane     3 bits  the node, within the page of eight that the slot's key names
 //
 // One of inUse and settled is always set, so no belief is 0.
 type belief uint64
 
 const (
-	inUse       = 1 << 4
-	settled     = 1 << 5
-	touchedAt   = 6
+	inUse       = 1 << 3
+	settled     = 1 << 4
+	touchedAt   = 5
 	bornAt      = touchedAt + stampBits
-	laneMask    = 1<<4 - 1
+	laneMask    = 1<<3 - 1
 	beliefFlags = inUse | settled
 )
 

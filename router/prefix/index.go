@@ -61,6 +61,12 @@ type Index struct {
 
 // NewIndex makes an empty index and starts the goroutine that prunes it.
 func NewIndex(o Options) *Index {
+	x := newIndex(o)
+	x.startSweeper()
+	return x
+}
+
+func newIndex(o Options) *Index {
 	o = o.withDefaults()
 	x := &Index{
 		opts:    o,
@@ -73,7 +79,6 @@ func NewIndex(o Options) *Index {
 	for i := range x.free {
 		x.free[i] = ^uint64(0)
 	}
-	x.startSweeper()
 	return x
 }
 

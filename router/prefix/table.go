@@ -5,20 +5,20 @@ import (
 	"sync/atomic"
 )
 
-// The table is set-associative: a key belongs to one bucket of eight slots and a
+// The table is set-associative: a key belongs to one bucket of 16 slots and a
 // slot holds the beliefs about one block for up to three nodes of one page of
-// 16; a block with more holders has further slots with the same key. A lookup
-// reads one cache line of keys and, for a hit, one of beliefs.
+// eight; a block with more holders has further slots with the same key, at most
+// three per page, so that blocks that every node holds spread over the table. A
+// lookup reads two adjacent cache lines of keys and, for a hit, one of beliefs.
 //
 // Readers take no lock: they load a slot's key, its beliefs and its key again.
 // Writers hold Index.mu.
 const (
-	slotsPerBucket = 8
+	slotsPerBucket = 16
 	holdersPerSlot = 3
-	lanesPerPage   = 16
-	pageBits       = 12
+	lanesPerPage   = 8
+	pageBits       = 13
 	pageMask       = 1<<pageBits - 1
-	bucketBytes    = slotsPerBucket * (1 + holdersPerSlot) * 8
 )
 
 type bucket struct {
@@ -39,7 +39,7 @@ func newTable(max int) *table {
 	return &table{buckets: make([]bucket, n), max: max}
 }
 
-// pageKey is the key of a block for the nodes of one page: 52 bits of its
+// pageKey is the key of a block for the nodes of one page: 51 bits of its
 // digest, and the page. It is never 0.
 func pageKey(block uint64, page uint32) uint64 {
 	block &^= pageMask

@@ -1,0 +1,128 @@
+package prefix
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+const (
+	shortPrompt = 2 << 10
+	longPrompt  = 220 << 10
+)
+
+// served is an index in which each of eight nodes was sent each text.
+func served(tb testing.TB, texts ...[]byte) (*Index, []Ref) {
+	x := NewIndex(Options{})
+	tb.Cleanup(x.Close)
+	var refs []Ref
+	for i := range 8 {
+		refs = append(refs, x.Join(fmt.Sprint("node-", i)))
+	}
+	for _, text := range texts {
+		for _, ref := range refs {
+			x.Record(chain(text), ref, time.Now())
+		}
+	}
+	return x, refs
+}
+
+func TestNoAllocations(t *testing.T) {
+	text := prompt("p", 200)
+	x, refs := served(t, text)
+	c, matched := chain(text), make([]int32, len(refs))
+	x.Match(c, refs, matched)
+	x.Record(c, refs[0], time.Now())
+	check := func(what string, f func()) {
+		if n := testing.AllocsPerRun(100, f); n != 0 {
+			t.Errorf("%s: %v allocations", what, n)
+		}
+	}
+	var seed Digest
+	check("Seed", func() { seed = Seed("meta-llama/Llama-3.1-8B-Instruct", "", "tenant") })
+	check("Digest", func() { c.Reset(seed, text, nil); c.Digest(c.Blocks() - 1) })
+	seed = Seed("model", "", "")
+	check("Match", func() { c.Reset(seed, text, nil); x.Match(c, refs, matched) })
+	if matched[0] != 200 {
+		t.Errorf("matched %d blocks, want 200", matched[0])
+	}
+	check("Record", func() { c.Reset(seed, text, nil); x.Record(c, refs[1], time.Now()) })
+	o := Observation{Ref: refs[1], Believed: 200, PromptTokens: 3200, CachedTokens: 3200, DispatchedAt: time.Now()}
+	check("Observe", func() { x.Observe(c, o) })
+}
+
+func BenchmarkMatch(b *testing.B) {
+	for _, size := range []int{shortPrompt, longPrompt} {
+		for _, seen := range []bool{true, false} {
+			b.Run(fmt.Sprintf("%dKiB/seen=%v", size>>10, seen), func(b *testing.B) { benchMatch(b, size, seen) })
+		}
+	}
+}
+
+func benchMatch(b *testing.B, size int, seen bool) {
+	text := prompt("p", size/BlockBytes)
+	x, refs := served(b)
+	if seen {
+		for _, ref := range refs {
+			x.Record(chain(text), ref, time.Now())
+		}
+	}
+	c, matched := chain(text), make([]int32, len(refs))
+	seed := Seed("model", "", "")
+	b.ReportAllocs()
+	for b.Loop() {
+		c.Reset(seed, text, nil)
+		x.Match(c, refs, matched)
+	}
+}
+
+// BenchmarkHash is the floor of Match on a prompt that was seen: only hashing.
+func BenchmarkHash(b *testing.B) {
+	text := prompt("p", longPrompt/BlockBytes)
+	c, seed := chain(text), Seed("model", "", "")
+	b.ReportAllocs()
+	for b.Loop() {
+		c.Reset(seed, text, nil)
+		c.Digest(c.Blocks() - 1)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*c.Blocks()), "ns/block")
+}
+
+// BenchmarkRecord is what a request costs after its dispatch: the rest of the
+// hashing is not in it.
+func BenchmarkRecord(b *testing.B) {
+	text := prompt("p", longPrompt/BlockBytes)
+	x, refs := served(b, text)
+	c := chain(text)
+	c.Digest(c.Blocks() - 1)
+	b.ReportAllocs()
+	for b.Loop() {
+		x.Record(c, refs[0], time.Now())
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*c.Blocks()), "ns/block")
+}
+
+func BenchmarkObserve(b *testing.B) {
+	text := prompt("p", longPrompt/BlockBytes)
+	x, refs := served(b, text)
+	c := chain(text)
+	at := time.Now()
+	x.Record(c, refs[0], at)
+	o := Observation{Ref: refs[0], Believed: c.Blocks(), PromptTokens: 1000, CachedTokens: 1000, DispatchedAt: at}
+	for b.Loop() {
+		x.Observe(c, o)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*c.Blocks()), "ns/block")
+}
+
+// BenchmarkFull fills an index to its bound and reports its memory per block.
+func BenchmarkFull(b *testing.B) {
+	for b.Loop() {
+		x := newIndex(Options{MaxBlocks: 1 << 20})
+		ref := x.Join("a")
+		for i := 0; x.Len() < 1<<20; i++ {
+			x.Record(chain(prompt(fmt.Sprint(i), 1024)), ref, time.Now())
+		}
+		b.ReportMetric(x.bytesPerBlock(), "B/block")
+	}
+}

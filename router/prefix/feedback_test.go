@@ -1,0 +1,267 @@
+package prefix
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+func TestAgreementWithinAnEngineBlock(t *testing.T) {
+	f := newFleet(t, 1)
+	base := prompt("base", 20)
+	if e := f.serve(0, base, 0); e != 0 {
+		t.Errorf("a first request: error %v", e)
+	}
+	if e := f.serve(0, base, 19); e != 0 {
+		t.Errorf("all but the last block: error %v", e)
+	}
+	if e := f.serve(0, base, 10); math.Abs(e-0.5) > 1e-9 {
+		t.Errorf("half of it: error %v, want 0.5", e)
+	}
+}
+
+func TestFractionsNotCounts(t *testing.T) {
+	f := newFleet(t, 1)
+	base := prompt("base", 20)
+	f.serve(0, base, 0)
+	fl := f.send(0, base)
+	// The engine's tokens are coarser than ours: 180 for 320.
+	o := Observation{Ref: fl.ref, Believed: fl.believed, DispatchedAt: fl.at, PromptTokens: 180, CachedTokens: 176}
+	if e := f.x.Observe(fl.c, o); e != 0 {
+		t.Errorf("error %v, want 0", e)
+	}
+	// llama.cpp counts single tokens, but an engine may have larger blocks.
+	fl = f.send(0, base)
+	o = Observation{Ref: fl.ref, Believed: fl.believed, DispatchedAt: fl.at, PromptTokens: 180, CachedTokens: 128, EngineBlockTokens: 64}
+	if e := f.x.Observe(fl.c, o); e != 0 {
+		t.Errorf("within a block of 64: error %v, want 0", e)
+	}
+}
+
+func TestShorterThanBelieved(t *testing.T) {
+	f := newFleet(t, 2)
+	base := prompt("base", 20)
+	tail := branch(base, 15, "other", 30)
+	f.serve(0, tail, 0)
+	f.serve(0, base, 15)
+	f.send(1, tail)
+	f.expect("before", tail, 30, 30)
+
+	f.advance(10 * time.Second)
+	f.serve(0, base, 5)
+	f.expect("older beliefs below the cut are gone on that node only", tail, 15, 30)
+	f.expect("this request's own blocks stay", base, 20, 15)
+	f.advance(5 * time.Second)
+	f.expect("and are dated now", base, 20, 15)
+}
+
+func TestTheLifetimeShrinksToTheAgeOfTheYoungestGone(t *testing.T) {
+	f := newFleet(t, 2)
+	base := prompt("base", 40)
+	f.serve(0, base, 0)
+	f.advance(30 * time.Second)
+	f.serve(0, base, 0)
+	if got := f.x.Lifetime(f.refs[0]); got != 30*time.Second {
+		t.Errorf("lifetime %v, want 30s", got)
+	}
+	if got := f.x.Lifetime(f.refs[1]); got != 120*time.Second {
+		t.Errorf("the other node's lifetime %v, want 2m0s", got)
+	}
+	f.advance(31 * time.Second)
+	f.expect("older than that is not believed", base, 0, 0)
+}
+
+func TestTheLifetimeIsBounded(t *testing.T) {
+	f := newFleet(t, 1)
+	base := prompt("base", 40)
+	f.serve(0, base, 0)
+	f.advance(10 * time.Millisecond)
+	f.serve(0, base, 0)
+	if got := f.x.Lifetime(f.refs[0]); got != time.Second {
+		t.Errorf("lifetime %v, want the floor of 1s", got)
+	}
+}
+
+func TestTheLifetimeGrowsWhenOldBeliefsProveRight(t *testing.T) {
+	f := newFleet(t, 1)
+	base := prompt("base", 40)
+	f.serve(0, base, 0)
+	last := f.x.Lifetime(f.refs[0])
+	for range 12 { // idle for longer than the lifetime, and still cached
+		f.advance(5 * time.Minute)
+		f.serve(0, base, 39)
+		got := f.x.Lifetime(f.refs[0])
+		if got < last || got > last+75*time.Second {
+			t.Errorf("lifetime went from %v to %v", last, got)
+		}
+		last = got
+	}
+	f.advance(5 * time.Minute)
+	f.expect("believed now", base, 40)
+}
+
+func TestAYoungProofDoesNotMoveTheLifetime(t *testing.T) {
+	f := newFleet(t, 1)
+	base := prompt("base", 40)
+	f.serve(0, base, 0)
+	for range 100 {
+		f.advance(20 * time.Second)
+		f.serve(0, base, 40)
+	}
+	if got := f.x.Lifetime(f.refs[0]); got != 120*time.Second {
+		t.Errorf("lifetime %v, want 2m0s", got)
+	}
+}
+
+// Requests that share a prefix and run side by side each find it missing: only
+// the first one's count says something.
+func TestConcurrentRequestsAreNoEvidence(t *testing.T) {
+	f := newFleet(t, 1)
+	base := prompt("system", 20)
+	a := f.send(0, branch(base, 20, "a", 30))
+	f.advance(50 * time.Millisecond)
+	b := f.send(0, branch(base, 20, "b", 30))
+	f.advance(50 * time.Millisecond)
+	c := f.send(0, branch(base, 20, "c", 30))
+	for _, fl := range []*flight{b, c, a} {
+		f.advance(time.Second)
+		fl.answer(0)
+	}
+	if got := f.x.Lifetime(f.refs[0]); got != 120*time.Second {
+		t.Errorf("lifetime %v, want 2m0s", got)
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		f.expect(name, branch(base, 20, name, 30), 30)
+	}
+}
+
+// The same when the prefix was cached once, and is being recomputed.
+func TestConcurrentRequestsAfterAnEviction(t *testing.T) {
+	f := newFleet(t, 1)
+	base := prompt("system", 20)
+	f.serve(0, base, 0)
+	f.advance(40 * time.Second)
+	a := f.send(0, branch(base, 20, "a", 30))
+	f.advance(50 * time.Millisecond)
+	b := f.send(0, branch(base, 20, "b", 30))
+	f.advance(time.Second)
+	b.answer(0)
+	if got := f.x.Lifetime(f.refs[0]); got != 120*time.Second {
+		t.Errorf("after the second one: lifetime %v, want 2m0s", got)
+	}
+	a.answer(0)
+	if got := f.x.Lifetime(f.refs[0]); got != 40*time.Second {
+		t.Errorf("after the first one: lifetime %v, want 40s", got)
+	}
+	f.expect("a", branch(base, 20, "a", 30), 30)
+	f.expect("b", branch(base, 20, "b", 30), 30)
+}
+
+// A count speaks of its dispatch: what was born later is untouched by it.
+func TestLateFeedbackSparesYoungerBlocks(t *testing.T) {
+	f := newFleet(t, 1)
+	base := prompt("base", 20)
+	f.serve(0, base, 0)
+	f.advance(10 * time.Second)
+	slow := f.send(0, base) // finds it evicted
+	f.advance(10 * time.Second)
+	young := branch(base, 10, "young", 30)
+	f.serve(0, young, 10)
+	slow.answer(0)
+	f.expect("blocks born after the slow request's dispatch", young, 30)
+}
+
+func TestFailedRequestsLeaveNothing(t *testing.T) {
+	f := newFleet(t, 1)
+	base := prompt("base", 10)
+	f.serve(0, base, 0)
+	f.advance(time.Second)
+	fl := f.send(0, branch(base, 10, "new", 25))
+	f.expect("in flight", branch(base, 10, "new", 25), 25)
+	f.x.Observe(fl.c, Observation{Ref: fl.ref, Believed: fl.believed, DispatchedAt: fl.at, Failed: true})
+	f.expect("failed", branch(base, 10, "new", 25), 10)
+	f.advance(119 * time.Second)
+	f.expect("what was there before is as old as it was", base, 10)
+	f.advance(2 * time.Second)
+	f.expect("and expires when it would have", base, 0)
+}
+
+func TestAFailedRequestSparesSharers(t *testing.T) {
+	f := newFleet(t, 1)
+	base := prompt("base", 10)
+	failing := f.send(0, base)
+	f.advance(time.Millisecond)
+	f.send(0, base)
+	f.x.Forget(failing.c, failing.ref, failing.at)
+	f.expect("used by another request since", base, 10)
+}
+
+func TestAnEngineThatDoesNotCache(t *testing.T) {
+	f := newFleet(t, 1)
+	base := prompt("base", 40)
+	for range 4 {
+		f.serve(0, base, 0)
+	}
+	f.expect("after three repeats that found nothing", base, 0)
+	if f.x.Caching(f.refs[0]) {
+		t.Error("the node is taken to cache")
+	}
+	f.serve(0, base, 39)
+	if !f.x.Caching(f.refs[0]) {
+		t.Error("a cached token did not bring the node back")
+	}
+	f.expect("after a repeat that found something", base, 40)
+}
+
+func TestZerosInParallelCountOnce(t *testing.T) {
+	f := newFleet(t, 1)
+	base := prompt("base", 40)
+	f.serve(0, base, 0)
+	var fls []*flight
+	for range 10 {
+		fls = append(fls, f.send(0, base))
+	}
+	f.advance(time.Second)
+	for _, fl := range fls {
+		fl.answer(0)
+	}
+	if !f.x.Caching(f.refs[0]) {
+		t.Error("one eviction under ten parallel requests looks like caching switched off")
+	}
+}
+
+func TestMoreThanBelieved(t *testing.T) {
+	f := newFleet(t, 1)
+	base := prompt("base", 40)
+	fl := f.send(0, base)
+	if e := fl.answer(30); math.Abs(e+0.75) > 1e-9 {
+		t.Errorf("error %v, want -0.75", e)
+	}
+	f.expect("believed now", base, 40)
+}
+
+func TestNoPromptNoEvidence(t *testing.T) {
+	f := newFleet(t, 1)
+	base := prompt("base", 40)
+	f.serve(0, base, 0)
+	fl := f.send(0, base)
+	if e := f.x.Observe(fl.c, Observation{Ref: fl.ref, Believed: 40, DispatchedAt: fl.at}); e != 0 {
+		t.Errorf("error %v, want 0", e)
+	}
+	short := f.send(0, base[:30])
+	if e := short.answer(0); e != 0 {
+		t.Errorf("a prompt without a full block: error %v, want 0", e)
+	}
+}
+
+func TestTheLifetimeOutlivesARestart(t *testing.T) {
+	f := newFleet(t, 1)
+	base := prompt("base", 40)
+	f.serve(0, base, 0)
+	f.advance(30 * time.Second)
+	f.serve(0, base, 0)
+	f.x.Leave(f.refs[0])
+	if got := f.x.Lifetime(f.x.Join("node-0")); got != 30*time.Second {
+		t.Errorf("lifetime %v, want 30s", got)
+	}
+}

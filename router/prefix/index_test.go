@@ -1,0 +1,300 @@
+package prefix
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+	"unsafe"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeClock is a clock that only the test moves.
+type fakeClock struct{ t time.Time }
+
+func newFakeClock() *fakeClock               { return &fakeClock{time.Unix(1_700_000_000, 0)} }
+func (c *fakeClock) now() time.Time          { return c.t }
+func (c *fakeClock) advance(d time.Duration) { c.t = c.t.Add(d) }
+func (c *fakeClock) index(o Options) *Index  { o.Now = c.now; return NewIndex(o) }
+
+// unswept is an index that the test sweeps itself.
+func (c *fakeClock) unswept(o Options) *Index { o.Now = c.now; return newIndex(o) }
+
+// prompt is n blocks of text; prompts with the same name share all of them, and
+// those made by branching share the first keep blocks.
+func prompt(name string, n int) []byte {
+	var b []byte
+	for i := range n {
+		b = append(b, fmt.Sprintf("%-*s", BlockBytes, fmt.Sprintf("%s#%d", name, i))...)
+	}
+	return b
+}
+
+func branch(base []byte, keep int, name string, n int) []byte {
+	return append(append([]byte{}, base[:keep*BlockBytes]...), prompt(name, n-keep)...)
+}
+
+// fleet is an index on a fake clock with some nodes.
+type fleet struct {
+	*testing.T
+	*fakeClock
+	x    *Index
+	refs []Ref
+}
+
+func newFleet(t *testing.T, nodes int) *fleet {
+	f := &fleet{T: t, fakeClock: newFakeClock()}
+	f.x = f.index(Options{MaxBlocks: 1 << 16})
+	t.Cleanup(f.x.Close)
+	for i := range nodes {
+		f.refs = append(f.refs, f.x.Join(fmt.Sprint("node-", i)))
+	}
+	return f
+}
+
+func chain(text []byte) *Chain {
+	c := new(Chain)
+	c.Reset(Seed("model", "", ""), text, nil)
+	return c
+}
+
+func (f *fleet) match(text []byte) []int32 {
+	m := make([]int32, len(f.refs))
+	f.x.Match(chain(text), f.refs, m)
+	return m
+}
+
+func (f *fleet) expect(what string, text []byte, want ...int32) {
+	f.Helper()
+	if got := f.match(text); fmt.Sprint(got) != fmt.Sprint(want) {
+		f.Errorf("%s: matched %v, want %v", what, got, want)
+	}
+}
+
+// flight is a dispatched request.
+type flight struct {
+	f        *fleet
+	c        *Chain
+	ref      Ref
+	at       time.Time
+	believed int
+	blocks   int
+}
+
+func (f *fleet) send(node int, text []byte) *flight {
+	c, m := chain(text), make([]int32, len(f.refs))
+	f.x.Match(c, f.refs, m)
+	fl := &flight{f, c, f.refs[node], f.t, int(m[node]), c.Blocks()}
+	f.x.Record(c, fl.ref, fl.at)
+	return fl
+}
+
+// answer reports that the engine found cached blocks.
+func (fl *flight) answer(cached int) float64 {
+	return fl.f.x.Observe(fl.c, Observation{
+		Ref: fl.ref, Believed: fl.believed, DispatchedAt: fl.at,
+		PromptTokens: int64(fl.blocks * BlockTokens), CachedTokens: int64(cached * BlockTokens),
+	})
+}
+
+// serve sends a request, lets it take a second and reports cached blocks.
+func (f *fleet) serve(node int, text []byte, cached int) float64 {
+	fl := f.send(node, text)
+	f.advance(time.Second)
+	return fl.answer(cached)
+}
+
+func TestMatchFollowsTheChain(t *testing.T) {
+	f := newFleet(t, 3)
+	base := prompt("base", 10)
+	f.send(0, base)
+	f.send(1, base[:4*BlockBytes])
+	f.expect("same prompt", base, 10, 4, 0)
+	f.expect("branch after 6", branch(base, 6, "other", 12), 6, 4, 0)
+	f.expect("same blocks elsewhere in the prompt", base[BlockBytes:], 0, 0, 0)
+}
+
+func TestMatchHashesOnlyWhatIsHeld(t *testing.T) {
+	f := newFleet(t, 2)
+	base := prompt("base", 50)
+	c, m := chain(base), make([]int32, 2)
+	if got := f.x.Match(c, f.refs, m); got != 1 {
+		t.Errorf("unknown prompt: hashed %d blocks, want 1", got)
+	}
+	f.send(0, base[:20*BlockBytes])
+	c = chain(base)
+	if got := f.x.Match(c, f.refs, m); got != 21 {
+		t.Errorf("20 blocks known: hashed %d, want 21", got)
+	}
+	if got := f.x.Match(chain(base), nil, nil); got != 0 {
+		t.Errorf("no candidate: hashed %d, want 0", got)
+	}
+}
+
+func TestBeliefsExpire(t *testing.T) {
+	f := newFleet(t, 1)
+	base := prompt("base", 8)
+	f.send(0, base)
+	f.advance(120 * time.Second)
+	f.expect("at the lifetime", base, 8)
+	f.advance(time.Millisecond)
+	f.expect("past the lifetime", base, 0)
+}
+
+func TestUseRenewsBeliefs(t *testing.T) {
+	f := newFleet(t, 1)
+	base := prompt("base", 8)
+	f.send(0, base)
+	for range 5 {
+		f.advance(100 * time.Second)
+		f.send(0, branch(base, 5, "tail", 9))
+	}
+	f.expect("the part in use stays, the rest expires", base, 5)
+}
+
+func TestALongUseStaysComparable(t *testing.T) {
+	f := newFleet(t, 1)
+	base := prompt("base", 8)
+	for range 11 * 24 * 60 { // 11 days, beyond what a stamp can tell apart
+		f.send(0, base)
+		f.advance(time.Minute)
+	}
+	f.expect("hot block", base, 8)
+}
+
+func TestLeaveForgetsAtOnce(t *testing.T) {
+	f := newFleet(t, 2)
+	base := prompt("base", 8)
+	f.send(0, base)
+	f.send(1, base)
+	f.x.Leave(f.refs[0])
+	f.expect("gone", base, 0, 8)
+	f.x.Record(chain(base), f.refs[0], f.t)
+	f.x.Leave(f.refs[0])
+	f.expect("a call with an old Ref does nothing", base, 0, 8)
+	if f.x.Lifetime(f.refs[0]) != 0 || f.x.Caching(f.refs[0]) {
+		t.Error("a node that left has a lifetime")
+	}
+}
+
+func TestAPlaceIsTakenAgainOnlyAfterItsSweep(t *testing.T) {
+	clock := newFakeClock()
+	x := clock.unswept(Options{MaxBlocks: 1024})
+	first := x.Join("a")
+	base := prompt("base", 8)
+	x.Record(chain(base), first, clock.t)
+	x.Leave(first)
+	second := x.Join("a")
+	if second.place() == first.place() {
+		t.Fatal("the place was taken before it was swept")
+	}
+	x.sweep()
+	if x.Len() != 0 {
+		t.Errorf("%d blocks are left of a node that is gone", x.Len())
+	}
+	third := x.Join("b")
+	if third.place() != first.place() || third == first {
+		t.Errorf("places: first %x, third %x; want the same place, another generation", first, third)
+	}
+	m := make([]int32, 1)
+	x.Match(chain(base), []Ref{third}, m)
+	if m[0] != 0 {
+		t.Errorf("a new node inherited %d blocks", m[0])
+	}
+}
+
+func TestManyNodes(t *testing.T) {
+	for _, nodes := range []int{65, 1000} {
+		f := newFleet(t, nodes)
+		base := prompt("system", 6)
+		for i := range nodes {
+			f.send(i, branch(base, 1+i%6, fmt.Sprint("tail", i), 7))
+		}
+		for i, got := range f.match(base) {
+			if want := int32(1 + i%6); got != want {
+				t.Fatalf("%d nodes: node %d matched %d, want %d", nodes, i, got, want)
+			}
+		}
+	}
+}
+
+func TestPlacesRunOut(t *testing.T) {
+	clock := newFakeClock()
+	x := clock.index(Options{MaxBlocks: 64})
+	defer x.Close()
+	var last Ref
+	for range maxNodes {
+		last = x.Join("n")
+	}
+	if last == 0 || x.Join("one too many") != 0 {
+		t.Errorf("last place %x", last)
+	}
+	x.Record(chain(prompt("base", 3)), last, clock.t)
+	m := make([]int32, 2)
+	x.Match(chain(prompt("base", 3)), []Ref{0, last}, m)
+	if m[0] != 0 || m[1] != 3 {
+		t.Errorf("matched %v, want [0 3]", m)
+	}
+}
+
+func TestPruneKeepsTheYoungest(t *testing.T) {
+	clock := newFakeClock()
+	x := clock.unswept(Options{MaxBlocks: 4000, Lifetime: time.Hour})
+	ref := x.Join("a")
+	const prompts = 1000
+	for i := range prompts {
+		x.Record(chain(prompt(fmt.Sprint("p", i), 4)), ref, clock.t)
+		clock.advance(time.Second)
+		if x.Len() > 4000+4 {
+			t.Fatalf("%d blocks, more than the bound", x.Len())
+		}
+		if x.table.full() {
+			x.sweep()
+			if got := x.Len(); got != 3200 {
+				t.Fatalf("pruned to %d blocks, want 3200", got)
+			}
+		}
+	}
+	young := 0
+	for i := prompts - 500; i < prompts; i++ {
+		m := make([]int32, 1)
+		x.Match(chain(prompt(fmt.Sprint("p", i), 4)), []Ref{ref}, m)
+		young += int(m[0])
+	}
+	if young < 500*4*98/100 {
+		t.Errorf("%d of the 2000 youngest blocks are left", young)
+	}
+}
+
+func TestTheBoundHoldsWithoutASweep(t *testing.T) {
+	clock := newFakeClock()
+	x := clock.unswept(Options{MaxBlocks: 1000, Lifetime: time.Hour})
+	ref := x.Join("a")
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range 5000 {
+		x.Record(chain(prompt(fmt.Sprint("p", i), 1+r.IntN(8))), ref, clock.t)
+	}
+	if x.Len() > 1000+len(x.table.buckets) {
+		t.Errorf("%d blocks with a bound of 1000", x.Len())
+	}
+}
+
+// bytesPerBlock is the memory of the whole table over the blocks in it.
+func (x *Index) bytesPerBlock() float64 {
+	return float64(len(x.table.buckets)) * float64(unsafe.Sizeof(bucket{})) / float64(x.Len())
+}
+
+func TestBytesPerBlock(t *testing.T) {
+	clock := newFakeClock()
+	x := clock.unswept(Options{MaxBlocks: 1 << 16})
+	ref := x.Join("a")
+	for i := 0; x.Len() < 1<<16; i++ {
+		x.Record(chain(prompt(fmt.Sprint(i), 64)), ref, clock.t)
+	}
+	if got := x.bytesPerBlock(); got > 40.5 {
+		t.Errorf("%.1f bytes per block when full, want at most 40", got)
+	}
+}

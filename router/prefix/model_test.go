@@ -1,0 +1,273 @@
+package prefix
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// held is a belief of the model: the rules of the index over a plain map, with
+// plain times.
+type held struct {
+	born, touched  time.Time
+	inUse, settled bool
+}
+
+type model struct {
+	held map[string]held // by node and block
+}
+
+func key(ref Ref, d Digest) string { return fmt.Sprintf("%x/%x", ref, d) }
+
+// chain is the leading beliefs that are in order, and how many of them are alive.
+func (m *model) chain(c *Chain, ref Ref, now time.Time, lifetime time.Duration) (seen []held, alive int) {
+	var floor time.Time
+	for i := range c.Blocks() {
+		h, ok := m.held[key(ref, c.Digest(i))]
+		if !ok || h.touched.Before(floor) {
+			return seen, alive
+		}
+		if h.born.After(floor) {
+			floor = h.born
+		}
+		if alive == i && now.Sub(h.touched) <= lifetime {
+			alive++
+		}
+		seen = append(seen, h)
+	}
+	return seen, alive
+}
+
+func (m *model) record(c *Chain, ref Ref, at time.Time, lifetime time.Duration) []held {
+	seen, alive := m.chain(c, ref, at, lifetime)
+	for i := range c.Blocks() {
+		k := key(ref, c.Digest(i))
+		h, known := m.held[k]
+		if i >= alive && !(known && h.born.After(at)) {
+			h = held{born: at, touched: h.touched}
+		}
+		if h.touched.Before(at) {
+			h.touched = at
+		}
+		h.inUse = true
+		m.held[k] = h
+	}
+	return seen
+}
+
+func (m *model) forget(c *Chain, ref Ref, at time.Time, seen []held) {
+	for i := range c.Blocks() {
+		k := key(ref, c.Digest(i))
+		h, known := m.held[k]
+		switch {
+		case !known || !h.touched.Equal(at):
+		case h.born.Equal(at) && !h.settled:
+			delete(m.held, k)
+		case i < len(seen):
+			seen[i].born = h.born
+			m.held[k] = seen[i]
+		}
+	}
+}
+
+func (m *model) observe(c *Chain, ref Ref, at, now time.Time, believed, actual int, seen []held) {
+	cut := c.Blocks()
+	if believed-actual > 1 {
+		missing := min(actual+1, believed-1)
+		if missing < len(seen) && !seen[missing].inUse {
+			cut = actual
+		}
+	}
+	for i := range c.Blocks() {
+		k := key(ref, c.Digest(i))
+		h, known := m.held[k]
+		if !known || (i >= cut && h.born.Before(at)) {
+			h.born = at
+		}
+		m.held[k] = held{born: h.born, touched: now, settled: true}
+	}
+}
+
+type modelFlight struct {
+	c        *Chain
+	ref      Ref
+	at       time.Time
+	believed int
+	seen     []held
+}
+
+// run is a random history on an index large enough to evict nothing.
+type run struct {
+	*testing.T
+	*fakeClock
+	r       *rand.Rand
+	x       *Index
+	m       model
+	refs    []Ref
+	joined  int
+	flights []modelFlight
+}
+
+func TestIndexAgainstPlainMap(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	for n := range uint64(20) {
+		t.Run(fmt.Sprintf("seed=%d", seed+n), func(t *testing.T) {
+			u := &run{T: t, fakeClock: newFakeClock(), r: rand.New(rand.NewPCG(seed+n, 0))}
+			u.x = u.unswept(Options{MaxBlocks: 1 << 16})
+			u.m.held = map[string]held{}
+			for range 2000 {
+				u.op()
+				if t.Failed() {
+					return
+				}
+			}
+		})
+	}
+}
+
+func (u *run) op() {
+	switch p := u.r.IntN(100); {
+	case p < 40:
+		u.dispatch()
+	case p < 65:
+		u.finish()
+	case p < 75:
+		u.compare(u.prompt())
+	case p < 96:
+		u.advance(time.Duration(u.r.IntN(20_000)) * time.Millisecond)
+	case p < 98 && len(u.refs) < 20:
+		u.joined++
+		u.refs = append(u.refs, u.x.Join(fmt.Sprint("node-", u.joined)))
+	case p < 99 && len(u.refs) > 0:
+		i := u.r.IntN(len(u.refs))
+		u.x.Leave(u.refs[i])
+		u.refs = append(u.refs[:i], u.refs[i+1:]...)
+	default:
+		u.x.sweep()
+	}
+}
+
+// prompt takes one of few branches at each of few forks.
+func (u *run) prompt() *Chain {
+	var text []byte
+	for fork := range 1 + u.r.IntN(6) {
+		text = append(text, prompt(fmt.Sprint(fork, "-", u.r.IntN(3)), 1+fork%3)...)
+	}
+	return chain(text)
+}
+
+func (u *run) compare(c *Chain) []int32 {
+	got := make([]int32, len(u.refs))
+	u.x.Match(c, u.refs, got)
+	for i, ref := range u.refs {
+		_, want := u.m.chain(c, ref, u.t, u.x.Lifetime(ref))
+		if !u.x.Caching(ref) {
+			want = 0
+		}
+		if got[i] != int32(want) {
+			u.Errorf("node %x: matched %d blocks, the model has %d", ref, got[i], want)
+		}
+	}
+	return got
+}
+
+func (u *run) dispatch() {
+	if len(u.refs) == 0 {
+		return
+	}
+	c := u.prompt()
+	got, i := u.compare(c), u.r.IntN(len(u.refs))
+	ref := u.refs[i]
+	at := u.t.Add(-time.Duration(u.r.IntN(4)) * time.Second) // requests are recorded out of order
+	seen := u.m.record(c, ref, at, u.x.Lifetime(ref))
+	u.x.Record(c, ref, at)
+	if len(seen) != len(c.sent.seen) {
+		u.Errorf("saw %d blocks at dispatch, the model %d", len(c.sent.seen), len(seen))
+	}
+	u.flights = append(u.flights, modelFlight{c, ref, at, int(got[i]), seen})
+}
+
+func (u *run) finish() {
+	if len(u.flights) == 0 {
+		return
+	}
+	i := u.r.IntN(len(u.flights))
+	f := u.flights[i]
+	u.flights = append(u.flights[:i], u.flights[i+1:]...)
+	if u.r.IntN(8) == 0 {
+		u.x.Forget(f.c, f.ref, f.at)
+		u.m.forget(f.c, f.ref, f.at, f.seen)
+		return
+	}
+	actual := f.believed
+	if u.r.IntN(2) == 0 {
+		actual = u.r.IntN(f.c.Blocks() + 1)
+	}
+	u.x.Observe(f.c, Observation{
+		Ref: f.ref, Believed: f.believed, DispatchedAt: f.at,
+		PromptTokens: int64(f.c.Blocks() * BlockTokens), CachedTokens: int64(actual * BlockTokens),
+	})
+	u.m.observe(f.c, f.ref, f.at, u.t, f.believed, actual, f.seen)
+}
+
+// Sixteen nodes' requests at once, with readers, departures and sweeps: for the
+// race detector, and no reader ever sees more than was recorded.
+func TestConcurrentUse(t *testing.T) {
+	x := NewIndex(Options{MaxBlocks: 2000})
+	defer x.Close()
+	texts := make([][]byte, 32)
+	for i := range texts {
+		texts[i] = branch(prompt("system", 20), 20, fmt.Sprint("tail", i), 20+2*i)
+	}
+	refs := make([]atomic.Uint32, 16)
+	for i := range refs {
+		refs[i].Store(uint32(x.Join(fmt.Sprint(i))))
+	}
+	var wg sync.WaitGroup
+	for i := range refs {
+		wg.Go(func() { churn(x, &refs[i], texts, uint64(i)) })
+	}
+	for i := range 4 {
+		wg.Go(func() { read(t, x, refs, texts, uint64(i)) })
+	}
+	wg.Wait()
+	if x.Len() > 2000+len(x.table.buckets) {
+		t.Errorf("%d blocks with a bound of 2000", x.Len())
+	}
+}
+
+func churn(x *Index, slot *atomic.Uint32, texts [][]byte, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 1))
+	for range 300 {
+		ref, c, at := Ref(slot.Load()), chain(texts[r.IntN(len(texts))]), time.Now()
+		x.Record(c, ref, at)
+		o := Observation{Ref: ref, Believed: c.Blocks(), DispatchedAt: at, PromptTokens: 1000, CachedTokens: int64(r.IntN(1000))}
+		o.Failed = r.IntN(10) == 0
+		x.Observe(c, o)
+		if r.IntN(50) == 0 {
+			x.Leave(ref)
+			slot.Store(uint32(x.Join(fmt.Sprint(seed))))
+		}
+	}
+}
+
+func read(t *testing.T, x *Index, slots []atomic.Uint32, texts [][]byte, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 2))
+	refs, matched := make([]Ref, len(slots)), make([]int32, len(slots))
+	c := new(Chain)
+	for range 2000 {
+		for i := range slots {
+			refs[i] = Ref(slots[i].Load())
+		}
+		c.Reset(Seed("model", "", ""), texts[r.IntN(len(texts))], nil)
+		hashed := x.Match(c, refs, matched)
+		for _, m := range matched {
+			if int(m) > hashed {
+				t.Errorf("matched %d of %d hashed blocks", m, hashed)
+			}
+		}
+	}
+}
