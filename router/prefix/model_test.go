@@ -45,9 +45,12 @@ func (m *model) record(c *Chain, ref Ref, at time.Time, lifetime time.Duration) 
 	seen, alive := m.chain(c, ref, at, lifetime)
 	for i := range c.Blocks() {
 		k := key(ref, c.Digest(i))
-		h, known := m.held[k]
-		if i >= alive && !(known && h.born.After(at)) {
-			h = held{born: at, touched: h.touched}
+		h := m.held[k]
+		if i >= alive {
+			if h.born.Before(at) {
+				h.born = at
+			}
+			h.settled = false
 		}
 		if h.touched.Before(at) {
 			h.touched = at

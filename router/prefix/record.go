@@ -86,10 +86,10 @@ func (x *Index) Record(c *Chain, ref Ref, at time.Time) {
 		switch {
 		case cell == nil:
 			x.table.insert(key, newBelief(ref.lane(), now, now, inUse))
-		case alive || since(b.born(), now) > 0:
+		case alive:
 			cell.Store(uint64(b.touch(now, b.flags()|inUse)))
 		default:
-			cell.Store(uint64(newBelief(ref.lane(), now, later(now, b.touched()), inUse)))
+			cell.Store(uint64(newBelief(ref.lane(), later(now, b.born()), later(now, b.touched()), inUse)))
 		}
 	})
 }
