@@ -1,0 +1,89 @@
+package relay
+
+import (
+	"context"
+	"sync"
+)
+
+// Abort ends whatever a request is doing upstream: dialing, writing, waiting
+// or reading. One Abort covers all attempts of a request: name it in
+// Request.Abort, and make Cancel what the client's Watcher calls. The zero
+// value is ready. Unlike Exchange.Cancel, a call that comes after the exchange
+// was closed is harmless.
+type Abort struct {
+	mu       sync.Mutex
+	canceled bool
+	exchange *Exchange
+	dialing  context.CancelFunc
+}
+
+// Cancel ends the attempt under way with ErrCanceled, and every later one at
+// once. It may be called from any goroutine, any number of times.
+func (a *Abort) Cancel() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.canceled = true
+	if a.dialing != nil {
+		a.dialing()
+	}
+	if a.exchange != nil {
+		a.exchange.Cancel()
+	}
+}
+
+// Canceled reports whether Cancel has been called.
+func (a *Abort) Canceled() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.canceled
+}
+
+// Reset makes a ready for another request. The exchanges of the last one must
+// be closed, and nobody may still call Cancel for it.
+func (a *Abort) Reset() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.canceled, a.exchange, a.dialing = false, nil, nil
+}
+
+// attach makes e what Cancel ends; it reports false when that is too late.
+func (a *Abort) attach(e *Exchange) bool {
+	if a == nil {
+		return true
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.exchange = e
+	return !a.canceled
+}
+
+func (a *Abort) detach() {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.exchange = nil
+}
+
+// context returns one that Cancel ends, and its release.
+func (a *Abort) context() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
+	if a == nil {
+		return ctx, cancel
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.canceled {
+		cancel()
+	}
+	a.dialing = cancel
+	return ctx, a.endDial
+}
+
+func (a *Abort) endDial() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.dialing()
+	a.dialing = nil
+}

@@ -1,0 +1,252 @@
+package relay
+
+import (
+	"io"
+	"sync"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/sse"
+)
+
+const (
+	largeBufferBytes  = 32 << 10 // read buffer of a body that fills its first one
+	smallestBodySpace = 1 << 10  // less room than this after the head asks for a large buffer
+)
+
+// body is the part of an Exchange that reads the response body.
+type body struct {
+	length   int64 // as ContentLength
+	left     int64 // of a body with known length
+	chunks   chunked
+	rest     []byte // wire bytes that came with the head, not yet decoded
+	space    []byte // where Next reads to
+	held     int    // decoded bytes at the front of space, not yet returned
+	large    *[largeBufferBytes]byte
+	ended    error // sticky: io.EOF or the failure
+	surplus  bool  // bytes came after the end of the body
+	deadline time.Time
+	idle     time.Duration
+}
+
+var largeBuffers = sync.Pool{New: func() any { return new([largeBufferBytes]byte) }}
+
+// begin sets the body up from the parsed head.
+func (e *Exchange) begin() {
+	buf := e.c.buf
+	e.body.space = buf[e.head.line:]
+	e.body.rest = buf[e.head.line:e.buffered]
+	e.body.length = e.head.length
+	if e.isHead || e.head.status == 204 || e.head.status == 304 {
+		e.body.length = 0
+		if e.head.length == lengthUntilClose { // no body: the connection is not needed to end it
+			e.head.length = 0
+		}
+	}
+	e.left = e.length
+	if e.length == 0 {
+		e.finish(len(e.rest) > 0)
+	}
+}
+
+func (e *Exchange) finish(surplus bool) { e.ended, e.surplus = io.EOF, surplus }
+
+// atEnd reports whether the connection is exactly behind the body.
+func (e *Exchange) atEnd() bool {
+	return e.ended == io.EOF && !e.surplus && len(e.rest) == 0 && e.head.reusable()
+}
+
+func (b *body) release() {
+	if b.large != nil {
+		largeBuffers.Put(b.large)
+	}
+	*b = body{}
+}
+
+// SetReadDeadline bounds the reading of the whole body; zero: no bound. It is
+// called by the goroutine that reads.
+func (e *Exchange) SetReadDeadline(t time.Time) { e.deadline = t }
+
+// SetIdleTimeout bounds the time that one read of the body waits for the
+// upstream; zero: no bound.
+func (e *Exchange) SetIdleTimeout(d time.Duration) { e.idle = d }
+
+// Next returns what is available of the body, at least one byte, waiting if
+// there is nothing. The slice is valid until the next call on e. At the true
+// end of the body it returns io.EOF; every other error is an *Error, a
+// truncated body one that wraps io.ErrUnexpectedEOF.
+func (e *Exchange) Next() ([]byte, error) {
+	if n := e.held; n > 0 {
+		e.held = 0
+		return e.space[:n], nil
+	}
+	space := e.room()
+	n, err := e.pull(space)
+	if n == len(space) && e.large == nil {
+		e.wantLarge()
+	}
+	return space[:n], err
+}
+
+// Read is Next into the caller's buffer, without a copy in between.
+func (e *Exchange) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if e.held > 0 {
+		n := copy(p, e.space[:e.held])
+		copy(e.space, e.space[n:e.held])
+		e.held -= n
+		return n, nil
+	}
+	return e.pull(p)
+}
+
+// room is the buffer that Next reads to.
+func (e *Exchange) room() []byte {
+	if e.large == nil && len(e.space) < smallestBodySpace {
+		e.wantLarge()
+	}
+	return e.space
+}
+
+// wantLarge moves on to a pooled buffer, taking along what is held. Bytes that
+// Next has returned stay where they are.
+func (e *Exchange) wantLarge() {
+	e.large = largeBuffers.Get().(*[largeBufferBytes]byte)
+	copy(e.large[:], e.space[:e.held])
+	e.space = e.large[:]
+}
+
+// AwaitBody waits until deadline (zero: for ever) for the first bytes of the
+// body, of an event stream for its first whole event, and keeps them for Next
+// and Read: until then nothing need be promised to the client. An event stream
+// that ends without an event is an error; so is a body cut before it began.
+func (e *Exchange) AwaitBody(deadline time.Time) error {
+	kept, idle := e.deadline, e.idle
+	e.deadline, e.idle = deadline, 0
+	defer func() { e.deadline, e.idle = kept, idle }()
+	if !e.IsSSE() {
+		return e.awaitBytes()
+	}
+	e.scan.Reset()
+	for e.scan.Events() == 0 {
+		space := e.room()
+		if e.held == len(space) {
+			if e.large != nil {
+				return nil // an event longer than the buffer has surely begun
+			}
+			e.wantLarge()
+			space = e.space
+		}
+		n, err := e.pull(space[e.held:])
+		if err == io.EOF {
+			return newError(PhaseBody, io.ErrUnexpectedEOF)
+		}
+		if err != nil {
+			return err
+		}
+		e.scan.Feed(space[e.held:e.held+n], ignoreEvent)
+		e.held += n
+	}
+	return nil
+}
+
+func ignoreEvent(sse.Event) {}
+
+func (e *Exchange) awaitBytes() error {
+	if e.held > 0 {
+		return nil
+	}
+	n, err := e.pull(e.room())
+	if e.held = n; err == io.EOF {
+		return nil
+	}
+	return err
+}
+
+// Held returns what AwaitBody has kept. It is valid until the next call on e.
+func (e *Exchange) Held() []byte { return e.space[:e.held] }
+
+// pull puts the next decoded bytes, at least one, at the front of p.
+func (e *Exchange) pull(p []byte) (int, error) {
+	for e.ended == nil {
+		n, err := e.wire(p)
+		if n == 0 {
+			e.ended = e.endOf(err)
+			break
+		}
+		if n = e.decode(p[:n]); n > 0 {
+			return n, nil
+		}
+	}
+	return 0, e.ended
+}
+
+// endOf says what the end of the connection means for the body.
+func (e *Exchange) endOf(err error) error {
+	if err == io.EOF && !e.isCanceled() {
+		if e.length == lengthUntilClose {
+			return io.EOF
+		}
+		err = io.ErrUnexpectedEOF
+	}
+	return e.wrap(PhaseBody, err)
+}
+
+// decode undoes the framing in place and returns the number of body bytes.
+func (e *Exchange) decode(p []byte) int {
+	switch {
+	case e.length == lengthUntilClose:
+		return len(p)
+	case e.length == lengthChunked:
+		n, used, err := e.chunks.decode(p)
+		if err != nil {
+			e.ended = e.wrap(PhaseBody, err)
+		} else if e.chunks.done() {
+			e.finish(used < len(p))
+		}
+		return n
+	}
+	n := int(min(e.left, int64(len(p))))
+	if e.left -= int64(n); e.left == 0 {
+		e.finish(n < len(p))
+	}
+	return n
+}
+
+// wire puts bytes as they came from the connection at the front of p.
+func (e *Exchange) wire(p []byte) (int, error) {
+	if len(e.rest) > 0 {
+		n := copy(p, e.rest)
+		e.rest = e.rest[n:]
+		return n, nil
+	}
+	return e.receive(p)
+}
+
+// receive reads from the socket within the deadline and the idle timeout.
+// Setting a deadline costs more than reading a token does, so one that is
+// early is left standing and looked at again only when it has passed.
+func (e *Exchange) receive(p []byte) (int, error) {
+	c := e.c
+	limit := e.deadline
+	if e.idle > 0 {
+		limit = earlier(limit, time.Now().Add(e.idle))
+	}
+	if !limit.IsZero() && (c.readSet.IsZero() || c.readSet.After(limit)) {
+		c.setReadDeadline(limit)
+	}
+	for {
+		n, err := c.nc.Read(p)
+		if n > 0 || err == nil || !isTimeout(err) || e.isCanceled() {
+			return n, err
+		}
+		if limit == e.deadline && !limit.IsZero() && !time.Now().Before(limit) {
+			return 0, ErrDeadline
+		}
+		if !limit.IsZero() && !time.Now().Before(limit) {
+			return 0, ErrIdle
+		}
+		c.setReadDeadline(limit)
+	}
+}

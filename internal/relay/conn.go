@@ -1,0 +1,181 @@
+package relay
+
+import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"os"
+	"syscall"
+	"time"
+)
+
+const (
+	readBufferBytes    = 4 << 10  // first read buffer of a connection; grows up to maxHeadBytes for a head
+	keepBufferBytes    = 16 << 10 // larger ones are not kept between exchanges
+	flatWriteBytes     = 16 << 10 // where writev is not possible, segments are gathered up to this size
+	earlyAnswerBytes   = 64 << 10 // requests from this size on look for an early answer when the write stalls
+	earlyAnswerEvery   = 250 * time.Millisecond
+	salvageWait        = 50 * time.Millisecond // after a failed write, how long an answer already sent may take to be read
+	peekAfterIdle      = 50 * time.Millisecond // connections idle for less are used unseen; replacement covers the rest
+	staleWindow        = time.Second           // a server that closed an idle connection says so within a round trip
+	defaultDialTimeout = 2 * time.Second
+)
+
+// conn is one upstream connection. It is used by one Exchange at a time; only
+// abort may be called from elsewhere.
+type conn struct {
+	nc     net.Conn // what is read and written: the socket, or TLS over it
+	socket net.Conn
+	raw    syscall.RawConn // nil for in-memory connections
+	tls    bool
+	vector bool // nc takes a writev
+
+	buf       []byte // read buffer
+	flat      []byte // scratch for gathered writes
+	served    int    // exchanges completed
+	idleSince time.Time
+	readSet   time.Time // read deadline in force
+	writeSet  time.Time // write deadline in force
+
+	peek    func(fd uintptr)
+	waiting peeked // what the last peek found
+}
+
+// peeked is the state of a socket's receive queue.
+type peeked uint8
+
+const (
+	peekNothing peeked = iota // open, nothing to read
+	peekBytes                 // something to read
+	peekClosed                // FIN or error
+)
+
+func newConn(nc, socket net.Conn) *conn {
+	c := &conn{nc: nc, socket: socket, buf: make([]byte, readBufferBytes)}
+	_, c.tls = nc.(*tls.Conn)
+	switch nc.(type) {
+	case *net.TCPConn, *net.UnixConn:
+		c.vector = true
+	}
+	if sc, ok := socket.(syscall.Conn); ok {
+		if raw, err := sc.SyscallConn(); err == nil {
+			c.raw, c.peek = raw, func(fd uintptr) { c.waiting = peekSocket(fd) }
+		}
+	}
+	return c
+}
+
+// look says what waits in the socket without consuming it.
+func (c *conn) look() peeked {
+	if c.raw == nil {
+		return peekNothing
+	}
+	if err := c.raw.Control(c.peek); err != nil {
+		return peekClosed
+	}
+	return c.waiting
+}
+
+// usable reports whether an idle connection may carry another request. A
+// server has nothing to say on an idle connection: bytes there are a
+// close alert or a protocol error, so they disqualify as well as a FIN does.
+func (c *conn) usable(now time.Time) bool {
+	return now.Sub(c.idleSince) < peekAfterIdle || c.look() == peekNothing
+}
+
+func (c *conn) close() { c.socket.Close() }
+
+func (c *conn) setWriteDeadline(t time.Time) {
+	if c.writeSet != t {
+		c.writeSet = t
+		c.nc.SetWriteDeadline(t)
+	}
+}
+
+func (c *conn) setReadDeadline(t time.Time) {
+	if c.readSet != t {
+		c.readSet = t
+		c.nc.SetReadDeadline(t)
+	}
+}
+
+// write sends what is left in *v, as one writev where the connection can.
+func (c *conn) write(v *net.Buffers) error {
+	if c.vector {
+		_, err := v.WriteTo(c.nc)
+		return err
+	}
+	for len(*v) > 0 {
+		if err := c.writeFlat(v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeFlat sends the first segments as one write of at most flatWriteBytes;
+// a segment that is larger by itself is sent from where it lies.
+func (c *conn) writeFlat(v *net.Buffers) error {
+	c.flat = c.flat[:0]
+	for len(*v) > 0 && len(c.flat)+len((*v)[0]) <= flatWriteBytes {
+		c.flat = append(c.flat, (*v)[0]...)
+		*v = (*v)[1:]
+	}
+	if len(c.flat) > 0 {
+		_, err := c.nc.Write(c.flat)
+		return err
+	}
+	n, err := c.nc.Write((*v)[0])
+	if (*v)[0] = (*v)[0][n:]; len((*v)[0]) == 0 {
+		*v = (*v)[1:]
+	}
+	return err
+}
+
+// send writes size bytes in *v before deadline. early is true when the server
+// answered before it had read everything: the rest is then not sent.
+func (c *conn) send(v *net.Buffers, size int, deadline time.Time) (early bool, err error) {
+	probe := c.raw != nil && !c.tls && size >= earlyAnswerBytes
+	for {
+		step := deadline
+		if probe {
+			step = earlier(deadline, time.Now().Add(earlyAnswerEvery))
+		}
+		c.setWriteDeadline(step)
+		if err = c.write(v); err == nil {
+			return false, nil
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) || step == deadline {
+			return false, err
+		}
+		if c.look() == peekBytes {
+			return true, nil
+		}
+	}
+}
+
+// salvage tries to read an answer that was sent before the connection broke
+// under our write. It returns the bytes placed at the front of c.buf.
+func (c *conn) salvage() int {
+	c.setReadDeadline(time.Now().Add(salvageWait))
+	n, _ := c.nc.Read(c.buf)
+	return n
+}
+
+// rested prepares the connection for the idle list.
+func (c *conn) rested(now time.Time) {
+	c.served++
+	c.idleSince = now
+	if cap(c.buf) > keepBufferBytes {
+		c.buf = make([]byte, readBufferBytes)
+	}
+	c.buf = c.buf[:cap(c.buf)]
+}
+
+// earlier returns the earlier of two deadlines, the zero time being never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}

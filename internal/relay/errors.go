@@ -1,0 +1,129 @@
+package relay
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"syscall"
+)
+
+// Phase is the step of an exchange that failed.
+type Phase uint8
+
+// Phases in the order in which an exchange goes through them.
+const (
+	PhaseDial  Phase = iota // connecting, TLS handshake included
+	PhaseWrite              // sending the request
+	PhaseHead               // waiting for status line and header
+	PhaseBody               // reading the body
+)
+
+var phaseNames = [...]string{"dial", "write", "head", "body"}
+
+func (p Phase) String() string { return phaseNames[p] }
+
+// Kind is the sort of failure.
+type Kind uint8
+
+// Kinds of failure.
+const (
+	KindOther    Kind = iota
+	KindRefused       // nobody listens there, or the address cannot be reached or resolved
+	KindReset         // the connection ended before it should have: FIN, RST, broken pipe
+	KindTimeout       // one of our deadlines passed
+	KindCanceled      // Cancel was called
+	KindProtocol      // what came is not the HTTP/1.1 we accept
+	KindTLS           // handshake or certificate failure
+)
+
+var kindNames = [...]string{"other", "refused", "reset", "timeout", "canceled", "protocol", "tls"}
+
+func (k Kind) String() string { return kindNames[k] }
+
+// Error says in which phase and how an exchange failed. Err is never nil.
+type Error struct {
+	Phase Phase
+	Kind  Kind
+	Err   error
+}
+
+func (e *Error) Error() string {
+	return "upstream " + e.Phase.String() + ": " + e.Kind.String() + ": " + e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Causes that callers tell apart with errors.Is.
+var (
+	// ErrCanceled: the exchange was canceled through Exchange.Cancel or its Abort.
+	ErrCanceled = errors.New("exchange canceled")
+	// ErrIdle: nothing came from the upstream for the idle timeout.
+	ErrIdle = errors.New("idle timeout")
+	// ErrDeadline: the deadline of the phase or of the whole response passed.
+	ErrDeadline = errors.New("deadline exceeded")
+	// ErrPoolFull: PoolOptions.MaxConns connections are in use.
+	ErrPoolFull = errors.New("connection limit reached")
+	// ErrPoolClosed: the pool has been closed.
+	ErrPoolClosed = errors.New("pool closed")
+)
+
+// protocolError is the cause of every KindProtocol error.
+type protocolError string
+
+func (e protocolError) Error() string { return string(e) }
+
+// newError classifies err, which must not be nil.
+func newError(phase Phase, err error) *Error {
+	return &Error{Phase: phase, Kind: classify(err), Err: err}
+}
+
+func classify(err error) Kind {
+	var pe protocolError
+	switch {
+	case errors.Is(err, ErrCanceled), errors.Is(err, context.Canceled):
+		return KindCanceled
+	case isTimeout(err):
+		return KindTimeout
+	case errors.As(err, &pe):
+		return KindProtocol
+	case isReset(err):
+		return KindReset
+	case isTLS(err):
+		return KindTLS
+	case isUnreachable(err):
+		return KindRefused
+	}
+	return KindOther
+}
+
+func isTimeout(err error) bool {
+	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, ErrIdle) || errors.Is(err, ErrDeadline) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.ETIMEDOUT)
+}
+
+func isReset(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, syscall.ECONNABORTED)
+}
+
+func isTLS(err error) bool {
+	var record tls.RecordHeaderError
+	var alert tls.AlertError
+	var verify *tls.CertificateVerificationError
+	var host x509.HostnameError
+	var authority x509.UnknownAuthorityError
+	return errors.As(err, &record) || errors.As(err, &alert) || errors.As(err, &verify) ||
+		errors.As(err, &host) || errors.As(err, &authority)
+}
+
+func isUnreachable(err error) bool {
+	var dns *net.DNSError
+	return errors.As(err, &dns) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EHOSTUNREACH) ||
+		errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, os.ErrNotExist)
+}

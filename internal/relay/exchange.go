@@ -1,0 +1,347 @@
+package relay
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/sse"
+)
+
+const (
+	errRequestLine = protocolError("request method, path or authorization has forbidden bytes")
+)
+
+// Request is what Send writes. Send and ReadHead read it in place: nothing in
+// it may change until ReadHead has returned.
+type Request struct {
+	Method string
+	Path   string // with query; Target.BasePath is put before it
+	// Header holds complete "Name: value\r\n" lines, as AppendForwardHeaders
+	// makes them; no Host, Content-Length, Connection or Authorization.
+	Header []byte
+	Body   [][]byte // sent one after the other, not copied
+	// ForwardAuthorization, when set, is sent in place of the Target's own.
+	ForwardAuthorization []byte
+	// Abort, when set, is what cancels this exchange, dialing included.
+	Abort *Abort
+}
+
+// Exchange is one request and its response on one connection. It is used by
+// one goroutine, apart from Cancel. The caller that got it from Send closes it
+// exactly once and does not touch it afterwards: it is recycled.
+type Exchange struct {
+	mu       sync.Mutex // guards the next two against Cancel
+	c        *conn
+	canceled bool
+
+	pool     *Pool
+	abort    *Abort
+	line     []byte      // rendered request head
+	segments [][]byte    // line and body, kept for a replacement connection
+	scratch  [][]byte    // backing array of vector
+	vector   net.Buffers // what is left to write
+	size     int
+	sentAt   time.Time
+	replaced bool // the stale connection has been replaced once
+	partial  bool // the request was not written to its end
+	isHead   bool
+
+	head     head
+	buffered int // bytes of c.buf in use while the head is being read
+
+	body
+	scan sse.Scanner // finds the first event for AwaitBody
+}
+
+var exchanges = sync.Pool{New: func() any { return new(Exchange) }}
+
+// Send writes req on a pooled or new connection. deadline (zero: none) bounds
+// dialing, within PoolOptions.DialTimeout, and writing. All errors are *Error.
+//
+// A pooled connection may have been closed by the server while it was idle
+// (vLLM and llama.cpp do so after 5 s). When a reused connection fails with
+// EOF or RST within a second of the write and not one response byte has come,
+// the request is sent again, once, on a new connection: in Send or ReadHead.
+// For POST too: a server that closes an idle connection has not read what we
+// wrote to it, and an engine that really died in that second leaves behind
+// only work that nobody will ever read.
+func (p *Pool) Send(req *Request, deadline time.Time) (*Exchange, error) {
+	e := exchanges.Get().(*Exchange)
+	e.pool, e.abort = p, req.Abort
+	err := e.render(req)
+	if err == nil {
+		err = e.connect(deadline, false)
+	}
+	if err == nil {
+		err = e.write(deadline)
+	}
+	if err != nil {
+		e.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// render lays out head and body as segments.
+func (e *Exchange) render(req *Request) error {
+	if !isToken([]byte(req.Method)) || !isFieldValue(req.ForwardAuthorization) || !isTarget(req.Path) {
+		return &Error{PhaseWrite, KindProtocol, errRequestLine}
+	}
+	e.size = 0
+	e.segments = append(e.segments[:0], nil)
+	for _, b := range req.Body {
+		if len(b) > 0 {
+			e.segments, e.size = append(e.segments, b), e.size+len(b)
+		}
+	}
+	e.line = e.appendHead(e.line[:0], req)
+	e.segments[0] = e.line
+	e.isHead = req.Method == "HEAD"
+	return nil
+}
+
+func (e *Exchange) appendHead(b []byte, req *Request) []byte {
+	b = append(append(b, req.Method...), ' ')
+	b = append(append(b, e.pool.target.BasePath...), req.Path...)
+	if len(e.pool.target.BasePath)+len(req.Path) == 0 {
+		b = append(b, '/')
+	}
+	b = append(append(append(b, " HTTP/1.1\r\n"...), e.pool.fixed...), req.Header...)
+	if req.ForwardAuthorization != nil {
+		b = append(append(append(b, "Authorization: "...), req.ForwardAuthorization...), "\r\n"...)
+	} else {
+		b = append(b, e.pool.auth...)
+	}
+	if e.size > 0 || req.Method != "GET" && req.Method != "HEAD" {
+		b = strconv.AppendInt(append(b, "Content-Length: "...), int64(e.size), 10)
+		b = append(b, "\r\n"...)
+	}
+	return append(b, "\r\n"...)
+}
+
+// isTarget reports whether path can stand in a request line.
+func isTarget(path string) bool {
+	for i := range len(path) {
+		if path[i] <= ' ' || path[i] == 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// connect gives e a connection: a pooled one unless fresh is set.
+func (e *Exchange) connect(deadline time.Time, fresh bool) error {
+	c, err := e.pool.take(fresh)
+	if err == nil && c == nil {
+		ctx, release := e.abort.context()
+		if c, err = e.pool.dial(ctx, deadline); err != nil {
+			e.pool.release()
+		}
+		release()
+	}
+	if err != nil {
+		if e.abort != nil && e.abort.Canceled() {
+			err = ErrCanceled
+		}
+		return newError(PhaseDial, err)
+	}
+	e.mu.Lock()
+	canceled := e.canceled
+	e.c = c
+	e.mu.Unlock()
+	if canceled || !e.abort.attach(e) {
+		e.Cancel()
+		return &Error{PhaseDial, KindCanceled, ErrCanceled}
+	}
+	return nil
+}
+
+// write sends the request; a stale connection is replaced once.
+func (e *Exchange) write(deadline time.Time) error {
+	e.scratch = append(e.scratch[:0], e.segments...)
+	e.vector = e.scratch
+	e.sentAt = time.Now()
+	early, err := e.c.send(&e.vector, e.size, deadline)
+	clear(e.scratch)
+	if err == nil {
+		e.partial = early
+		return nil
+	}
+	if e.isCanceled() || !isReset(err) {
+		return e.wrap(PhaseWrite, err)
+	}
+	if e.buffered = e.c.salvage(); e.buffered > 0 {
+		e.partial = true
+		return nil
+	}
+	if e.stale(err) {
+		return e.replace(deadline)
+	}
+	return e.wrap(PhaseWrite, err)
+}
+
+// stale reports whether err, before any response byte, means that the server
+// had closed the pooled connection while it was idle.
+func (e *Exchange) stale(err error) bool {
+	return e.c.served > 0 && !e.replaced && e.buffered == 0 && !e.isCanceled() &&
+		isReset(err) && time.Since(e.sentAt) < staleWindow
+}
+
+// replace writes the request again on a new connection.
+func (e *Exchange) replace(deadline time.Time) error {
+	e.replaced = true
+	c, _ := e.dropConn()
+	e.pool.discard(c)
+	if err := e.connect(deadline, true); err != nil {
+		return err
+	}
+	return e.write(deadline)
+}
+
+// dropConn takes the connection out of the reach of Cancel.
+func (e *Exchange) dropConn() (c *conn, canceled bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c, e.c = e.c, nil
+	return c, e.canceled
+}
+
+// ReadHead waits until deadline (zero: for ever) for the status line and the
+// header of the final response. All errors are *Error.
+func (e *Exchange) ReadHead(deadline time.Time) error {
+	for {
+		err := e.readHead(deadline)
+		if err == nil {
+			e.begin()
+			return nil
+		}
+		if !e.stale(err) {
+			return e.wrap(PhaseHead, err)
+		}
+		if err := e.replace(deadline); err != nil {
+			return err
+		}
+	}
+}
+
+func (e *Exchange) readHead(deadline time.Time) error {
+	e.head.reset()
+	c := e.c
+	c.setReadDeadline(deadline)
+	for {
+		if e.buffered > 0 {
+			if done, err := e.head.parse(c.buf[:e.buffered]); done || err != nil {
+				return err
+			}
+		}
+		if e.buffered == len(c.buf) {
+			c.buf = append(c.buf, make([]byte, len(c.buf))...)
+		}
+		n, err := c.nc.Read(c.buf[e.buffered:])
+		e.buffered += n
+		if n == 0 && err != nil {
+			return e.headError(err)
+		}
+	}
+}
+
+// headError tells a connection that ended inside a head from one that ended
+// before it.
+func (e *Exchange) headError(err error) error {
+	if isTimeout(err) {
+		return ErrDeadline
+	}
+	if err == io.EOF && e.buffered > 0 {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// wrap makes err, from the connection, an *Error of that phase.
+func (e *Exchange) wrap(phase Phase, err error) error {
+	if e.isCanceled() {
+		err = ErrCanceled
+	}
+	var known *Error
+	if errors.As(err, &known) {
+		return err
+	}
+	return newError(phase, err)
+}
+
+// Status returns the status code; 0 before ReadHead has succeeded.
+func (e *Exchange) Status() int { return e.head.status }
+
+// Header returns the value of the first response field with that name, given
+// in lower case, or nil. It is valid until Close.
+func (e *Exchange) Header(name string) []byte { return e.head.get(e.c.buf, name) }
+
+// VisitHeaders calls f for every response field in the order received. The
+// slices are valid until Close.
+func (e *Exchange) VisitHeaders(f func(name, value []byte)) {
+	buf := e.c.buf
+	for _, h := range e.head.fields {
+		f(buf[h.name:h.nameEnd], buf[h.value:h.valueEnd:h.valueEnd])
+	}
+}
+
+// ContentLength returns the length of the body in bytes, -1 for a chunked
+// body, -2 for one that ends with the connection.
+func (e *Exchange) ContentLength() int64 { return e.length }
+
+var eventStream = []byte("text/event-stream")
+
+// IsSSE reports whether the body is a text/event-stream.
+func (e *Exchange) IsSSE() bool {
+	v := e.Header("content-type")
+	return len(v) >= len(eventStream) && bytes.EqualFold(v[:len(eventStream)], eventStream)
+}
+
+// Cancel ends the exchange from any goroutine: the connection is closed and
+// what waits on it returns ErrCanceled. It is idempotent. It must not be
+// called after Close; where that order cannot be kept, use an Abort.
+func (e *Exchange) Cancel() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.canceled = true
+	if e.c != nil {
+		e.c.close()
+	}
+}
+
+func (e *Exchange) isCanceled() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.canceled
+}
+
+// Close ends the exchange. The connection returns to the pool if the request
+// was written and the body read to its end; otherwise it is closed.
+func (e *Exchange) Close() {
+	e.abort.detach()
+	clean := e.atEnd() && !e.partial
+	c, canceled := e.dropConn()
+	if c != nil && clean && !canceled {
+		e.pool.put(c)
+	} else if c != nil {
+		e.pool.discard(c)
+	}
+	e.recycle()
+}
+
+func (e *Exchange) recycle() {
+	e.body.release()
+	clear(e.segments)
+	e.mu.Lock()
+	e.canceled = false
+	e.mu.Unlock()
+	e.pool, e.abort, e.buffered = nil, nil, 0
+	e.replaced, e.partial = false, false
+	e.head.reset()
+	exchanges.Put(e)
+}

@@ -1,0 +1,267 @@
+package relay
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Target is the server that a Pool talks to.
+type Target struct {
+	Network string // "tcp" (default) or "unix"
+	Addr    string // host:port, or the path of a unix socket
+	// TLS, when set, is spoken over the socket; ServerName defaults to the
+	// host of Addr. It is not modified.
+	TLS *tls.Config
+	// Host is the Host header; default: Addr, or "localhost" for unix sockets.
+	Host          string
+	BasePath      string // put before every Request.Path; no trailing slash
+	Authorization string // value of the Authorization header; "" sends none
+}
+
+// Defaults of PoolOptions.
+const (
+	DefaultMaxIdle     = 256
+	DefaultMaxConns    = 16384
+	DefaultIdleTimeout = 30 * time.Second
+)
+
+// PoolOptions bounds a Pool. Zero values mean the defaults.
+type PoolOptions struct {
+	MaxIdle     int           // idle connections kept; the oldest is closed for a newer one
+	MaxConns    int           // connections in all; past it Send fails with ErrPoolFull
+	IdleTimeout time.Duration // an idle connection is closed after this
+	DialTimeout time.Duration // connect and TLS handshake together; default 2 s
+	// Dial replaces the network, for in-memory connections.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+}
+
+// Pool keeps keep-alive connections to one Target and hands them out last in,
+// first out, so that a burst leaves the surplus to age and be closed. It is
+// safe for concurrent use.
+type Pool struct {
+	target  Target
+	options PoolOptions
+	fixed   []byte // Host line
+	auth    []byte // Authorization line or nothing
+
+	mu     sync.Mutex
+	idle   []*conn // oldest first
+	open   int     // idle, in use and being dialed
+	closed bool
+	sweep  *time.Timer // set while idle is not empty
+}
+
+// NewPool makes a pool; it connects on first use.
+func NewPool(t Target, o PoolOptions) *Pool {
+	if t.Network == "" {
+		t.Network = "tcp"
+	}
+	if t.Host == "" {
+		if t.Host = t.Addr; t.Network == "unix" {
+			t.Host = "localhost"
+		}
+	}
+	p := &Pool{target: withServerName(t), options: o.withDefaults()}
+	p.fixed = appendField(nil, "Host", t.Host)
+	if t.Authorization != "" {
+		p.auth = appendField(nil, "Authorization", t.Authorization)
+	}
+	return p
+}
+
+func withServerName(t Target) Target {
+	if t.TLS == nil {
+		return t
+	}
+	t.TLS = t.TLS.Clone()
+	if t.TLS.ServerName == "" && !t.TLS.InsecureSkipVerify {
+		if host, _, err := net.SplitHostPort(t.Addr); err == nil {
+			t.TLS.ServerName = host
+		}
+	}
+	t.TLS.NextProtos = []string{"http/1.1"}
+	return t
+}
+
+func (o PoolOptions) withDefaults() PoolOptions {
+	if o.MaxIdle <= 0 {
+		o.MaxIdle = DefaultMaxIdle
+	}
+	if o.MaxConns <= 0 {
+		o.MaxConns = DefaultMaxConns
+	}
+	if o.IdleTimeout <= 0 {
+		o.IdleTimeout = DefaultIdleTimeout
+	}
+	if o.DialTimeout <= 0 {
+		o.DialTimeout = defaultDialTimeout
+	}
+	if o.Dial == nil {
+		o.Dial = new(net.Dialer).DialContext
+	}
+	return o
+}
+
+// appendField appends one header line; line ends inside the value are dropped,
+// so that a value can never start another field.
+func appendField(dst []byte, name, value string) []byte {
+	value = strings.Map(func(r rune) rune {
+		if r == '\r' || r == '\n' || r == 0 {
+			return -1
+		}
+		return r
+	}, value)
+	return append(append(append(append(dst, name...), ": "...), value...), "\r\n"...)
+}
+
+// Target returns what the pool was made for.
+func (p *Pool) Target() Target { return p.target }
+
+// Close closes the idle connections and refuses new exchanges. Exchanges under
+// way finish; their connections are closed when they do.
+func (p *Pool) Close() {
+	p.mu.Lock()
+	idle := p.idle
+	p.closed, p.idle = true, nil
+	p.open -= len(idle)
+	if p.sweep != nil {
+		p.sweep.Stop()
+	}
+	p.mu.Unlock()
+	for _, c := range idle {
+		c.close()
+	}
+}
+
+// Stats counts connections: idle ones, and all of them.
+func (p *Pool) Stats() (idle, open int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.idle), p.open
+}
+
+// take returns an idle connection that still stands, or nil after having made
+// room for a new one.
+func (p *Pool) take(fresh bool) (*conn, error) {
+	var now time.Time
+	for {
+		c, err := p.pop(fresh)
+		if c == nil || err != nil {
+			return nil, err
+		}
+		if now.IsZero() {
+			now = time.Now()
+		}
+		if now.Sub(c.idleSince) < p.options.IdleTimeout && c.usable(now) {
+			return c, nil
+		}
+		p.discard(c)
+	}
+}
+
+func (p *Pool) pop(fresh bool) (*conn, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, ErrPoolClosed
+	}
+	if n := len(p.idle); n > 0 && !fresh {
+		c := p.idle[n-1]
+		p.idle[n-1], p.idle = nil, p.idle[:n-1]
+		return c, nil
+	}
+	if p.open >= p.options.MaxConns {
+		return nil, ErrPoolFull
+	}
+	p.open++
+	return nil, nil
+}
+
+// put takes back a connection whose exchange ended cleanly.
+func (p *Pool) put(c *conn) {
+	c.rested(time.Now())
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		p.discard(c)
+		return
+	}
+	var oldest *conn
+	if len(p.idle) >= p.options.MaxIdle {
+		oldest = p.idle[0]
+		copy(p.idle, p.idle[1:])
+		p.idle = p.idle[:len(p.idle)-1]
+	}
+	p.idle = append(p.idle, c)
+	if p.sweep == nil {
+		p.sweep = time.AfterFunc(p.options.IdleTimeout, p.expire)
+	}
+	p.mu.Unlock()
+	if oldest != nil {
+		p.discard(oldest)
+	}
+}
+
+// expire closes the connections that have been idle for too long and comes
+// back when the next one may be due.
+func (p *Pool) expire() {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return
+	}
+	limit := time.Now().Add(-p.options.IdleTimeout)
+	n := 0
+	for n < len(p.idle) && !p.idle[n].idleSince.After(limit) {
+		n++
+	}
+	old := append([]*conn(nil), p.idle[:n]...)
+	rest := copy(p.idle, p.idle[n:])
+	clear(p.idle[rest:])
+	p.idle = p.idle[:rest]
+	p.open -= n
+	if rest == 0 {
+		p.sweep = nil
+	} else {
+		p.sweep.Reset(p.idle[0].idleSince.Sub(limit))
+	}
+	p.mu.Unlock()
+	for _, c := range old {
+		c.close()
+	}
+}
+
+func (p *Pool) discard(c *conn) {
+	c.close()
+	p.release()
+}
+
+// release gives back the room of one connection.
+func (p *Pool) release() {
+	p.mu.Lock()
+	p.open--
+	p.mu.Unlock()
+}
+
+// dial connects before deadline and within DialTimeout.
+func (p *Pool) dial(ctx context.Context, deadline time.Time) (*conn, error) {
+	ctx, cancel := context.WithDeadline(ctx, earlier(deadline, time.Now().Add(p.options.DialTimeout)))
+	defer cancel()
+	socket, err := p.options.Dial(ctx, p.target.Network, p.target.Addr)
+	if err != nil {
+		return nil, err
+	}
+	if p.target.TLS == nil {
+		return newConn(socket, socket), nil
+	}
+	secure := tls.Client(socket, p.target.TLS)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		socket.Close()
+		return nil, err
+	}
+	return newConn(secure, socket), nil
+}

@@ -1,0 +1,159 @@
+// Package sse reads server-sent event streams incrementally, whatever way the
+// bytes are cut up: Scanner reports events, Filter forwards whole events byte
+// for byte and leaves out those that the caller does not want to pass on.
+//
+// Lines end in LF, CRLF or CR. A stream may begin with a byte order mark.
+// Several data lines of one event are joined by LF. Comments, id and retry
+// fields are not part of an Event. Nothing here does I/O.
+package sse
+
+import "bytes"
+
+// MaxEventBytes is the longest event, as it is on the wire, that is looked
+// at. A longer one is not reported by Scanner and not held back by Filter;
+// both go on with the event after it.
+const MaxEventBytes = 1 << 20
+
+// Event is one event that has data. Both slices are valid during the callback
+// that receives it.
+type Event struct {
+	Name []byte // event field; empty means "message"
+	Data []byte
+}
+
+// IsDone reports whether the event is OpenAI's end mark, "data: [DONE]".
+func (e Event) IsDone() bool { return string(e.Data) == "[DONE]" }
+
+// Scanner finds the events of a stream. The zero value is ready.
+type Scanner struct {
+	cut    cutter
+	parse  parser
+	events uint64
+	skips  uint64
+}
+
+// Feed takes the next bytes of the stream and calls fn for every event that
+// they complete. p is not kept.
+func (s *Scanner) Feed(p []byte, fn func(Event)) {
+	for len(p) > 0 {
+		block, kind, rest := s.cut.next(p)
+		p = rest
+		switch kind {
+		case oversized:
+			s.skips++
+			s.cut.taken()
+		case complete:
+			if e, ok := s.parse.event(block); ok {
+				s.events++
+				fn(e)
+			}
+			s.cut.taken()
+		}
+	}
+}
+
+// Events counts the events reported since the start of the stream.
+func (s *Scanner) Events() uint64 { return s.events }
+
+// Skipped counts the events passed over for being longer than MaxEventBytes.
+func (s *Scanner) Skipped() uint64 { return s.skips }
+
+// Comments counts the comment lines seen in complete blocks: activity that is
+// no event, as servers send it to keep a connection open.
+func (s *Scanner) Comments() uint64 { return s.parse.comments }
+
+// Reset makes s ready for another stream; its buffers are kept unless they
+// have grown large.
+func (s *Scanner) Reset() {
+	s.cut.reset()
+	s.parse.reset()
+	s.events, s.skips = 0, 0
+}
+
+// parser reads the fields of one block.
+type parser struct {
+	joined   []byte // data of events with several data lines
+	comments uint64
+	begun    bool // the byte order mark, if any, is behind us
+}
+
+func (p *parser) reset() {
+	*p = parser{joined: keepSmall(p.joined)}
+}
+
+var byteOrderMark = []byte("\xef\xbb\xbf")
+
+// event parses block, one event with its line ends. ok is false if it has no
+// data.
+func (p *parser) event(block []byte) (e Event, ok bool) {
+	if !p.begun {
+		p.begun, block = true, bytes.TrimPrefix(block, byteOrderMark)
+	}
+	lines := 0
+	for len(block) > 0 {
+		var line []byte
+		line, block = cutLine(block)
+		if len(line) > 0 && line[0] == ':' {
+			p.comments++
+			continue
+		}
+		name, value := splitField(line)
+		switch string(name) {
+		case "event":
+			e.Name = value
+		case "data":
+			e.Data = p.join(e.Data, value, lines)
+			lines++
+		}
+	}
+	return e, lines > 0
+}
+
+// join appends a further data line; a single one is not copied.
+func (p *parser) join(data, value []byte, lines int) []byte {
+	switch lines {
+	case 0:
+		return value
+	case 1:
+		p.joined = append(p.joined[:0], data...)
+	}
+	p.joined = append(append(p.joined, '\n'), value...)
+	return p.joined
+}
+
+// splitField splits "name: value"; one space after the colon is not part of
+// the value.
+func splitField(line []byte) (name, value []byte) {
+	name, value, _ = bytes.Cut(line, colon)
+	if len(value) > 0 && value[0] == ' ' {
+		value = value[1:]
+	}
+	return name, value
+}
+
+var colon = []byte{':'}
+
+// cutLine splits off the first line of block, without its line end.
+func cutLine(block []byte) (line, rest []byte) {
+	i := lineEnd(block)
+	if i < 0 {
+		return block, nil
+	}
+	n := i + 1
+	if block[i] == '\r' && n < len(block) && block[n] == '\n' {
+		n++
+	}
+	return block[:i], block[n:]
+}
+
+// lineEnd is the index of the first CR or LF, or -1.
+func lineEnd(p []byte) int {
+	lf := bytes.IndexByte(p, '\n')
+	if lf >= 0 {
+		p = p[:lf]
+	}
+	if cr := bytes.IndexByte(p, '\r'); cr >= 0 {
+		return cr
+	}
+	return lf
+}
