@@ -27,7 +27,7 @@ type Registration struct {
 	Log      *slog.Logger // nil = slog.Default
 }
 
-// DuplicateError says that another live agent holds the node id.
+// DuplicateError says that another agent holds the node id.
 type DuplicateError struct {
 	NodeID        string
 	Address       string // this agent's
@@ -35,7 +35,7 @@ type DuplicateError struct {
 }
 
 func (e *DuplicateError) Error() string {
-	return fmt.Sprintf("node id %q is held by a live agent at %s, and this agent serves %s: give one of the two another node id",
+	return fmt.Sprintf("node id %q is held by another agent at %s, and this agent serves %s: give one of the two another node id",
 		e.NodeID, e.HolderAddress, e.Address)
 }
 
@@ -165,16 +165,16 @@ func (r *Registrar) renew(ctx context.Context) error {
 // A holder that writes a heartbeat while we wait is alive, and ours is the duplicate.
 func (r *Registrar) claim(ctx context.Context) error {
 	r.rev = 0
-	if err := r.grant(ctx); err != nil {
-		return err
-	}
-	health, value, err := r.encode()
-	if err != nil {
-		return err
-	}
-	key := NodeKey(health.NodeID)
 	seen := int64(0) // revision of the holder's last write
-	for deadline := time.Now().Add(LeaseTTL(r.reg.Heartbeat) + time.Minute); ; {
+	for deadline := time.Now().Add(2 * LeaseTTL(r.reg.Heartbeat)); ; {
+		if err := r.grant(ctx); err != nil {
+			return err
+		}
+		health, value, err := r.encode()
+		if err != nil {
+			return err
+		}
+		key := NodeKey(health.NodeID)
 		written, err := r.writeIf(ctx, clientv3.Compare(clientv3.ModRevision(key), "=", 0), key, value)
 		if err != nil || written {
 			return err
@@ -185,7 +185,7 @@ func (r *Registrar) claim(ctx context.Context) error {
 			return err
 		case rev == 0:
 			continue // gone between the two requests
-		case holder.Instance == r.reg.Instance:
+		case holder.Instance == r.reg.Instance && holder.Address == health.Address:
 			return r.takeOver(ctx, key, value, rev)
 		case seen != 0 && rev != seen, time.Now().After(deadline):
 			return &DuplicateError{NodeID: health.NodeID, Address: health.Address, HolderAddress: holder.Address}
@@ -259,11 +259,11 @@ func (r *Registrar) holder(ctx context.Context, key string) (h NodeHealth, rev i
 
 // awaitChange returns when the key has changed after rev, after a heartbeat at the latest.
 func (r *Registrar) awaitChange(ctx context.Context, key string, rev int64) error {
-	ctx, cancel := context.WithTimeout(ctx, r.reg.Heartbeat)
+	wait, cancel := context.WithTimeout(ctx, r.reg.Heartbeat)
 	defer cancel()
-	resp := <-r.client.etcd.Watch(ctx, key, clientv3.WithRev(rev+1))
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+	resp := <-r.client.etcd.Watch(wait, key, clientv3.WithRev(rev+1))
+	if wait.Err() != nil {
+		return ctx.Err()
 	}
 	return resp.Err()
 }

@@ -31,10 +31,10 @@ type Listing struct {
 
 // Handler receives what Watch sees. Its functions are called one at a time, from the goroutine that runs Watch.
 type Handler struct {
-	List   func(Listing)   // first, and after every interruption
-	Put    func(Entry)     //
+	List   func(Listing)    // first, and after every interruption
+	Put    func(Entry)      //
 	Delete func(key string) // deleted, or its lease has ended
-	Lost   func(err error) // etcd does not answer: what was said last is all there is; List follows when it is back. May be nil
+	Lost   func(err error)  // etcd does not answer: what was said last is all there is; List follows when it is back. May be nil
 }
 
 // Bounds of one watch.

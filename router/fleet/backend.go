@@ -1,0 +1,242 @@
+package fleet
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/relay"
+)
+
+// DefaultMaxConcurrent is how many requests an engine is given at once where nobody says.
+const DefaultMaxConcurrent = 64
+
+// Backend is one static engine, or several behind one DNS name.
+type Backend struct {
+	URL           string // http://host:port, https://host:port or unix:///path, without /v1
+	ID            string // node id; empty = host:port
+	Model         string // the one model to serve, under this name; empty = what the engine says
+	Role          string // prefill, decode or both; empty = both
+	MaxConcurrent int    // requests at once; 0 = DefaultMaxConcurrent
+	APIKeyFile    string // file whose content is sent as Authorization: Bearer
+	CA            string // PEM file that an https certificate is checked against; empty = the system's
+}
+
+// backendOptions is what may follow the URL in a --backend flag.
+const backendOptions = "id=, model=, role=, max_concurrent=, api_key_file=, ca="
+
+// ParseBackend reads URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=] and checks it as Check does.
+func ParseBackend(flag string) (Backend, error) {
+	parts := strings.Split(flag, ",")
+	b := Backend{URL: strings.TrimSpace(parts[0])}
+	seen := map[string]bool{}
+	for _, option := range parts[1:] {
+		name, value, found := strings.Cut(strings.TrimSpace(option), "=")
+		if !found || value == "" {
+			return b, fmt.Errorf("backend %q: option %q has no value; write %s=VALUE", flag, option, name)
+		}
+		if seen[name] {
+			return b, fmt.Errorf("backend %q: option %s is given twice", flag, name)
+		}
+		seen[name] = true
+		if err := b.set(name, value); err != nil {
+			return b, fmt.Errorf("backend %q: %w", flag, err)
+		}
+	}
+	return b, b.Check()
+}
+
+func (b *Backend) set(name, value string) error {
+	switch name {
+	case "id":
+		b.ID = value
+	case "model":
+		b.Model = value
+	case "role":
+		b.Role = value
+	case "api_key_file":
+		b.APIKeyFile = value
+	case "ca":
+		b.CA = value
+	case "max_concurrent":
+		n, err := strconv.Atoi(value)
+		if err != nil || n < 1 {
+			return fmt.Errorf("option max_concurrent=%s: want a whole number of at least 1", value)
+		}
+		b.MaxConcurrent = n
+	default:
+		return fmt.Errorf("option %s is not known; there are %s", name, backendOptions)
+	}
+	return nil
+}
+
+// Check validates b as far as it can be without looking at files or the network.
+func (b Backend) Check() error {
+	fail := func(err error) error { return fmt.Errorf("backend %q: %w", b.URL, err) }
+	address, err := cluster.SplitAddress(b.URL)
+	if err != nil {
+		return fail(err)
+	}
+	if strings.HasSuffix(address.BasePath, "/v1") {
+		return fail(errors.New("give the server's root: /v1 is added by the router"))
+	}
+	if b.ID != "" {
+		if err := cluster.CheckNodeID(b.ID); err != nil {
+			return fail(fmt.Errorf("option id: %w", err))
+		}
+	}
+	if _, err := cluster.ParseRole(b.Role); err != nil {
+		return fail(fmt.Errorf("option role: %w", err))
+	}
+	if b.MaxConcurrent < 0 || b.MaxConcurrent > 1<<20 {
+		return fail(fmt.Errorf("option max_concurrent: %d is not in 1..%d", b.MaxConcurrent, 1<<20))
+	}
+	if b.CA != "" && !address.TLS {
+		return fail(errors.New("option ca is for https URLs only"))
+	}
+	return nil
+}
+
+// CheckBackends validates each backend and that no two of them are the same node.
+func CheckBackends(backends []Backend) error {
+	ids := map[string]string{}
+	for _, b := range backends {
+		if err := b.Check(); err != nil {
+			return err
+		}
+		id := b.nodeID()
+		if other, taken := ids[id]; taken {
+			return fmt.Errorf("backends %q and %q are both node %q; give one of them another id=", other, b.URL, id)
+		}
+		ids[id] = b.URL
+	}
+	return nil
+}
+
+// nodeID is the id of the backend's node, or the stem of its ids where a DNS name has several.
+func (b Backend) nodeID() string {
+	if b.ID != "" {
+		return b.ID
+	}
+	address, err := cluster.SplitAddress(b.URL)
+	if err != nil {
+		return b.URL
+	}
+	return address.Addr
+}
+
+// dnsName is the name that has to be looked up, empty where the URL holds an address. localhost is dialled as it is: its
+// two addresses are one server.
+func (b Backend) dnsName() string {
+	address, err := cluster.SplitAddress(b.URL)
+	if err != nil || address.Network != "tcp" {
+		return ""
+	}
+	host, _, err := net.SplitHostPort(address.Addr)
+	if err != nil || host == "localhost" {
+		return ""
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return ""
+	}
+	return host
+}
+
+// endpoint is one node that a backend stands for.
+type endpoint struct {
+	id       string
+	target   relay.Target
+	identity string // equal for equal targets, key and CA included
+	backend  Backend
+}
+
+// endpoints makes the backend's nodes: one for each resolved address of a DNS name, otherwise exactly one. The key and CA
+// files are read here.
+func (b Backend) endpoints(resolved []netip.Addr) ([]endpoint, error) {
+	target, identity, err := b.target()
+	if err != nil {
+		return nil, err
+	}
+	if b.dnsName() == "" {
+		return []endpoint{{id: b.nodeID(), target: target, identity: identity, backend: b}}, nil
+	}
+	_, port, err := net.SplitHostPort(target.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("backend %q: %w", b.URL, err)
+	}
+	out := make([]endpoint, 0, len(resolved))
+	for _, ip := range resolved {
+		e := endpoint{id: b.nodeID() + "@" + ip.String(), target: target, backend: b}
+		e.target.Addr = net.JoinHostPort(ip.String(), port)
+		e.identity = identity + " " + e.target.Addr
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+// target reads the files that b names.
+func (b Backend) target() (relay.Target, string, error) {
+	fail := func(option string, err error) (relay.Target, string, error) {
+		return relay.Target{}, "", fmt.Errorf("backend %q: option %s: %w", b.URL, option, err)
+	}
+	address, err := cluster.SplitAddress(b.URL)
+	if err != nil {
+		return fail("url", err)
+	}
+	t := relay.Target{Network: address.Network, Addr: address.Addr, Host: address.Host, BasePath: address.BasePath}
+	var pem []byte
+	if address.TLS {
+		host, _, _ := net.SplitHostPort(address.Addr)
+		t.TLS = &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
+		if t.TLS.RootCAs, pem, err = readCA(b.CA); err != nil {
+			return fail("ca", err)
+		}
+	}
+	if b.APIKeyFile != "" {
+		key, err := readKey(b.APIKeyFile)
+		if err != nil {
+			return fail("api_key_file", err)
+		}
+		t.Authorization = "Bearer " + key
+	}
+	secrets := sha256.Sum256(slices.Concat(pem, []byte{0}, []byte(t.Authorization)))
+	return t, fmt.Sprintf("%s %s %s %x", b.URL, t.Network, t.Addr, secrets), nil
+}
+
+// readCA returns nil, the system's roots, where no file is named.
+func readCA(path string) (*x509.CertPool, []byte, error) {
+	if path == "" {
+		return nil, nil, nil
+	}
+	pem, err := os.ReadFile(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, nil, fmt.Errorf("%s holds no PEM certificate", path)
+	}
+	return pool, pem, nil
+}
+
+// readKey reads an API key: one line that can stand in a header.
+func readKey(path string) (string, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	key := strings.TrimSpace(string(raw))
+	if key == "" || len(key) > 4096 || strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", fmt.Errorf("%s must hold one key of printable ASCII without spaces", path)
+	}
+	return key, nil
+}

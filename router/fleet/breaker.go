@@ -1,0 +1,347 @@
+package fleet
+
+import (
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Outcome is how a request fared, as far as its node is to blame.
+type Outcome uint8
+
+// What Report takes.
+const (
+	OK           Outcome = iota // an answer began, whatever its status below 500
+	ConnectError                // refused, unreachable or timed out while connecting
+	Reset                       // the connection broke before the first byte
+	ServerError                 // 5xx before the first byte
+	Timeout                     // the first byte did not come in time
+	probeFailure                // the health check failed
+)
+
+func (o Outcome) String() string {
+	return [...]string{"ok", "connect error", "reset", "server error", "first-byte timeout", "health check failed"}[o]
+}
+
+// State of a breaker.
+type State int32
+
+// The states. Only a healthy node takes its full share.
+const (
+	Unproven State = iota // never answered since it was configured
+	Healthy
+	HalfOpen // returning: a few trial requests at a time
+	Open     // failing: no requests
+	Aside    // accepting requests and answering none
+)
+
+func (s State) String() string {
+	return [...]string{"unproven", "healthy", "half-open", "open", "aside"}[s]
+}
+
+// Rules of the breaker.
+const (
+	connectErrorsToOpen = 2
+	failuresToOpen      = 3  // in a row
+	windowMin           = 10 // outcomes before the ratio of the last 32 counts; half of them failed opens
+	winsToClose         = 3
+	backoffFirst        = 250 * time.Millisecond
+	// backoffLast is short because a node that returns is to have its share back within 2 s; at most one request a second
+	// tries a node that goes on failing, and is retried elsewhere.
+	backoffLast = time.Second
+	// trialEvery grants another trial request where the earlier ones have said nothing yet.
+	trialEvery = 500 * time.Millisecond
+	// flapWithin: failing again so soon after a recovery doubles the backoff.
+	flapWithin = 10 * time.Second
+	// asideProofFirst is how long a node stays aside at least when its completion check cannot prove that it computes.
+	asideProofFirst = time.Second
+	asideProofLast  = 16 * time.Second
+)
+
+// breaker is one node's health. eligible, admit on a healthy node and report(OK) on a node without recent failures take
+// no lock; transitions do.
+type breaker struct {
+	state   atomic.Int32
+	blame   atomic.Uint32 // the Outcome that opened it
+	permits atomic.Int32  // half-open: trial requests that may go now
+	retryAt atomic.Int64  // open: not before; half-open: another trial from then on (Unix ns)
+	clean   atomic.Bool   // nothing but successes is remembered
+	opens   atomic.Uint64
+	moved   atomic.Int64 // last sign of life from a request (Unix ns)
+	changed func(from, to State, why string)
+
+	mu          sync.Mutex
+	consecutive int
+	refused     int // connect errors in a row
+	probesLost  int // failed health checks in a row
+	window      uint32
+	seen        int // outcomes in window
+	wins        int
+	backoff     time.Duration
+	flapping    bool
+	closedAt    time.Time
+	asideAt     time.Time
+	asides      int // times set aside without having been healthy for flapWithin
+	asideWhy    string
+}
+
+func (b *breaker) init(s State, changed func(from, to State, why string)) {
+	b.state.Store(int32(s))
+	b.clean.Store(true)
+	b.changed = changed
+}
+
+func (b *breaker) eligible(now time.Time) (bool, string) {
+	switch State(b.state.Load()) {
+	case Healthy:
+		return true, ""
+	case HalfOpen:
+		if b.permits.Load() > 0 || now.UnixNano() >= b.retryAt.Load() {
+			return true, ""
+		}
+		return false, "returning: its trial requests are still out"
+	case Open:
+		if b.triesLive() && now.UnixNano() >= b.retryAt.Load() {
+			return true, ""
+		}
+		return false, openReason(Outcome(b.blame.Load()))
+	case Aside:
+		return false, "set aside: it makes no progress"
+	}
+	return false, "has not answered yet"
+}
+
+func openReason(blame Outcome) string {
+	switch blame {
+	case ConnectError:
+		return "breaker open: connections fail"
+	case Reset:
+		return "breaker open: connections break"
+	case ServerError:
+		return "breaker open: server errors"
+	default:
+		return "breaker open: health check fails"
+	}
+}
+
+// triesLive: a node that answers its health check and fails requests can only be tried with requests.
+func (b *breaker) triesLive() bool { return Outcome(b.blame.Load()) == ServerError }
+
+// admit takes a trial permit where one is needed.
+func (b *breaker) admit() bool {
+	switch State(b.state.Load()) {
+	case Healthy:
+		return true
+	case Open:
+		return b.triesLive() && b.tryOpen(time.Now()) && b.takePermit(time.Now())
+	case HalfOpen:
+		return b.takePermit(time.Now())
+	}
+	return false
+}
+
+// tryOpen makes an open breaker half-open when its backoff is over.
+func (b *breaker) tryOpen(now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if State(b.state.Load()) == Open && now.UnixNano() >= b.retryAt.Load() {
+		b.halfOpen(now)
+	}
+	return State(b.state.Load()) == HalfOpen
+}
+
+func (b *breaker) takePermit(now time.Time) bool {
+	for {
+		n := b.permits.Load()
+		if n <= 0 {
+			break
+		}
+		if b.permits.CompareAndSwap(n, n-1) {
+			return true
+		}
+	}
+	at := b.retryAt.Load()
+	return now.UnixNano() >= at && b.retryAt.CompareAndSwap(at, now.Add(trialEvery).UnixNano())
+}
+
+// report counts one outcome.
+func (b *breaker) report(o Outcome) {
+	now := time.Now()
+	if o == OK {
+		b.moved.Store(now.UnixNano())
+		if State(b.state.Load()) == Healthy && b.clean.Load() {
+			return
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch State(b.state.Load()) {
+	case Healthy:
+		b.countHealthy(o, now)
+	case HalfOpen:
+		b.countTrial(o, now)
+	case Aside:
+		if o == OK {
+			b.halfOpen(now)
+		}
+	}
+}
+
+func (b *breaker) countHealthy(o Outcome, now time.Time) {
+	b.window <<= 1
+	b.seen = min(b.seen+1, 32)
+	if o == OK {
+		b.consecutive, b.refused = 0, 0
+		b.clean.Store(b.window == 0)
+		return
+	}
+	b.clean.Store(false)
+	b.window |= 1
+	b.consecutive++
+	if o == ConnectError {
+		b.refused++
+	}
+	failed := bits.OnesCount32(b.window)
+	if b.refused >= connectErrorsToOpen || b.consecutive >= failuresToOpen || b.seen >= windowMin && 2*failed >= b.seen {
+		b.fail(o, now)
+	}
+}
+
+func (b *breaker) countTrial(o Outcome, now time.Time) {
+	if o != OK {
+		b.fail(o, now)
+		return
+	}
+	b.wins++
+	if b.wins >= winsToClose {
+		b.close(now)
+		return
+	}
+	b.permits.Store(1 << b.wins)
+}
+
+// fail opens the breaker, or sets the node aside where requests hang: only an answered completion proves anything then.
+func (b *breaker) fail(o Outcome, now time.Time) {
+	if o == Timeout {
+		b.aside(now, "first bytes do not come")
+		return
+	}
+	from := State(b.state.Load())
+	b.flapping = from == HalfOpen || now.Sub(b.closedAt) < flapWithin
+	if b.flapping && b.backoff > 0 {
+		b.backoff = min(2*b.backoff, backoffLast)
+	} else {
+		b.backoff = backoffFirst
+	}
+	b.blame.Store(uint32(o))
+	b.retryAt.Store(now.Add(b.backoff).UnixNano())
+	b.move(Open, o.String())
+	b.opens.Add(1)
+}
+
+func (b *breaker) aside(now time.Time, why string) {
+	if now.Sub(b.closedAt) > flapWithin && State(b.state.Load()) == Healthy {
+		b.asides = 0
+	}
+	b.asides++
+	b.asideAt, b.asideWhy = now, why
+	b.blame.Store(uint32(Timeout))
+	b.move(Aside, why)
+	b.opens.Add(1)
+}
+
+func (b *breaker) halfOpen(now time.Time) {
+	b.wins = 0
+	b.permits.Store(1)
+	b.retryAt.Store(now.Add(trialEvery).UnixNano())
+	b.move(HalfOpen, "answers again")
+}
+
+func (b *breaker) close(now time.Time) {
+	b.consecutive, b.refused, b.probesLost, b.window, b.seen = 0, 0, 0, 0, 0
+	b.clean.Store(true)
+	b.closedAt = now
+	b.move(Healthy, "trial requests were answered")
+}
+
+func (b *breaker) move(to State, why string) {
+	from := State(b.state.Swap(int32(to)))
+	if from != to && b.changed != nil {
+		b.changed(from, to, why)
+	}
+}
+
+func (b *breaker) setAside(reason string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := State(b.state.Load()); s == Healthy || s == HalfOpen {
+		b.aside(time.Now(), reason)
+	}
+}
+
+func (b *breaker) progressed() {
+	b.moved.Store(time.Now().UnixNano())
+	if State(b.state.Load()) != Aside {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if State(b.state.Load()) == Aside {
+		b.halfOpen(time.Now())
+	}
+}
+
+// checked takes the result of a health check. refused: nobody listens.
+func (b *breaker) checked(ok, refused bool, last time.Time) {
+	now := time.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if ok {
+		b.checkedWell(now)
+		return
+	}
+	s := State(b.state.Load())
+	if s != Healthy && s != HalfOpen {
+		return
+	}
+	if !refused && b.moved.Load() >= last.UnixNano() {
+		return // busy: it has answered requests since the last check
+	}
+	b.probesLost++
+	if refused {
+		b.refused++
+	}
+	if b.refused >= connectErrorsToOpen {
+		b.fail(ConnectError, now)
+	} else if b.probesLost >= 2 {
+		b.fail(probeFailure, now)
+	}
+}
+
+func (b *breaker) checkedWell(now time.Time) {
+	b.probesLost = 0
+	switch State(b.state.Load()) {
+	case Unproven:
+		b.close(now)
+	case Open:
+		if !b.triesLive() && (!b.flapping || now.UnixNano() >= b.retryAt.Load()) {
+			b.halfOpen(now)
+		}
+	}
+}
+
+// completed takes the result of a completion check of a node set aside. A refusal of the check itself (a 4xx) is no proof
+// that the engine computes, so it counts only after a while, and after longer each time.
+func (b *breaker) completed(proof bool) {
+	now := time.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if State(b.state.Load()) != Aside {
+		return
+	}
+	wait := min(asideProofFirst<<min(b.asides-1, 8), asideProofLast)
+	if proof || now.Sub(b.asideAt) >= wait {
+		b.halfOpen(now)
+	}
+}

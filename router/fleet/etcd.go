@@ -1,0 +1,296 @@
+package fleet
+
+import (
+	"context"
+	"crypto/tls"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/relay"
+)
+
+// etcdState is what etcd has said last, and whether it still speaks.
+type etcdState struct {
+	models     map[string]*cluster.Model
+	cordons    map[string]cluster.Cordon
+	stale      bool
+	staleSince time.Time
+}
+
+func (e *etcdState) init(used bool) {
+	e.models, e.cordons = map[string]*cluster.Model{}, map[string]cluster.Cordon{}
+	if used {
+		e.stale, e.staleSince = true, time.Now()
+	}
+}
+
+// followEtcd watches the three prefixes; every change becomes an event of the owner.
+func (f *Fleet) followEtcd(ctx context.Context) {
+	if f.opts.Cluster == nil {
+		return
+	}
+	f.follow(ctx, cluster.NodesPrefix, cluster.Handler{
+		List:   func(l cluster.Listing) { f.send(ctx, func(f *Fleet) { f.listNodes(l) }) },
+		Put:    func(e cluster.Entry) { f.send(ctx, func(f *Fleet) { f.putNode(e) }) },
+		Delete: func(key string) { f.send(ctx, func(f *Fleet) { f.deleteNode(key) }) },
+		Lost:   func(err error) { f.send(ctx, func(f *Fleet) { f.loseEtcd(err) }) },
+	})
+	f.follow(ctx, cluster.CordonPrefix, cluster.Handler{
+		List:   func(l cluster.Listing) { f.send(ctx, func(f *Fleet) { f.listCordons(l) }) },
+		Put:    func(e cluster.Entry) { f.send(ctx, func(f *Fleet) { f.putCordon(e) }) },
+		Delete: func(key string) { f.send(ctx, func(f *Fleet) { f.deleteCordon(key) }) },
+	})
+	f.follow(ctx, cluster.ModelsPrefix, cluster.Handler{
+		List:   func(l cluster.Listing) { f.send(ctx, func(f *Fleet) { f.listModels(l) }) },
+		Put:    func(e cluster.Entry) { f.send(ctx, func(f *Fleet) { f.putModel(e) }) },
+		Delete: func(key string) { f.send(ctx, func(f *Fleet) { f.deleteModel(key) }) },
+	})
+}
+
+func (f *Fleet) follow(ctx context.Context, prefix string, h cluster.Handler) {
+	f.wg.Go(func() {
+		if err := f.opts.Cluster.Watch(ctx, prefix, h); err != nil {
+			f.opts.Log.Error("etcd is not followed any more", "prefix", prefix, "error", err)
+		}
+	})
+}
+
+func (f *Fleet) loseEtcd(err error) {
+	if f.etcd.stale {
+		return
+	}
+	f.etcd.stale, f.etcd.staleSince, f.dirty = true, time.Now(), true
+	f.opts.Log.Warn("etcd does not answer; serving with the nodes known last", "error", err)
+}
+
+// listNodes brings the etcd members in line with a whole listing. After an outage nodes that are not listed stay for the
+// grace period: their agents may only not have had the time to register again.
+func (f *Fleet) listNodes(l cluster.Listing) {
+	now := time.Now()
+	if f.etcd.stale && f.rev > 1 && l.AfterOutage {
+		f.opts.Log.Info("etcd answers again", "nodes", len(l.Entries), "data_lost", l.DataLost)
+	}
+	f.etcd.stale, f.etcd.staleSince, f.dirty = false, time.Time{}, true
+	listed := map[string]bool{}
+	for _, e := range l.Entries {
+		f.putNode(e)
+		listed[strings.TrimPrefix(e.Key, cluster.NodesPrefix)] = true
+	}
+	for id, m := range f.members {
+		if m.node.Source != Etcd {
+			continue
+		}
+		m.stampAt = now // nobody could write a heartbeat meanwhile
+		switch {
+		case listed[id]:
+		case !l.AfterOutage && !l.DataLost:
+			f.remove(id)
+		case m.missing.IsZero():
+			m.missing = now
+		}
+	}
+}
+
+// putNode takes one heartbeat. A value that cannot be used changes nothing.
+func (f *Fleet) putNode(e cluster.Entry) {
+	id := strings.TrimPrefix(e.Key, cluster.NodesPrefix)
+	health, err := cluster.ParseNodeHealth(id, e.Value)
+	if err != nil {
+		f.malformed.Add(1)
+		f.problem("nodes/"+id, err.Error())
+		return
+	}
+	m := f.members[id]
+	if m != nil && m.node.Source == Static {
+		f.problem("nodes/"+id, "configured as a backend, so the node of this id in etcd is not used")
+		return
+	}
+	f.solved("nodes/" + id)
+	if m != nil && m.identity != health.Address {
+		f.remove(id)
+		m = nil
+	}
+	if m == nil {
+		if m = f.addEtcd(health); m == nil {
+			return
+		}
+	}
+	f.update(m, health)
+}
+
+func (f *Fleet) addEtcd(h *cluster.NodeHealth) *member {
+	address, err := cluster.SplitAddress(h.Address)
+	if err != nil {
+		f.problem("nodes/"+h.NodeID, err.Error())
+		return nil
+	}
+	target := relay.Target{Network: address.Network, Addr: address.Addr, Host: address.Host, BasePath: address.BasePath}
+	if address.TLS {
+		target.TLS = f.agentTLS()
+	}
+	return f.add(h.NodeID, h.Address, Etcd, etcdInfo(h), target)
+}
+
+// update takes a heartbeat of a node that is a member.
+func (f *Fleet) update(m *member, h *cluster.NodeHealth) {
+	now := time.Now()
+	if m.health == nil || m.health.Stamp != h.Stamp {
+		m.stampAt = now
+		m.node.setFlag(flagSilent, false)
+	}
+	if m.health != nil && (m.health.KVEpoch != h.KVEpoch) {
+		f.joinIndex(m.node)
+	}
+	m.health, m.missing = h, time.Time{}
+	m.node.setFlag(flagNotReady, !h.Ready)
+	m.node.setLoad(loadOfHealth(h, m.node.InFlight(), now))
+	if info := etcdInfo(h); !sameInfo(info, m.node.Info()) {
+		m.node.setInfo(info)
+		f.dirty = true
+	}
+}
+
+func (f *Fleet) deleteNode(key string) {
+	id := strings.TrimPrefix(key, cluster.NodesPrefix)
+	f.solved("nodes/" + id)
+	if m := f.members[id]; m != nil && m.node.Source == Etcd {
+		f.remove(id)
+	}
+}
+
+// sweepEtcd removes what did not come back after an outage and notices heartbeats that have stopped. While etcd does not
+// answer nothing is held against anybody.
+func (f *Fleet) sweepEtcd(now time.Time) {
+	if f.etcd.stale {
+		return
+	}
+	for id, m := range f.members {
+		if m.node.Source != Etcd {
+			continue
+		}
+		if !m.missing.IsZero() && now.Sub(m.missing) > f.opts.Grace {
+			f.remove(id)
+			continue
+		}
+		m.node.setFlag(flagSilent, m.missing.IsZero() && now.Sub(m.stampAt) > f.opts.StaleAfter)
+	}
+}
+
+func etcdInfo(h *cluster.NodeHealth) *Info {
+	info := &Info{
+		Address: h.Address, KVAddress: h.KVAddress, Role: h.Role, Engine: h.Engine, Models: h.Models, Upstream: h.Models,
+		Device: h.Device, DType: h.DType, TP: h.TP, VRAMBytes: h.VRAMBytes, MaxConcurrent: int32(h.MaxConcurrent),
+		KVEpoch: h.KVEpoch, Instance: h.Instance, Version: h.Version,
+	}
+	if info.MaxConcurrent == 0 {
+		info.MaxConcurrent = DefaultMaxConcurrent
+	}
+	return info
+}
+
+func loadOfHealth(h *cluster.NodeHealth, ours int32, now time.Time) Load {
+	l := unknownLoad
+	l.At = now
+	l.SM = h.SMPct.Float32() / 100
+	l.Watts = h.PowerWattsAvg30.Float32()
+	if _, known := h.PowerWattsAvg30.Get(); !known {
+		l.Watts = h.PowerWatts.Float32()
+	}
+	held, heldKnown := h.InFlight.Get()
+	waiting, waitingKnown := h.QueueDepth.Get()
+	l.EngineQueue = h.QueueDepth.Float32()
+	if heldKnown && waitingKnown {
+		l.EngineBusy = float32(max(0, held-waiting))
+		l.Waiting = foreignWaiting(held, waiting, ours)
+	}
+	free, freeKnown := h.FreeBlocks.Get()
+	total, totalKnown := h.TotalBlocks.Get()
+	if freeKnown && totalKnown && total > 0 {
+		l.KVUsage = float32(math.Max(0, 1-free/total))
+	}
+	return l
+}
+
+// listCordons lifts the cordons that are not listed, unless etcd lost its data: nobody lifted them then.
+func (f *Fleet) listCordons(l cluster.Listing) {
+	listed := map[string]bool{}
+	for _, e := range l.Entries {
+		f.putCordon(e)
+		listed[strings.TrimPrefix(e.Key, cluster.CordonPrefix)] = true
+	}
+	if l.DataLost {
+		f.opts.Log.Warn("etcd lost its data; the cordons known last stay in force", "cordons", len(f.etcd.cordons))
+		return
+	}
+	for id := range f.etcd.cordons {
+		if !listed[id] {
+			f.setCordon(id, cluster.Cordon{}, false)
+		}
+	}
+}
+
+func (f *Fleet) putCordon(e cluster.Entry) {
+	f.setCordon(strings.TrimPrefix(e.Key, cluster.CordonPrefix), cluster.ParseCordon(e.Value), true)
+}
+
+func (f *Fleet) deleteCordon(key string) {
+	f.setCordon(strings.TrimPrefix(key, cluster.CordonPrefix), cluster.Cordon{}, false)
+}
+
+// setCordon works on static nodes too. The cordon of a node that is not here waits for it.
+func (f *Fleet) setCordon(id string, c cluster.Cordon, on bool) {
+	if on {
+		f.etcd.cordons[id] = c
+	} else {
+		delete(f.etcd.cordons, id)
+	}
+	if m := f.members[id]; m != nil {
+		f.applyCordon(m.node)
+	}
+}
+
+func (f *Fleet) applyCordon(n *Node) {
+	c, on := f.etcd.cordons[n.ID]
+	n.setFlag(flagCordoned, on && !c.Drain)
+	n.setFlag(flagDraining, on && c.Drain)
+}
+
+func (f *Fleet) listModels(l cluster.Listing) {
+	if !l.DataLost {
+		clear(f.etcd.models)
+		f.dirty = true
+	}
+	for _, e := range l.Entries {
+		f.putModel(e)
+	}
+}
+
+func (f *Fleet) putModel(e cluster.Entry) {
+	name := strings.TrimPrefix(e.Key, cluster.ModelsPrefix)
+	m, err := cluster.ParseModel(name, e.Value)
+	if err != nil {
+		f.malformed.Add(1)
+		f.problem("models/"+name, err.Error())
+		return
+	}
+	f.solved("models/" + name)
+	f.etcd.models[name] = m
+	f.dirty = true
+}
+
+func (f *Fleet) deleteModel(key string) {
+	name := strings.TrimPrefix(key, cluster.ModelsPrefix)
+	f.solved("models/" + name)
+	delete(f.etcd.models, name)
+	f.dirty = true
+}
+
+// agentTLS is the configuration for one https agent. The relay sets the server's name.
+func (f *Fleet) agentTLS() *tls.Config {
+	if f.opts.AgentTLS != nil {
+		return f.opts.AgentTLS.Clone()
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12}
+}

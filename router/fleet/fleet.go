@@ -1,0 +1,303 @@
+package fleet
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/prefix"
+)
+
+// Index is what the fleet tells of nodes that come and go.
+type Index interface {
+	Join(nodeID string) prefix.Ref
+	Leave(prefix.Ref)
+}
+
+// Resolver looks DNS names up; *net.Resolver is one.
+type Resolver interface {
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
+}
+
+// Options of a Fleet. Durations of zero mean their default.
+type Options struct {
+	Backends []Backend       // static nodes
+	Cluster  *cluster.Client // nil: static nodes only; the caller closes it after Run has returned
+	AgentTLS *tls.Config     // for https agents; nil = the system's roots and no client certificate
+	Index    Index           // nil: no prefix index
+	Resolver Resolver        // nil = net.DefaultResolver
+	Pool     relay.PoolOptions
+	Log      *slog.Logger // nil = slog.Default
+
+	ProbeInterval     time.Duration // health check of a healthy node; 5 s
+	ProbeIntervalDown time.Duration // of any other; 500 ms
+	ProbeTimeout      time.Duration // bound of one check; 2 s
+	ScrapeInterval    time.Duration // engine metrics of static nodes; 2 s, at least 1 s
+	ModelsInterval    time.Duration // /v1/models of a healthy static node; 30 s
+	ResolveInterval   time.Duration // DNS names; 10 s
+	// Grace is how long nodes are kept that etcd does not list after an outage, so that their agents have time to register
+	// again; 45 s, three leases.
+	Grace time.Duration
+	// StaleAfter is how old a heartbeat may grow while etcd answers; 30 s.
+	StaleAfter time.Duration
+}
+
+func (o Options) withDefaults() Options {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	def(&o.ProbeInterval, 5*time.Second)
+	def(&o.ProbeIntervalDown, 500*time.Millisecond)
+	def(&o.ProbeTimeout, 2*time.Second)
+	def(&o.ScrapeInterval, 2*time.Second)
+	o.ScrapeInterval = max(o.ScrapeInterval, time.Second)
+	def(&o.ModelsInterval, 30*time.Second)
+	def(&o.ResolveInterval, 10*time.Second)
+	def(&o.Grace, 45*time.Second)
+	def(&o.StaleAfter, 30*time.Second)
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.Resolver == nil {
+		o.Resolver = net.DefaultResolver
+	}
+	return o
+}
+
+// Fleet follows the nodes and publishes snapshots. One goroutine, that of Run, owns everything that changes; the others
+// send it functions to call.
+type Fleet struct {
+	opts      Options
+	snap      atomic.Pointer[Snapshot]
+	events    chan func(*Fleet)
+	checks    chan struct{} // one token per health check at a time
+	wg        sync.WaitGroup
+	malformed atomic.Uint64
+
+	// Owned by Run.
+	ctx      context.Context
+	members  map[string]*member
+	static   staticState
+	etcd     etcdState
+	dirty    bool
+	rev      uint64
+	kickDNS  chan []Backend
+	problems map[string]string // subject to reason
+}
+
+// member is a node and what its source says about it.
+type member struct {
+	node     *Node
+	identity string // a different one is another incarnation
+	cancel   context.CancelFunc
+	backend  Backend             // static
+	health   *cluster.NodeHealth // etcd
+	stampAt  time.Time           // etcd: when the heartbeat last changed, by our clock
+	missing  time.Time           // etcd: not listed since; zero = listed
+}
+
+// Bounds of the fleet's own machinery.
+const (
+	eventQueue     = 256 // functions that wait for the owner; senders wait when it is full
+	checksAtOnce   = 32
+	sweepInterval  = time.Second
+	maxNodes       = 4096
+	maxAddressesOf = 64 // nodes of one DNS name
+)
+
+// New checks the backends and reads the files they name. The first snapshot holds the static nodes that need no DNS, none
+// of them proven yet; Run goes on from there.
+func New(o Options) (*Fleet, error) {
+	f := &Fleet{
+		opts:     o.withDefaults(),
+		events:   make(chan func(*Fleet), eventQueue),
+		checks:   make(chan struct{}, checksAtOnce),
+		members:  map[string]*member{},
+		kickDNS:  make(chan []Backend, 1),
+		problems: map[string]string{},
+	}
+	f.etcd.init(o.Cluster != nil)
+	desired, err := prepare(o.Backends)
+	if err != nil {
+		return nil, err
+	}
+	f.setStatic(desired)
+	f.publish()
+	return f, nil
+}
+
+// Load returns the latest snapshot. It allocates nothing and is valid for as long as the caller keeps it.
+func (f *Fleet) Load() *Snapshot { return f.snap.Load() }
+
+// Malformed counts values in etcd that were refused; what was known before stayed in force.
+func (f *Fleet) Malformed() uint64 { return f.malformed.Load() }
+
+// Run follows all sources until ctx ends, then closes the nodes' pools and returns nil. Call it once.
+func (f *Fleet) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	f.ctx = ctx
+	for _, m := range f.members {
+		f.start(m)
+	}
+	f.wg.Go(func() { f.resolveLoop(ctx) })
+	f.followEtcd(ctx)
+	f.own(ctx)
+	cancel()
+	f.wg.Wait()
+	return nil
+}
+
+func (f *Fleet) own(ctx context.Context) {
+	sweep := time.NewTicker(sweepInterval)
+	defer sweep.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case event := <-f.events:
+			event(f)
+			f.drainEvents()
+		case now := <-sweep.C:
+			f.sweepEtcd(now)
+		}
+		if f.dirty {
+			f.publish()
+		}
+	}
+}
+
+// drainEvents coalesces what has piled up into one snapshot.
+func (f *Fleet) drainEvents() {
+	for range eventQueue {
+		select {
+		case event := <-f.events:
+			event(f)
+		default:
+			return
+		}
+	}
+}
+
+// send hands an event to the owner; it is lost when ctx ends first.
+func (f *Fleet) send(ctx context.Context, event func(*Fleet)) {
+	select {
+	case f.events <- event:
+	case <-ctx.Done():
+	}
+}
+
+func (f *Fleet) publish() {
+	nodes := make([]*Node, 0, len(f.members))
+	for _, m := range f.members {
+		nodes = append(nodes, m.node)
+	}
+	s := build(nodes, f.etcd.models)
+	f.rev++
+	s.Rev, s.Stale, s.StaleSince = f.rev, f.etcd.stale, f.etcd.staleSince
+	s.Problems = append(s.Problems, f.listProblems()...)
+	f.snap.Store(s)
+	f.dirty = false
+}
+
+// add makes a node a member. Beyond maxNodes it is refused.
+func (f *Fleet) add(id, identity string, source Source, info *Info, target relay.Target) *member {
+	if len(f.members) >= maxNodes {
+		f.problem(id, "the fleet is full")
+		return nil
+	}
+	n := newNode(id, source, info, relay.NewPool(target, f.opts.Pool))
+	initial := Unproven
+	if source == Etcd {
+		initial = Healthy // its agent has checked the engine
+	}
+	n.probe = newProber(f, n, target)
+	n.health.init(initial, func(from, to State, why string) { f.breakerMoved(n, from, to, why) })
+	f.applyCordon(n)
+	f.joinIndex(n)
+	m := &member{node: n, identity: identity}
+	f.members[id] = m
+	f.dirty = true
+	if f.ctx != nil {
+		f.start(m)
+	}
+	return m
+}
+
+// start runs the member's prober, which closes the pool in the end.
+func (f *Fleet) start(m *member) {
+	ctx, cancel := context.WithCancel(f.ctx)
+	m.cancel = cancel
+	f.wg.Go(func() {
+		m.node.probe.run(ctx)
+		select {
+		case <-m.node.drained:
+		case <-f.ctx.Done():
+		}
+		m.node.Pool.Close()
+	})
+}
+
+func (f *Fleet) remove(id string) {
+	m := f.members[id]
+	if m == nil {
+		return
+	}
+	delete(f.members, id)
+	if f.opts.Index != nil {
+		f.opts.Index.Leave(m.node.Ref())
+	}
+	m.node.leave()
+	if m.cancel != nil {
+		m.cancel()
+	} else {
+		m.node.Pool.Close()
+	}
+	f.dirty = true
+}
+
+// joinIndex gives the node a new incarnation in the prefix index; what was believed of the old one is gone.
+func (f *Fleet) joinIndex(n *Node) {
+	if f.opts.Index == nil {
+		return
+	}
+	if old := n.Ref(); old != 0 {
+		f.opts.Index.Leave(old)
+	}
+	n.ref.Store(uint32(f.opts.Index.Join(n.ID)))
+}
+
+// breakerMoved is called with the breaker's lock held.
+func (f *Fleet) breakerMoved(n *Node, from, to State, why string) {
+	n.probe.kick()
+	switch {
+	case to == Open || to == Aside:
+		f.opts.Log.Warn("node takes no requests", "node", n.ID, "state", to.String(), "why", why)
+	case to == Healthy:
+		f.opts.Log.Info("node takes requests", "node", n.ID, "after", from.String())
+	}
+}
+
+func (f *Fleet) problem(subject, reason string) {
+	if f.problems[subject] == reason {
+		return
+	}
+	f.problems[subject] = reason
+	f.opts.Log.Warn("not served as configured", "subject", subject, "reason", reason)
+	f.dirty = true
+}
+
+func (f *Fleet) solved(subject string) {
+	if _, had := f.problems[subject]; had {
+		delete(f.problems, subject)
+		f.dirty = true
+	}
+}

@@ -1,0 +1,277 @@
+// Package fleet knows the nodes: where they are, what they serve, whether they are well, and how much is in flight on
+// each. It publishes immutable snapshots that requests read without a lock.
+package fleet
+
+import (
+	"math"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/prefix"
+)
+
+// Source is where a node comes from.
+type Source string
+
+// Static nodes are configured, etcd nodes announce themselves.
+const (
+	Static Source = "static"
+	Etcd   Source = "etcd"
+)
+
+// Node is one incarnation of an engine behind one address. The pointer stays the same from the node's arrival until it
+// leaves the fleet, in every snapshot; a request may use it after that for as long as it has it in flight. All methods are
+// safe for concurrent use.
+type Node struct {
+	ID     string
+	IDHash uint64 // for rendezvous hashing; the same in every router
+	Source Source
+	Pool   *relay.Pool // closed by the fleet once the node has left and nothing is in flight on it
+
+	info     atomic.Pointer[Info]
+	load     atomic.Pointer[Load]
+	ref      atomic.Uint32
+	inFlight atomic.Int32
+	slots    atomic.Int32 // max_concurrent minus what waits in the engine for others
+	flags    atomic.Uint32
+	health   breaker
+	probe    *prober
+	drained  chan struct{} // closed when the node has left and nothing is in flight
+	last     atomic.Bool   // drained is closed
+}
+
+// Info is what is known of a node that changes rarely. It is immutable: a change makes a new one.
+type Info struct {
+	Address       string // URL
+	KVAddress     string
+	Role          cluster.Role
+	Engine        string   // vllm, sglang, llama_cpp, openai_compat; empty = unknown
+	Models        []string // names under which the node is asked for
+	Upstream      []string // for each of Models, the name that the engine expects
+	Device, DType string
+	TP            int
+	VRAMBytes     int64
+	MaxConcurrent int32
+	BlockTokens   int    // tokens per KV block of the engine; 0 = unknown
+	KVEpoch       uint64 // etcd nodes: changes when the engine's cache starts empty
+	Instance      string // etcd nodes: the agent that owns the key
+	Version       string
+}
+
+// VRAM is the node's GPU memory in bytes, NaN if unknown.
+func (i *Info) VRAM() float32 {
+	if i.VRAMBytes <= 0 {
+		return float32(math.NaN())
+	}
+	return float32(i.VRAMBytes)
+}
+
+// Throughput is tensor-parallel width times the dtype's rate relative to 16-bit floats, NaN if either is unknown.
+func (i *Info) Throughput() float32 {
+	rate := dtypeRate(i.DType)
+	if i.TP <= 0 || rate == 0 {
+		return float32(math.NaN())
+	}
+	return float32(i.TP) * rate
+}
+
+func dtypeRate(dtype string) float32 {
+	switch d := strings.ToLower(dtype); {
+	case d == "":
+		return 0
+	case strings.Contains(d, "fp4"), strings.Contains(d, "int4"), strings.Contains(d, "q4"):
+		return 4
+	case strings.Contains(d, "fp8"), strings.Contains(d, "float8"), strings.Contains(d, "int8"), strings.Contains(d, "q8"):
+		return 2
+	case strings.Contains(d, "bf16"), strings.Contains(d, "bfloat16"), strings.Contains(d, "f16"), strings.Contains(d, "float16"),
+		strings.Contains(d, "fp16"), d == "half":
+		return 1
+	case strings.Contains(d, "32"), d == "float":
+		return 0.5
+	}
+	return 0
+}
+
+// Load is a node's latest telemetry. Unknown numbers are NaN.
+type Load struct {
+	Waiting     int32     // requests that wait in the engine and are not this router's
+	EngineQueue float32   // all requests that wait in the engine
+	EngineBusy  float32   // requests the engine computes
+	SM          float32   // fraction of the GPU in use, 0..1
+	Watts       float32   // mean of the last 30 s, or the latest
+	KVUsage     float32   // fraction of the KV cache in use, 0..1
+	At          time.Time // zero = nothing is known yet
+}
+
+var unknownLoad = Load{
+	EngineQueue: float32(math.NaN()), EngineBusy: float32(math.NaN()),
+	SM: float32(math.NaN()), Watts: float32(math.NaN()), KVUsage: float32(math.NaN()),
+}
+
+// hashID is FNV-1a: stable over processes and versions.
+func hashID(id string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(id) {
+		h = (h ^ uint64(id[i])) * 1099511628211
+	}
+	return h
+}
+
+func newNode(id string, source Source, info *Info, pool *relay.Pool) *Node {
+	n := &Node{ID: id, IDHash: hashID(id), Source: source, Pool: pool, drained: make(chan struct{})}
+	n.load.Store(&unknownLoad)
+	n.setInfo(info)
+	return n
+}
+
+// setInfo is called by the fleet's goroutine only.
+func (n *Node) setInfo(info *Info) {
+	n.info.Store(info)
+	n.setSlots()
+}
+
+// setLoad is called by one goroutine per node: the prober of a static node, the fleet's of another.
+func (n *Node) setLoad(l Load) {
+	n.load.Store(&l)
+	n.setSlots()
+}
+
+func (n *Node) setSlots() {
+	n.slots.Store(n.info.Load().MaxConcurrent - n.load.Load().Waiting)
+}
+
+// Info is what is known of the node.
+func (n *Node) Info() *Info { return n.info.Load() }
+
+// Load is the latest telemetry.
+func (n *Node) Load() Load { return *n.load.Load() }
+
+// Ref is the node's incarnation in the prefix index. It changes when the engine has come back with an empty cache.
+func (n *Node) Ref() prefix.Ref { return prefix.Ref(n.ref.Load()) }
+
+// InFlight is the number of requests that this router has in flight on the node.
+func (n *Node) InFlight() int32 { return n.inFlight.Load() }
+
+// MaxConcurrent is how many requests the node works on at once.
+func (n *Node) MaxConcurrent() int32 { return n.info.Load().MaxConcurrent }
+
+// UpstreamModel is the name that the engine expects for the canonical model name; the same string unless it differs.
+func (n *Node) UpstreamModel(canonical string) string {
+	info := n.info.Load()
+	for i, name := range info.Models {
+		if name == canonical {
+			return info.Upstream[i]
+		}
+	}
+	return canonical
+}
+
+// Acquire counts one request as in flight, unless the node is full (ours in flight plus what waits there for others), not
+// in service, or out of trial requests after a failure. The caller releases it exactly once.
+func (n *Node) Acquire() bool {
+	if n.flags.Load() != 0 || !n.reserve() {
+		return false
+	}
+	if n.health.admit() {
+		return true
+	}
+	n.Release()
+	return false
+}
+
+// reserve counts a request if there is a free slot.
+func (n *Node) reserve() bool {
+	for {
+		now := n.inFlight.Load()
+		if now >= n.slots.Load() {
+			return false
+		}
+		if n.inFlight.CompareAndSwap(now, now+1) {
+			return true
+		}
+	}
+}
+
+// AcquireAlways counts one request as in flight whatever the node's state, for a request that can go nowhere else.
+func (n *Node) AcquireAlways() { n.inFlight.Add(1) }
+
+// Release takes back one Acquire.
+func (n *Node) Release() {
+	if n.inFlight.Add(-1) == 0 && n.flags.Load()&flagGone != 0 {
+		n.finish()
+	}
+}
+
+// leave marks the node as gone; its pool is closed when the last request has ended.
+func (n *Node) leave() {
+	n.flags.Or(flagGone)
+	if n.inFlight.Load() == 0 {
+		n.finish()
+	}
+}
+
+func (n *Node) finish() {
+	if n.last.CompareAndSwap(false, true) {
+		close(n.drained)
+	}
+}
+
+// Reasons against a node that its own health does not know of.
+const (
+	flagGone uint32 = 1 << iota
+	flagCordoned
+	flagDraining
+	flagNotReady
+	flagSilent
+)
+
+func (n *Node) setFlag(flag uint32, on bool) {
+	if on {
+		n.flags.Or(flag)
+	} else {
+		n.flags.And(^flag)
+	}
+}
+
+// Eligible says whether the node may be picked now, and if not, why. The reason is a constant string.
+func (n *Node) Eligible(now time.Time) (ok bool, reason string) {
+	if flags := n.flags.Load(); flags != 0 {
+		return false, flagReason(flags)
+	}
+	return n.health.eligible(now)
+}
+
+func flagReason(flags uint32) string {
+	switch {
+	case flags&flagGone != 0:
+		return "left the fleet"
+	case flags&flagCordoned != 0:
+		return "cordoned"
+	case flags&flagDraining != 0:
+		return "draining"
+	case flags&flagNotReady != 0:
+		return "its agent says it is not ready"
+	default:
+		return "its heartbeat is stale"
+	}
+}
+
+// Report tells how a request fared on the node. A 4xx is an OK: it says nothing against the node. The same server error
+// from two nodes is the request's fault, so the caller reports it for neither.
+func (n *Node) Report(o Outcome) { n.health.report(o) }
+
+// SetAside takes the node out of the pick because it makes no progress although its peers do. It comes back, by trial
+// requests, once NoteProgress is called or a one-token completion sent by the prober is answered.
+func (n *Node) SetAside(reason string) { n.health.setAside(reason) }
+
+// NoteProgress says that bytes of some response came from the node.
+func (n *Node) NoteProgress() { n.health.progressed() }
+
+// State is the state of the node's breaker.
+func (n *Node) State() State { return State(n.health.state.Load()) }
+
+// Opens counts how often the breaker has opened or the node was set aside.
+func (n *Node) Opens() uint64 { return n.health.opens.Load() }

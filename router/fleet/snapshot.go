@@ -1,0 +1,161 @@
+package fleet
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+)
+
+// Snapshot is the fleet at one moment: which nodes there are and what they serve. It is immutable; what changes by the
+// request (in flight, health, telemetry) is read through its nodes.
+type Snapshot struct {
+	Rev        uint64    // counts publications
+	Nodes      []*Node   // in the order of their ids
+	Stale      bool      // etcd does not answer: this is what it said last
+	StaleSince time.Time // when that began
+	Problems   []Problem // what keeps something configured from being a node
+
+	byID   map[string]*Node
+	names  map[string]*ModelView // canonical names and aliases
+	models []*ModelView          // in the order of their names
+}
+
+// Problem is something configured or announced that is not served as it should be.
+type Problem struct {
+	Subject string `json:"subject"` // a backend's URL, a node id or a model
+	Reason  string `json:"reason"`
+}
+
+// ModelView is one model and the nodes that serve it.
+type ModelView struct {
+	Name      string // canonical
+	Aliases   []string
+	Tokenizer string
+	Nodes     []*Node // nodes that answer requests (roles both and decode), in the order of their ids
+	Prefill   []*Node // nodes of role prefill only
+}
+
+// Slots is how many requests all nodes of the model work on at once.
+func (m *ModelView) Slots() (slots int) {
+	for _, n := range m.Nodes {
+		slots += int(n.MaxConcurrent())
+	}
+	return slots
+}
+
+// Model finds a model by its name or an alias, nil if nobody serves it. It allocates nothing.
+func (s *Snapshot) Model(name []byte) *ModelView { return s.names[string(name)] }
+
+// Models lists all models in the order of their names.
+func (s *Snapshot) Models() []*ModelView { return s.models }
+
+// Node finds a node by id, nil if there is none.
+func (s *Snapshot) Node(id string) *Node { return s.byID[id] }
+
+// Ready says whether a request would be answered now: some model has a node that may be picked. Otherwise detail says
+// why not, for the operator.
+func (s *Snapshot) Ready(now time.Time) (ready bool, detail string) {
+	for _, m := range s.models {
+		for _, n := range m.Nodes {
+			if ok, _ := n.Eligible(now); ok {
+				return true, s.staleDetail()
+			}
+		}
+	}
+	var b strings.Builder
+	b.WriteString("no node can take a request")
+	for i, n := range s.Nodes {
+		if i == 8 {
+			b.WriteString("; …")
+			break
+		}
+		b.WriteString("; " + n.ID + ": " + n.whyNot(now))
+	}
+	for i, p := range s.Problems {
+		if i == 8 {
+			break
+		}
+		b.WriteString("; " + p.Subject + ": " + p.Reason)
+	}
+	if detail := s.staleDetail(); detail != "" {
+		b.WriteString("; " + detail)
+	}
+	return false, b.String()
+}
+
+func (s *Snapshot) staleDetail() string {
+	if !s.Stale {
+		return ""
+	}
+	return "etcd does not answer since " + s.StaleSince.UTC().Format(time.RFC3339) + "; serving with the nodes known then"
+}
+
+// whyNot explains a node that serves nothing.
+func (n *Node) whyNot(now time.Time) string {
+	if ok, reason := n.Eligible(now); !ok {
+		if last := n.probe.lastError(); last != "" {
+			return reason + " (" + last + ")"
+		}
+		return reason
+	}
+	if len(n.Info().Models) == 0 {
+		return "it serves no model"
+	}
+	return "serves"
+}
+
+// build makes the snapshot of the given nodes and configured models.
+func build(nodes []*Node, configured map[string]*cluster.Model) *Snapshot {
+	s := &Snapshot{Nodes: nodes, byID: make(map[string]*Node, len(nodes)), names: map[string]*ModelView{}}
+	slices.SortFunc(nodes, func(a, b *Node) int { return strings.Compare(a.ID, b.ID) })
+	for name, m := range configured {
+		s.names[name] = &ModelView{Name: name, Tokenizer: m.Tokenizer}
+	}
+	for _, n := range nodes {
+		s.byID[n.ID] = n
+		info := n.Info()
+		for _, name := range info.Models {
+			s.serve(name, n, info.Role)
+		}
+	}
+	for _, m := range s.names {
+		s.models = append(s.models, m)
+	}
+	slices.SortFunc(s.models, func(a, b *ModelView) int { return strings.Compare(a.Name, b.Name) })
+	s.addAliases(configured)
+	return s
+}
+
+func (s *Snapshot) serve(name string, n *Node, role cluster.Role) {
+	m := s.names[name]
+	if m == nil {
+		m = &ModelView{Name: name}
+		s.names[name] = m
+	}
+	if role == cluster.RolePrefill {
+		m.Prefill = append(m.Prefill, n)
+	} else {
+		m.Nodes = append(m.Nodes, n)
+	}
+}
+
+// addAliases lets models be found by their aliases. A model's own name wins over an alias, and of two models that claim an
+// alias the first by name has it.
+func (s *Snapshot) addAliases(configured map[string]*cluster.Model) {
+	for _, m := range s.models {
+		c := configured[m.Name]
+		if c == nil {
+			continue
+		}
+		for _, alias := range c.Aliases {
+			if other := s.names[alias]; other == nil {
+				s.names[alias] = m
+				m.Aliases = append(m.Aliases, alias)
+			} else if other != m {
+				s.Problems = append(s.Problems, Problem{Subject: m.Name, Reason: "alias " + alias + " is taken by model " + other.Name})
+			}
+		}
+	}
+}

@@ -1,0 +1,225 @@
+package fleet
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+)
+
+// staticState is the configured backends, and the addresses that their names had last.
+type staticState struct {
+	backends []Backend
+	resolved map[string][]netip.Addr // by DNS name
+}
+
+// prepare validates a list of backends and reads its files once, so that a bad list is refused as a whole.
+func prepare(backends []Backend) ([]Backend, error) {
+	if err := CheckBackends(backends); err != nil {
+		return nil, err
+	}
+	for _, b := range backends {
+		if _, err := b.endpoints(nil); err != nil {
+			return nil, err
+		}
+	}
+	return slices.Clone(backends), nil
+}
+
+// Reload replaces the static backends. Nodes whose URL, key and CA are the same stay as they are, with their connections,
+// requests in flight and health; those that are gone finish what they have. A bad list is refused and changes nothing.
+// It returns when the list is in force, or when ctx ends. Run must be running.
+func (f *Fleet) Reload(ctx context.Context, backends []Backend) error {
+	desired, err := prepare(backends)
+	if err != nil {
+		return err
+	}
+	done := make(chan struct{})
+	f.send(ctx, func(f *Fleet) {
+		f.setStatic(desired)
+		close(done)
+	})
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (f *Fleet) setStatic(backends []Backend) {
+	for _, b := range f.static.backends {
+		f.solved(b.URL)
+	}
+	f.static.backends = backends
+	f.syncStatic()
+	select { // the newest list is what counts
+	case <-f.kickDNS:
+	default:
+	}
+	f.kickDNS <- backends
+}
+
+// syncStatic makes the static members those of the configured backends at the addresses known now.
+func (f *Fleet) syncStatic() {
+	wanted := map[string]endpoint{}
+	for _, b := range f.static.backends {
+		endpoints, err := b.endpoints(f.static.resolved[b.dnsName()])
+		if err != nil {
+			f.problem(b.URL, err.Error())
+			continue
+		}
+		for _, e := range endpoints {
+			wanted[e.id] = e
+		}
+	}
+	for id, m := range f.members {
+		if e, keep := wanted[id]; m.node.Source == Static && (!keep || e.identity != m.identity) {
+			f.remove(id)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(wanted)) {
+		f.want(wanted[id])
+	}
+}
+
+// want adds a static node or updates the one that is there.
+func (f *Fleet) want(e endpoint) {
+	m := f.members[e.id]
+	if m != nil && m.node.Source == Etcd {
+		f.problem(e.id, "configured as a backend, so the node of this id in etcd is not used")
+		f.remove(e.id)
+		m = nil
+	}
+	if m == nil {
+		if m = f.add(e.id, e.identity, Static, staticInfo(e.backend, discovery{}), e.target); m == nil {
+			return
+		}
+	}
+	m.backend = e.backend
+	f.refresh(m)
+}
+
+// refresh brings a static node's Info up to its configuration and what its prober has found.
+func (f *Fleet) refresh(m *member) {
+	d := m.node.probe.discovered()
+	info := staticInfo(m.backend, d)
+	if d.asked && len(info.Models) == 0 {
+		f.problem(m.node.ID, "its /v1/models names no model; give one with model=")
+	} else {
+		f.solved(m.node.ID)
+	}
+	if !sameInfo(info, m.node.Info()) {
+		m.node.setInfo(info)
+		f.dirty = true
+	}
+}
+
+// staticInfo joins what is configured and what the engine says of itself.
+func staticInfo(b Backend, d discovery) *Info {
+	role, _ := cluster.ParseRole(b.Role) // checked by prepare
+	info := &Info{
+		Address: b.URL, Role: role, Engine: d.engine, MaxConcurrent: int32(b.MaxConcurrent), BlockTokens: d.blockTokens,
+		Models: d.models, Upstream: d.models,
+	}
+	if info.MaxConcurrent == 0 {
+		info.MaxConcurrent = DefaultMaxConcurrent
+	}
+	if b.Model != "" {
+		upstream := b.Model
+		if len(d.models) > 0 && !slices.Contains(d.models, b.Model) {
+			upstream = d.models[0]
+		}
+		info.Models, info.Upstream = []string{b.Model}, []string{upstream}
+	}
+	return info
+}
+
+// sameInfo compares all of an Info.
+func sameInfo(a, b *Info) bool { return reflect.DeepEqual(a, b) }
+
+// resolveLoop looks the backends' DNS names up, at once when the list changes and again every ResolveInterval.
+func (f *Fleet) resolveLoop(ctx context.Context) {
+	var names []string
+	tick := time.NewTicker(f.opts.ResolveInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case backends := <-f.kickDNS:
+			names = dnsNames(backends)
+		case <-tick.C:
+		}
+		for _, name := range names {
+			f.resolve(ctx, name)
+		}
+	}
+}
+
+func dnsNames(backends []Backend) (names []string) {
+	for _, b := range backends {
+		if name := b.dnsName(); name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// resolve tells the owner a name's addresses. A failed look-up leaves the nodes that there are.
+func (f *Fleet) resolve(ctx context.Context, name string) {
+	lookup, cancel := context.WithTimeout(ctx, f.opts.ProbeTimeout)
+	defer cancel()
+	found, err := f.opts.Resolver.LookupNetIP(lookup, "ip", name)
+	addresses := usable(found)
+	f.send(ctx, func(f *Fleet) {
+		switch {
+		case err != nil:
+			f.problem("name "+name, "look-up failed: "+err.Error())
+			return
+		case len(addresses) == 0:
+			f.problem("name "+name, "it has no address")
+			return
+		}
+		f.solved("name " + name)
+		if !slices.Equal(addresses, f.static.resolved[name]) {
+			if f.static.resolved == nil {
+				f.static.resolved = map[string][]netip.Addr{}
+			}
+			f.static.resolved[name] = addresses
+			f.syncStatic()
+		}
+	})
+}
+
+// usable sorts a name's addresses. Where there are both kinds only IPv4 is used: the two are one server.
+func usable(found []netip.Addr) []netip.Addr {
+	var v4, v6 []netip.Addr
+	for _, ip := range found {
+		if ip = ip.Unmap(); ip.Is4() {
+			v4 = append(v4, ip)
+		} else {
+			v6 = append(v6, ip)
+		}
+	}
+	if len(v4) == 0 {
+		v4 = v6
+	}
+	slices.SortFunc(v4, netip.Addr.Compare)
+	v4 = slices.Compact(v4)
+	return v4[:min(len(v4), maxAddressesOf)]
+}
+
+func (f *Fleet) listProblems() []Problem {
+	out := make([]Problem, 0, len(f.problems))
+	for subject, reason := range f.problems {
+		out = append(out, Problem{Subject: subject, Reason: reason})
+	}
+	slices.SortFunc(out, func(a, b Problem) int { return strings.Compare(a.Subject, b.Subject) })
+	return out
+}

@@ -1,0 +1,105 @@
+package fleet
+
+import (
+	"math"
+	"time"
+)
+
+// View is a snapshot for people, as /debug/fleet shows it.
+type View struct {
+	Rev        uint64      `json:"rev"`
+	Stale      bool        `json:"stale"`
+	StaleSince *time.Time  `json:"stale_since,omitempty"`
+	Nodes      []NodeView  `json:"nodes"`
+	Models     []ModelInfo `json:"models"`
+	Problems   []Problem   `json:"problems,omitempty"`
+}
+
+// ModelInfo is one model of a View.
+type ModelInfo struct {
+	Name    string   `json:"name"`
+	Aliases []string `json:"aliases,omitempty"`
+	Nodes   []string `json:"nodes"`
+	Prefill []string `json:"prefill,omitempty"`
+}
+
+// NodeView is one node of a View. Unknown telemetry is left out.
+type NodeView struct {
+	ID            string   `json:"id"`
+	Source        Source   `json:"source"`
+	Address       string   `json:"address"`
+	Role          string   `json:"role"`
+	Engine        string   `json:"engine,omitempty"`
+	Models        []string `json:"models"`
+	Upstream      []string `json:"upstream_models,omitempty"` // where they are called otherwise by the engine
+	State         string   `json:"state"`
+	Eligible      bool     `json:"eligible"`
+	Reason        string   `json:"reason,omitempty"` // why it is not eligible
+	LastError     string   `json:"last_error,omitempty"`
+	InFlight      int32    `json:"in_flight"`
+	MaxConcurrent int32    `json:"max_concurrent"`
+	Waiting       int32    `json:"waiting_of_others"`
+	EngineBusy    *float64 `json:"engine_running,omitempty"`
+	EngineQueue   *float64 `json:"engine_waiting,omitempty"`
+	SM            *float64 `json:"sm,omitempty"`
+	Watts         *float64 `json:"watts,omitempty"`
+	KVUsage       *float64 `json:"kv_usage,omitempty"`
+	LoadAgeMs     *int64   `json:"load_age_ms,omitempty"`
+	Opens         uint64   `json:"breaker_opens"`
+	Version       string   `json:"version,omitempty"`
+}
+
+// View describes the snapshot and its nodes as they are now.
+func (s *Snapshot) View(now time.Time) View {
+	v := View{Rev: s.Rev, Stale: s.Stale, Problems: s.Problems, Nodes: make([]NodeView, 0, len(s.Nodes)), Models: make([]ModelInfo, 0, len(s.models))}
+	if s.Stale {
+		v.StaleSince = &s.StaleSince
+	}
+	for _, n := range s.Nodes {
+		v.Nodes = append(v.Nodes, n.View(now))
+	}
+	for _, m := range s.models {
+		v.Models = append(v.Models, ModelInfo{Name: m.Name, Aliases: m.Aliases, Nodes: ids(m.Nodes), Prefill: ids(m.Prefill)})
+	}
+	return v
+}
+
+// View describes the node as it is now.
+func (n *Node) View(now time.Time) NodeView {
+	info, load := n.Info(), n.Load()
+	v := NodeView{
+		ID: n.ID, Source: n.Source, Address: info.Address, Role: string(info.Role), Engine: info.Engine, Models: info.Models,
+		State: n.State().String(), LastError: n.probe.lastError(), Opens: n.Opens(), Version: info.Version,
+		InFlight: n.InFlight(), MaxConcurrent: info.MaxConcurrent, Waiting: load.Waiting,
+		EngineBusy: known(load.EngineBusy), EngineQueue: known(load.EngineQueue),
+		SM: known(load.SM), Watts: known(load.Watts), KVUsage: known(load.KVUsage),
+	}
+	v.Eligible, v.Reason = n.Eligible(now)
+	for i := range info.Models {
+		if info.Models[i] != info.Upstream[i] {
+			v.Upstream = info.Upstream
+		}
+	}
+	if !load.At.IsZero() {
+		age := now.Sub(load.At).Milliseconds()
+		v.LoadAgeMs = &age
+	}
+	return v
+}
+
+func ids(nodes []*Node) []string {
+	out := make([]string, 0, len(nodes))
+	for _, n := range nodes {
+		out = append(out, n.ID)
+	}
+	return out
+}
+
+// known is nil for NaN, which JSON cannot say.
+func known(v float32) *float64 {
+	if math.IsNaN(float64(v)) {
+		return nil
+	}
+	wide := float64(v)
+	return &wide
+}
