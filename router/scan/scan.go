@@ -1,0 +1,307 @@
+package scan
+
+import "github.com/cognitora/dataplane/internal/jsonscan"
+
+// rootMember is a member of the root object that the scan knows. Those that
+// hold parts of the prompt are in the order of the canonical text.
+type rootMember uint8
+
+const (
+	rootModel rootMember = iota
+	rootStream
+	rootStreamOptions
+	rootMaxTokens
+	rootMaxCompletionTokens
+	rootMaxOutputTokens
+	rootCacheSalt
+	rootPreviousResponse
+	rootTools
+	rootFunctions
+	rootInstructions
+	rootSystem
+	rootMessages
+	rootInput
+	rootPrompt
+	rootContent
+	rootQuery
+	rootQueries
+	rootText1
+	rootDocuments
+	rootText2
+	rootUnknown
+)
+
+var rootNames = [...]string{
+	"model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens", "cache_salt",
+	"previous_response_id", "tools", "functions", "instructions", "system", "messages", "input", "prompt", "content",
+	"query", "queries", "text_1", "documents", "text_2", "",
+}
+
+func (m rootMember) String() string { return rootNames[m] }
+
+// common members are read for every API.
+const common = 1<<rootModel | 1<<rootStream | 1<<rootStreamOptions | 1<<rootMaxTokens | 1<<rootMaxCompletionTokens |
+	1<<rootMaxOutputTokens | 1<<rootCacheSalt | 1<<rootPreviousResponse
+
+// promptMembers says which members hold the prompt of each API.
+var promptMembers = [...]uint32{
+	Chat:        1<<rootTools | 1<<rootFunctions | 1<<rootMessages,
+	Completions: 1 << rootPrompt,
+	Embeddings:  1<<rootInput | 1<<rootMessages,
+	Responses:   1<<rootTools | 1<<rootInstructions | 1<<rootInput,
+	Messages:    1<<rootTools | 1<<rootSystem | 1<<rootMessages,
+	CountTokens: 1<<rootTools | 1<<rootSystem | 1<<rootMessages,
+	Rerank:      1<<rootQuery | 1<<rootDocuments,
+	Score:       1<<rootQueries | 1<<rootText1 | 1<<rootDocuments | 1<<rootText2,
+	Tokenize:    1<<rootTools | 1<<rootMessages | 1<<rootPrompt | 1<<rootContent,
+	Other:       0,
+}
+
+// rootOf finds a root member by its name. The compiler makes this a binary
+// search over lengths and bytes.
+func rootOf(key []byte) rootMember {
+	switch string(key) {
+	case "model":
+		return rootModel
+	case "stream":
+		return rootStream
+	case "stream_options":
+		return rootStreamOptions
+	case "max_tokens":
+		return rootMaxTokens
+	case "max_completion_tokens":
+		return rootMaxCompletionTokens
+	case "max_output_tokens":
+		return rootMaxOutputTokens
+	case "cache_salt":
+		return rootCacheSalt
+	case "previous_response_id":
+		return rootPreviousResponse
+	}
+	return promptMemberOf(key)
+}
+
+func promptMemberOf(key []byte) rootMember {
+	switch string(key) {
+	case "tools":
+		return rootTools
+	case "functions":
+		return rootFunctions
+	case "instructions":
+		return rootInstructions
+	case "system":
+		return rootSystem
+	case "messages":
+		return rootMessages
+	case "input":
+		return rootInput
+	case "prompt":
+		return rootPrompt
+	case "content":
+		return rootContent
+	case "query":
+		return rootQuery
+	case "queries":
+		return rootQueries
+	case "text_1":
+		return rootText1
+	case "documents":
+		return rootDocuments
+	case "text_2":
+		return rootText2
+	}
+	return rootUnknown
+}
+
+// Scan reads body as a request of the given API into r, which must be fresh or
+// Reset. The body is borrowed, see Request. The error is an *Error; r is then of
+// no use but for Reset. A Request in steady use is filled without allocating.
+func Scan(api API, body []byte, r *Request) error {
+	r.api = api
+	r.c.Reset(body, 0)
+	r.at = place{index: -1}
+	switch kind := r.c.Kind(); {
+	case kind == jsonscan.Object:
+		r.root()
+	case kind == jsonscan.Invalid && r.c.Pos() == len(body):
+		r.fail(r.c.Pos(), "the request body is empty; send a JSON object")
+	case kind == jsonscan.Invalid:
+		r.c.Skip()
+	default:
+		r.fail(r.c.Pos(), "the request body must be a JSON object, not "+kind.String())
+	}
+	r.c.End()
+	return r.finish()
+}
+
+// finish arranges what was read and checks that nothing needed is missing.
+func (r *Request) finish() error {
+	if r.err == nil && !r.c.Failed() {
+		r.arrange(0)
+		r.settle()
+		r.checkRequired()
+	}
+	if r.err != nil {
+		return r.err
+	}
+	if r.c.Failed() {
+		return syntaxError(r.c.Err())
+	}
+	return nil
+}
+
+// settle gives prompts without messages their first turn: all of the prompt.
+func (r *Request) settle() {
+	switch {
+	case !r.plain:
+	case len(r.Tokens) > 0:
+		r.FirstTurn = 4 * len(r.Tokens)
+	default:
+		r.FirstTurn = len(r.Text)
+	}
+}
+
+func syntaxError(err error) *Error {
+	e := err.(*jsonscan.Error)
+	return &Error{Message: "the request body is not valid JSON: " + e.Error(), Offset: e.Offset}
+}
+
+func (r *Request) root() {
+	r.MembersAt, r.Empty = r.c.Pos()+1, true
+	for ok := r.c.Object(); ok; ok = r.c.NextMember() {
+		r.Empty = false
+		key := rootOf(r.c.Key())
+		if (common|promptMembers[r.api])&(1<<key) == 0 {
+			r.c.Skip()
+			continue
+		}
+		r.at = place{field: key.String(), index: -1}
+		if r.seen&(1<<key) != 0 {
+			r.twice(r.c.Pos())
+			return
+		}
+		r.seen |= 1 << key
+		r.rootValue(key)
+	}
+}
+
+func (r *Request) rootValue(key rootMember) {
+	switch key {
+	case rootModel:
+		r.Model, r.ModelSpan = r.stringMember()
+	case rootStream:
+		r.Stream = r.boolean()
+	case rootStreamOptions:
+		r.streamOptions()
+	case rootMaxTokens, rootMaxCompletionTokens, rootMaxOutputTokens:
+		r.maxTokens(key)
+	case rootCacheSalt:
+		r.CacheSalt, _ = r.stringMember()
+	case rootPreviousResponse:
+		r.PreviousResponseID, _ = r.stringMember()
+	default:
+		r.promptMember(key)
+	}
+}
+
+// stringMember reads a string or null. The value aliases the body, or r.decoded
+// where it is written with escapes.
+func (r *Request) stringMember() ([]byte, Span) {
+	kind := r.c.Kind()
+	at := Span{Start: r.c.Pos()}
+	switch kind {
+	case jsonscan.Null:
+		r.c.Literal()
+		at.End = r.c.Pos()
+		return nil, at
+	case jsonscan.String:
+		raw, escaped := r.c.String()
+		at.End = r.c.Pos()
+		if !escaped {
+			return raw, at
+		}
+		start := len(r.decoded)
+		r.decoded = jsonscan.AppendUnescaped(r.decoded, raw)
+		return r.decoded[start:len(r.decoded):len(r.decoded)], at
+	}
+	r.wrong("a string")
+	return nil, Span{}
+}
+
+// boolean reads true, false or null, which means false.
+func (r *Request) boolean() bool {
+	if kind := r.c.Kind(); kind != jsonscan.Bool && kind != jsonscan.Null {
+		r.wrong("true or false")
+		return false
+	}
+	return r.c.Literal()
+}
+
+// maxTokens keeps the most specific bound. What is no positive whole number is
+// for the engine to judge.
+func (r *Request) maxTokens(key rootMember) {
+	if r.c.Kind() != jsonscan.Number {
+		r.c.Skip()
+		return
+	}
+	specific := r.seen&(1<<rootMaxCompletionTokens) != 0 && key != rootMaxCompletionTokens
+	if n, ok := r.c.Int(); ok && n > 0 && !specific {
+		r.MaxTokens = n
+	}
+}
+
+func (r *Request) streamOptions() {
+	start := r.skipSpace()
+	switch r.c.Kind() {
+	case jsonscan.Null:
+		r.c.Literal()
+		r.options.null = true
+	case jsonscan.Object:
+		r.options.membersAt, r.options.empty = start+1, true
+		for ok := r.c.Object(); ok; ok = r.c.NextMember() {
+			r.options.empty = false
+			r.streamOption()
+		}
+	default:
+		r.wrong("an object such as {\"include_usage\": true}")
+	}
+	r.StreamOptions = Span{start, r.c.Pos()}
+}
+
+func (r *Request) streamOption() {
+	if string(r.c.Key()) != "include_usage" {
+		r.c.Skip()
+		return
+	}
+	r.at.leaf = "include_usage"
+	start := r.skipSpace()
+	if r.options.usage != (Span{}) {
+		r.twice(start)
+		return
+	}
+	r.IncludeUsage = r.boolean()
+	r.options.usage = Span{start, r.c.Pos()}
+}
+
+// skipSpace returns the offset of the next value.
+func (r *Request) skipSpace() int {
+	r.c.Kind()
+	return r.c.Pos()
+}
+
+// checkRequired refuses what no engine could answer.
+func (r *Request) checkRequired() {
+	if len(r.Model) == 0 && r.api != Tokenize && r.api != Detokenize {
+		r.at = place{field: "model", index: -1}
+		if r.Model == nil {
+			r.fail(0, "`model` is missing; name one of the models that GET /v1/models lists")
+		} else {
+			r.fail(r.ModelSpan.Start, "`model` is empty; name one of the models that GET /v1/models lists")
+		}
+	}
+	needsMessages := r.api == Chat || r.api == Messages || r.api == CountTokens
+	if needsMessages && r.seen&(1<<rootMessages) == 0 {
+		r.at = place{field: "messages", index: -1}
+		r.fail(0, "`messages` is missing; send the conversation as a list of messages")
+	}
+}

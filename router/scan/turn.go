@@ -1,0 +1,228 @@
+package scan
+
+import (
+	"bytes"
+
+	"github.com/cognitora/dataplane/internal/jsonscan"
+)
+
+// Members of a message (or of an item of a Responses input), in the order in
+// which the canonical text has them.
+const (
+	turnRole uint8 = iota
+	turnName
+	turnToolCallID
+	turnCallID
+	turnContent
+	turnOutput
+	turnToolCalls
+	turnFunctionCall
+	turnArguments
+	turnAudio
+	turnType
+	turnUnknown
+)
+
+var turnNames = [...]string{
+	"role", "name", "tool_call_id", "call_id", "content", "output", "tool_calls", "function_call", "arguments", "audio", "type",
+}
+
+func turnMember(key []byte) uint8 {
+	switch string(key) {
+	case "role":
+		return turnRole
+	case "name":
+		return turnName
+	case "tool_call_id":
+		return turnToolCallID
+	case "call_id":
+		return turnCallID
+	case "content":
+		return turnContent
+	case "output":
+		return turnOutput
+	case "tool_calls":
+		return turnToolCalls
+	case "function_call":
+		return turnFunctionCall
+	case "arguments":
+		return turnArguments
+	case "audio":
+		return turnAudio
+	case "type":
+		return turnType
+	}
+	return turnUnknown
+}
+
+// turns reads an array of messages.
+func (r *Request) turns() {
+	if r.c.Kind() != jsonscan.Array {
+		r.wrong("an array of messages")
+		return
+	}
+	r.at.index = 0
+	for ok := r.c.Array(); ok; ok = r.c.NextElement() {
+		r.turn()
+		r.at.index++
+	}
+}
+
+// turn reads one message.
+func (r *Request) turn() {
+	r.at.leaf = ""
+	if r.c.Kind() != jsonscan.Object {
+		r.wrong("an object with role and content")
+		return
+	}
+	base, begin := len(r.segments), len(r.Text)
+	var seen uint16
+	var kind []byte
+	for ok := r.c.Object(); ok; ok = r.c.NextMember() {
+		m := turnMember(r.c.Key())
+		if m == turnUnknown {
+			r.c.Skip()
+			continue
+		}
+		r.at.leaf = turnNames[m]
+		if seen&(1<<m) != 0 {
+			r.twice(r.c.Pos())
+			return
+		}
+		seen |= 1 << m
+		if m == turnType {
+			kind = r.turnType()
+			continue
+		}
+		start := len(r.Text)
+		r.turnValue(m)
+		r.push(m, start)
+	}
+	if seen&(1<<turnRole) == 0 {
+		start := len(r.Text)
+		r.Text = append(append(r.Text, markMessage), kind...)
+		r.push(turnRole, start)
+	}
+	r.arrange(base)
+	if r.FirstTurn == 0 && isUser(r.Text[begin:]) {
+		r.FirstTurn = len(r.Text)
+	}
+}
+
+// isUser reports whether a message begins with the role user.
+func isUser(message []byte) bool {
+	rest, ok := bytes.CutPrefix(message, userTurn)
+	return ok && (len(rest) == 0 || isMark(rest[0]))
+}
+
+var userTurn = []byte("\xFFuser")
+
+// isMark reports whether b is a byte that UTF-8 text never has.
+func isMark(b byte) bool { return b == 0xC0 || b == 0xC1 || b >= 0xF5 }
+
+// turnType reads the type of an item, which stands for the role where there is none.
+func (r *Request) turnType() []byte {
+	if r.c.Kind() != jsonscan.String {
+		r.c.Skip()
+		return nil
+	}
+	kind, _ := r.stringMember()
+	return kind
+}
+
+func (r *Request) turnValue(m uint8) {
+	switch m {
+	case turnRole:
+		if r.c.Kind() != jsonscan.String {
+			r.wrong("a string such as \"user\"")
+			return
+		}
+		r.marked(markMessage)
+	case turnName:
+		r.optional(markName)
+	case turnToolCallID, turnCallID:
+		r.optional(markID)
+	case turnContent, turnOutput:
+		r.content()
+	case turnToolCalls:
+		r.toolCalls()
+	case turnFunctionCall:
+		r.toolCall()
+	case turnArguments:
+		r.value()
+	case turnAudio:
+		r.media()
+	}
+}
+
+// toolCalls reads the calls that an assistant's message asks for.
+func (r *Request) toolCalls() {
+	switch r.c.Kind() {
+	case jsonscan.Null:
+		r.c.Literal()
+	case jsonscan.Array:
+		for ok := r.c.Array(); ok; ok = r.c.NextElement() {
+			r.toolCall()
+		}
+	default:
+		r.wrong("an array of tool calls")
+	}
+}
+
+// Members of a tool call, in canonical order; the function's own come first.
+const (
+	callFunction uint8 = iota
+	callName
+	callArguments
+	callID
+	callUnknown
+)
+
+func callMember(key []byte) uint8 {
+	switch string(key) {
+	case "function", "custom":
+		return callFunction
+	case "name":
+		return callName
+	case "arguments", "input":
+		return callArguments
+	case "id":
+		return callID
+	}
+	return callUnknown
+}
+
+func (r *Request) toolCall() {
+	switch r.c.Kind() {
+	case jsonscan.Null:
+		r.c.Literal()
+	case jsonscan.Object:
+		r.Text = append(r.Text, markCall)
+		r.callMembers()
+	default:
+		r.wrong("made of objects with id and function")
+	}
+}
+
+// callMembers reads a call, or the function inside of it.
+func (r *Request) callMembers() {
+	base := len(r.segments)
+	for ok := r.c.Object(); ok; ok = r.c.NextMember() {
+		m := callMember(r.c.Key())
+		start := len(r.Text)
+		switch kind := r.c.Kind(); {
+		case m == callFunction && kind == jsonscan.Object:
+			r.callMembers()
+		case m == callName && kind == jsonscan.String:
+			r.marked(markName)
+		case m == callArguments:
+			r.value()
+		case m == callID && kind == jsonscan.String:
+			r.marked(markID)
+		default:
+			r.c.Skip()
+		}
+		r.push(m, start)
+	}
+	r.arrange(base)
+}
