@@ -1,0 +1,180 @@
+package patience
+
+import "time"
+
+// NoTokens is the MaxTokens of requests that generate nothing: embeddings, rerank, tokenize.
+const NoTokens = -1
+
+// Work is what an attempt asks of a node.
+type Work struct {
+	Stream         bool
+	UncachedTokens int64 // prompt tokens that the node is believed to have to compute
+	CachedTokens   int64 // prompt tokens that it is believed to hold
+	MaxTokens      int64 // bound on completion tokens; 0 = unknown, NoTokens = none are generated
+	Owner          Owner // asked to give up; nil: the attempt is only evidence
+}
+
+func (w *Work) kind() int {
+	if w.MaxTokens == NoTokens {
+		return 1
+	}
+	return 0
+}
+
+// Attempt is one request at one node, from dispatch to its end. The caller owns the memory: the
+// zero value is ready for Begin, and may be used again after Done. Only Begin must not run
+// concurrently with the other methods.
+type Attempt struct {
+	node   *Node
+	work   Work
+	start  time.Duration
+	tokens int64 // u+q: uncached tokens ahead of its first byte, its own included
+	queued int64 // its part of node.queued
+
+	// Guarded by the model's mutex.
+	firstAt    time.Duration
+	askAgainAt time.Duration // after a refusal
+	state      state
+	in         *attempts
+	prev, next *Attempt
+}
+
+type state uint8
+
+const (
+	idle state = iota
+	waiting
+	begun
+	abandoned
+)
+
+// Begin notes that w is being sent to n now. The attempt must be idle: new, or after Done.
+func (n *Node) Begin(a *Attempt, now time.Time, w Work) {
+	w.UncachedTokens, w.CachedTokens = max(w.UncachedTokens, 0), max(w.CachedTokens, 0)
+	m := n.model
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	*a = Attempt{node: n, work: w, start: now.Sub(epoch), state: waiting, askAgainAt: never}
+	a.tokens = w.UncachedTokens + n.queued
+	a.queued = w.UncachedTokens
+	n.queued += a.queued
+	if w.Stream {
+		n.streams.push(a)
+	} else {
+		n.calls.push(a)
+	}
+	m.count(n, 1)
+}
+
+// Progress notes that bytes came from the node: for every chunk of a body, and for an answer
+// that is no success. It is one atomic store.
+func (a *Attempt) Progress(now time.Time) {
+	if a.node != nil {
+		a.node.pulse.beat(now)
+	}
+}
+
+// FirstByte notes the first body event of a stream, or the head of a successful answer that is
+// not streamed. Later calls only count as Progress.
+func (a *Attempt) FirstByte(now time.Time) {
+	if a.node == nil {
+		return
+	}
+	a.node.pulse.beat(now)
+	m := a.node.model
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a.state != waiting {
+		return
+	}
+	a.leaveQueue()
+	a.state = begun
+	a.node.begun++
+	a.firstAt = now.Sub(epoch)
+	if a.work.Stream {
+		m.learnFirst(a)
+	}
+}
+
+// Done ends the attempt. ok says that a complete, successful answer came; completionTokens is
+// its length where known, else 0. Calls on an idle attempt do nothing.
+func (a *Attempt) Done(now time.Time, completionTokens int64, ok bool) {
+	if a.node == nil {
+		return
+	}
+	if ok {
+		a.node.pulse.beat(now)
+	}
+	m := a.node.model
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch a.state {
+	case waiting:
+		a.leaveQueue()
+		m.count(a.node, -1)
+	case begun:
+		a.node.begun--
+		m.count(a.node, -1)
+	case idle:
+		return
+	}
+	if ok && a.state != abandoned {
+		m.learnAnswer(a, now.Sub(epoch), completionTokens)
+	}
+	a.state = idle
+}
+
+// abandon is what a given-up attempt goes through before its owner calls Done.
+func (m *Model) abandon(a *Attempt) {
+	a.leaveQueue()
+	m.count(a.node, -1)
+	a.state = abandoned
+}
+
+func (m *Model) count(n *Node, delta int) {
+	if !n.gone {
+		m.open += delta
+	}
+}
+
+func (a *Attempt) leaveQueue() {
+	a.in.remove(a)
+	a.releaseTokens()
+}
+
+func (a *Attempt) releaseTokens() {
+	a.node.queued -= a.queued
+	a.queued = 0
+}
+
+// attempts is a list in order of dispatch, linked through its members.
+type attempts struct {
+	head, tail *Attempt
+	n          int
+}
+
+func (l *attempts) push(a *Attempt) {
+	a.in, a.prev = l, l.tail
+	if l.tail == nil {
+		l.head = a
+	} else {
+		l.tail.next = a
+	}
+	l.tail = a
+	l.n++
+}
+
+func (l *attempts) remove(a *Attempt) {
+	if a.prev == nil {
+		l.head = a.next
+	} else {
+		a.prev.next = a.next
+	}
+	if a.next == nil {
+		l.tail = a.prev
+	} else {
+		a.next.prev = a.prev
+	}
+	a.in, a.prev, a.next = nil, nil, nil
+	l.n--
+}

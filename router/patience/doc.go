@@ -1,0 +1,68 @@
+// Package patience decides how long to wait for a node before another one is asked, and
+// notices nodes that have stopped making progress.
+//
+// It learns what a served model needs from what its nodes do. It keeps no clock (every call is
+// told the time) and starts no goroutine: the gateway calls Model.Check every Model.Interval,
+// and Check asks the owner of each late attempt to give it up. One mutex per model guards
+// everything except Attempt.Progress, which is one atomic store per chunk.
+//
+// # First byte of a stream
+//
+// An attempt brings u uncached tokens to a node where q uncached tokens of earlier attempts
+// still wait. What it should need is
+//
+//	E(u+q) = a + b·(u+q)
+//
+// with a, b >= 0 from a least-squares line over the model's last ~64 first bytes, each clipped
+// at 4·E so that one outlier teaches little. Beyond the largest u+q seen (a decaying maximum)
+// E grows in proportion, as if all the time were per token. E is never taken below
+// FirstByteFloor/4, so that noise on a fast fleet is not mistaken for slowness, and is Cold/4
+// until 8 first bytes have been seen.
+//
+// An attempt with c tokens believed cached is overdue when its wait reaches
+//
+//	limit = L·E(u+q)·max(1, node, peers)·4^doubts + 2·(E(u+q+c) - E(u+q))
+//	L     = 4 + 4·mean(max(0, wait/E - 1)), at most 16
+//
+// clamped to [FirstByteFloor, Hard]. The last term pays for a wrong belief: the whole prompt
+// computed anew, twice over.
+//
+//   - node is the moving mean of wait/E on this node: slow hardware gets the time it needs.
+//   - peers is the lower median, over the model's other nodes, of how slow each one is now: the
+//     larger of its moving mean (if younger than 10 s) and of wait/E of the attempts that wait
+//     there at this moment. Waits that have not ended count, so it rises while a whole fleet is
+//     slowing down and nobody has answered yet. An attempt can only be overdue by being 4 times
+//     worse off than half of its peers: when every node is slow nothing is given up, and up to
+//     half of a fleet may hang and still be told from the rest.
+//   - doubts counts the other nodes (up to 3) where something was given up since the model's
+//     last first byte in time: while nobody answers, giving up gets rarer.
+//
+// A model with a single node waits for Hard: there is nobody else to ask.
+//
+// # Nodes without progress
+//
+// An answer that is not streamed shows nothing until it is complete, so nothing can be said of
+// one alone; the node is looked at as a whole. Its silence began at the later of its last byte
+// (of any response, for any model) and the dispatch of its oldest attempt. It is judged once a
+// peer has answered something that was sent after that. Every attempt is then a witness with p,
+// the chance that a healthy node would have kept it waiting this long:
+//
+//	p = S(w/slow) / S(w0/slow), at least 1/50
+//
+// where S is the survival function of the model's response times (add-one smoothing; apart for
+// requests that generate nothing), w the wait, w0 the part of it before the silence, and slow
+// the median of how much slower than expected the peers' answers since then were, at least 1.
+// Further,
+//
+//   - p = 1/1000 when w-w0 > 4·slow·(E + d·max_tokens), d being the largest recent seconds per
+//     completion token; with max_tokens unknown, when w-w0 > 4·slow·(longest response time).
+//     Both need 8 observations. A long generation that its max_tokens allow is therefore never
+//     enough by itself.
+//   - p = 1/100 for each stream that became overdue in this silence, and 1/10 for each stream
+//     (up to 4) that has begun and got nothing for 2.5·StallFloor.
+//
+// Overdue streams count at once, everything else after StallFloor of silence. A product of at
+// most 1/100 sets the node aside, at most 1/1000 also moves its waiting attempts (Rescue). A
+// node that is tried again after it was set aside, and has sent nothing yet, starts at 1/100:
+// the first wait that only a quarter of answers need is enough.
+package patience

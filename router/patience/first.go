@@ -1,0 +1,138 @@
+package patience
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+const (
+	ratioLifetime = 10 * time.Second // how long a node's own slowness counts as how slow it is now
+	doubtsMax     = 3
+)
+
+// factor is L.
+func (m *Model) factor() float64 { return min(4+4*m.first.excess, 16) }
+
+// survey sets how slow every node is now, and sorts the values into scratch.
+func (m *Model) survey(now time.Duration) {
+	for i, n := range m.nodes {
+		n.slow = 1
+		if n.ratio > 0 && now-n.ratioAt < ratioLifetime {
+			n.slow = max(1, n.ratio)
+		}
+		for a := n.streams.head; a != nil; a = a.next {
+			n.slow = max(n.slow, (now-a.start).Seconds()/m.expectFirst(a.tokens))
+		}
+		m.scratch[i] = n.slow
+		n.calls.prefilled(m, now)
+	}
+	slices.Sort(m.scratch)
+}
+
+// prefilled takes unstreamed attempts out of the queue once their prompt should be computed,
+// which nothing else shows.
+func (l *attempts) prefilled(m *Model, now time.Duration) {
+	for a := l.head; a != nil; a = a.next {
+		if a.queued > 0 && (now-a.start).Seconds() > m.expectFirst(a.tokens) {
+			a.releaseTokens()
+		}
+	}
+}
+
+// peers is the lower median of how slow the other nodes are: survey must have run.
+func (m *Model) peers(n *Node) float64 {
+	k := (len(m.nodes) - 2) / 2
+	if n.slow <= m.scratch[k] {
+		k++ // n itself is among the first k+1
+	}
+	return m.scratch[k]
+}
+
+// doubts counts the other nodes where a stream was given up while nobody answered in time.
+func (m *Model) doubts(n *Node) int {
+	count := 0
+	for _, other := range m.nodes {
+		if other != n && other.overdueAt > m.promptAt {
+			count++
+		}
+	}
+	return min(count, doubtsMax)
+}
+
+// limits are what all attempts at one node share.
+type limits struct{ times float64 }
+
+func (m *Model) limitsOf(n *Node) limits {
+	if len(m.nodes) < 2 {
+		return limits{math.Inf(1)}
+	}
+	slow := max(1, n.ratio, m.peers(n))
+	return limits{m.factor() * slow * math.Pow(4, float64(m.doubts(n)))}
+}
+
+// limit is the wait at which a is overdue.
+func (m *Model) limit(a *Attempt, l limits) time.Duration {
+	all := float64(a.tokens + a.work.CachedTokens)
+	miss := m.first.expect(all) - m.first.expect(float64(a.tokens))
+	seconds := l.times*m.expectFirst(a.tokens) + 2*max(0, miss)
+	if seconds >= m.o.Hard.Seconds() {
+		return m.o.Hard
+	}
+	return max(time.Duration(seconds*float64(time.Second)), m.o.FirstByteFloor)
+}
+
+// Limit returns how long the attempt may wait for its first byte as things are now: 0 when it
+// does not wait or is not a stream. It changes with what peers do.
+func (a *Attempt) Limit(now time.Time) time.Duration {
+	if a.node == nil {
+		return 0
+	}
+	m := a.node.model
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a.state != waiting || !a.work.Stream || a.node.gone {
+		return 0
+	}
+	m.survey(now.Sub(epoch))
+	return m.limit(a, m.limitsOf(a.node))
+}
+
+func (m *Model) giveUpOverdue(n *Node, now time.Duration) {
+	if n.streams.head == nil {
+		return
+	}
+	l := m.limitsOf(n)
+	for a := n.streams.head; a != nil; {
+		next := a.next
+		if now-a.start >= m.limit(a, l) && m.ask(a, Overdue, now) {
+			m.noteOverdue(n, a, now)
+		}
+		a = next
+	}
+}
+
+func (m *Model) noteOverdue(n *Node, a *Attempt, now time.Duration) {
+	n.overdueAt = now
+	if !silentFor(a, max(a.start, n.pulse.at()), now) {
+		return
+	}
+	if n.overdue == 0 {
+		n.lostAt, n.lostLast = a.start, a.start
+	}
+	n.lostAt, n.lostLast = min(n.lostAt, a.start), max(n.lostLast, a.start)
+	n.overdue++
+}
+
+// ask asks the owner to give the attempt up, unless it refused a short while ago.
+func (m *Model) ask(a *Attempt, v Verdict, now time.Duration) bool {
+	if a.work.Owner == nil || now < a.askAgainAt {
+		return false
+	}
+	if !a.work.Owner.GiveUp(v) {
+		a.askAgainAt = now + (now-a.start)/2
+		return false
+	}
+	m.abandon(a)
+	return true
+}

@@ -1,0 +1,252 @@
+package patience
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+const (
+	known     = 8     // observations that an estimate needs
+	memory    = 64.0  // observations that a moving estimate remembers
+	clip      = 4.0   // an observation teaches at most this multiple of what was expected
+	ratioMax  = 16.0  // bound on a node's own slowness
+	hiDecay   = 0.995 // per observation, of decaying maxima
+	hiTokens  = 64.0  // least u+q beyond which E is extrapolated
+	spreadMax = 1024  // observations after which a histogram forgets half
+)
+
+// line is a least-squares fit y = a + b·x over the recent past, x in tokens, y in seconds.
+type line struct {
+	n                   int
+	s, sx, sy, sxx, sxy float64
+	a, b                float64
+	hi                  float64 // decaying maximum of x
+	excess              float64 // moving mean of max(0, y/E - 1)
+}
+
+func (l *line) observe(x, y, expected float64) {
+	if l.n >= known {
+		l.excess += (min(max(0, y/expected-1), clip-1) - l.excess) / (memory / 2)
+		y = min(y, clip*expected)
+	}
+	l.n++
+	const keep = 1 - 1/memory
+	l.s = l.s*keep + 1
+	l.sx = l.sx*keep + x
+	l.sy = l.sy*keep + y
+	l.sxx = l.sxx*keep + x*x
+	l.sxy = l.sxy*keep + x*y
+	l.hi = max(x, l.hi*hiDecay)
+	l.fit()
+}
+
+// fit solves for a and b. Where x hardly varies its slope is noise, and 0 is used.
+func (l *line) fit() {
+	x, y := l.sx/l.s, l.sy/l.s
+	variance := l.sxx/l.s - x*x
+	l.b = 0
+	if variance > 0.01*x*x {
+		l.b = max(0, (l.sxy/l.s-x*y)/variance)
+	}
+	l.a = y - l.b*x
+	if l.a < 0 {
+		l.a, l.b = 0, y/x
+	}
+}
+
+// expect returns the seconds that x tokens should need, 0 while nothing is known.
+func (l *line) expect(x float64) float64 {
+	if l.n < known {
+		return 0
+	}
+	hi := max(l.hi, hiTokens)
+	if x <= hi {
+		return l.a + l.b*x
+	}
+	return (l.a + l.b*hi) * x / hi
+}
+
+// pace is seconds per completion token.
+type pace struct {
+	n        int
+	mean, hi float64
+}
+
+func (p *pace) observe(v float64) {
+	if p.n >= known {
+		v = min(v, clip*p.mean)
+	}
+	p.n++
+	p.mean += (v - p.mean) / min(float64(p.n), memory/4)
+	p.hi = max(v, p.hi*hiDecay)
+}
+
+// spread is a histogram of durations in quarter octaves from 1 ms to 70 min.
+type spread struct {
+	count [88]uint32
+	n     uint32
+	hi    float64 // decaying maximum of their prompt tokens
+}
+
+func bucket(seconds float64) int {
+	if seconds <= 1e-3 {
+		return 0
+	}
+	return min(int(4*math.Log2(seconds*1e3)), len(spread{}.count)-1)
+}
+
+// edge is the upper end of a bucket in seconds.
+func edge(i int) float64 { return math.Exp2(float64(i+1)/4) / 1e3 }
+
+func (s *spread) observe(seconds float64, promptTokens int64) {
+	s.hi = max(float64(promptTokens), s.hi*hiDecay)
+	s.count[bucket(seconds)]++
+	if s.n++; s.n < spreadMax {
+		return
+	}
+	s.n = 0
+	for i := range s.count {
+		s.count[i] /= 2
+		s.n += s.count[i]
+	}
+}
+
+// survival is the chance that an answer takes longer than that; whatever shares its bucket
+// counts as longer, and add-one smoothing keeps it from 0.
+func (s *spread) survival(seconds float64) float64 {
+	longer := uint32(1)
+	for _, c := range s.count[bucket(seconds):] {
+		longer += c
+	}
+	return float64(longer) / float64(s.n+1)
+}
+
+// scale is how much longer a prompt may take for being larger than any that was seen.
+func (s *spread) scale(promptTokens int64) float64 {
+	return max(1, float64(promptTokens)/max(s.hi, hiTokens))
+}
+
+// longest returns the upper bound of the largest observation, 0 while too little is known.
+func (s *spread) longest() float64 {
+	if s.n < known {
+		return 0
+	}
+	for i := len(s.count) - 1; i > 0; i-- {
+		if s.count[i] > 0 {
+			return edge(i)
+		}
+	}
+	return edge(0)
+}
+
+// median returns an upper bound of the median, 0 while too little is known.
+func (s *spread) median() float64 {
+	if s.n < known {
+		return 0
+	}
+	seen := uint32(0)
+	for i, c := range s.count {
+		if seen += c; 2*seen >= s.n {
+			return edge(i)
+		}
+	}
+	return 0
+}
+
+// answer is a sign that a node was at work: sent at start, answered, and how much slower than
+// expected.
+type answer struct {
+	node  *Node
+	start time.Duration
+	ratio float64
+}
+
+// ring holds the latest answers of a model.
+type ring struct {
+	at   [128]answer
+	next int
+}
+
+func (r *ring) push(a answer) {
+	r.at[r.next] = a
+	r.next = (r.next + 1) % len(r.at)
+}
+
+func (r *ring) forget(n *Node) {
+	for i := range r.at {
+		if r.at[i].node == n {
+			r.at[i] = answer{}
+		}
+	}
+}
+
+// peersSince returns how many answers other nodes gave to what was sent since then, and the
+// median of their slowness, at least 1.
+func (r *ring) peersSince(n *Node, since time.Duration) (count int, slow float64) {
+	var ratios [len(ring{}.at)]float64
+	for i := range r.at {
+		if a := &r.at[i]; a.node != nil && a.node != n && a.start >= since {
+			ratios[count] = a.ratio
+			count++
+		}
+	}
+	if count == 0 {
+		return 0, 1
+	}
+	slices.Sort(ratios[:count])
+	return count, max(1, ratios[count/2])
+}
+
+// expectFirst is E in seconds, with its lower bound.
+func (m *Model) expectFirst(tokens int64) float64 {
+	if m.first.n < known {
+		return m.o.Cold.Seconds() / 4
+	}
+	return max(m.first.expect(float64(tokens)), m.o.FirstByteFloor.Seconds()/4)
+}
+
+func (m *Model) learnFirst(a *Attempt) {
+	n, expected := a.node, m.expectFirst(a.tokens)
+	wait := (a.firstAt - a.start).Seconds()
+	ratio := min(wait/expected, ratioMax)
+	if wait <= m.factor()*expected*max(1, n.ratio) {
+		m.promptAt = a.firstAt
+	}
+	if m.first.n >= known {
+		if n.ratio == 0 {
+			n.ratio = ratio
+		}
+		n.ratio += (ratio - n.ratio) / 4
+		n.ratioAt = a.firstAt
+	}
+	m.first.observe(float64(a.tokens), wait, expected)
+	m.answers.push(answer{n, a.start, ratio})
+}
+
+func (m *Model) learnAnswer(a *Attempt, now time.Duration, completionTokens int64) {
+	took, kind := (now - a.start).Seconds(), a.work.kind()
+	if !a.work.Stream {
+		m.answers.push(answer{a.node, a.start, m.callRatio(a, took, completionTokens)})
+	}
+	m.calls[kind].observe(took, a.work.UncachedTokens+a.work.CachedTokens)
+	generating := took - m.first.expect(float64(a.tokens))
+	if a.work.Stream {
+		generating = (now - a.firstAt).Seconds()
+	}
+	if completionTokens >= known && generating > 0 {
+		m.perToken.observe(generating / float64(completionTokens))
+	}
+}
+
+// callRatio is how much slower than expected an unstreamed answer was; 1 while that is unknown.
+func (m *Model) callRatio(a *Attempt, took float64, completionTokens int64) float64 {
+	expected := m.calls[a.work.kind()].median()
+	if completionTokens > 0 && m.perToken.n >= known {
+		expected = m.first.expect(float64(a.tokens)) + m.perToken.mean*float64(completionTokens)
+	}
+	if expected == 0 {
+		return 1
+	}
+	return took / max(expected, m.o.FirstByteFloor.Seconds()/4)
+}

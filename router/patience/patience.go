@@ -1,0 +1,177 @@
+package patience
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Options of one model. Zero values mean the defaults named.
+type Options struct {
+	FirstByteFloor time.Duration // no stream is given up earlier; 1 s
+	StallFloor     time.Duration // no node is set aside for a shorter silence, overdue streams apart; 2 s
+	Cold           time.Duration // first-byte limit while nothing is known; 60 s
+	Hard           time.Duration // upper bound of every first-byte limit; 300 s
+}
+
+func (o Options) withDefaults() Options {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	set(&o.FirstByteFloor, time.Second)
+	set(&o.StallFloor, 2*time.Second)
+	set(&o.Cold, time.Minute)
+	set(&o.Hard, 5*time.Minute)
+	o.Cold = min(o.Cold, o.Hard)
+	return o
+}
+
+// epoch turns times into durations, which follow the monotonic clock and fit an atomic.
+var epoch = time.Now()
+
+const never = time.Duration(-1 << 63)
+
+// Pulse is the time of the last byte that a node sent, whichever model it was for. One Pulse
+// belongs to one incarnation of a node and is shared by its trackers in all models.
+type Pulse struct{ last atomic.Int64 }
+
+// NewPulse returns a pulse that counts now as the last sign of life.
+func NewPulse(now time.Time) *Pulse {
+	p := &Pulse{}
+	p.beat(now)
+	return p
+}
+
+func (p *Pulse) beat(now time.Time) { p.last.Store(int64(now.Sub(epoch))) }
+
+func (p *Pulse) at() time.Duration { return time.Duration(p.last.Load()) }
+
+// Model is what has been learned of one served model, and who waits for it. Its memory is
+// fixed apart from its nodes; attempts belong to their callers. Safe for concurrent use.
+type Model struct {
+	o Options
+
+	mu       sync.Mutex
+	nodes    []*Node
+	first    line      // time to first byte over tokens
+	calls    [2]spread // whole response times: of generations, of everything else
+	perToken pace
+	answers  ring
+	promptAt time.Duration // last first byte that came in time
+	open     int           // attempts of nodes that have not ended
+	scratch  []float64     // of survey, as long as nodes
+}
+
+// NewModel returns a model that knows nothing yet.
+func NewModel(o Options) *Model {
+	return &Model{o: o.withDefaults(), promptAt: never}
+}
+
+// Interval is how often Check should be called.
+func (m *Model) Interval() time.Duration { return m.o.FirstByteFloor / 8 }
+
+// Node is one node's part in one model: made by Join when the node enters the fleet snapshot,
+// kept with it, given to Leave when it goes.
+type Node struct {
+	id    string
+	model *Model
+	pulse *Pulse
+
+	// Guarded by model.mu.
+	gone    bool
+	streams attempts // waiting for their first byte
+	calls   attempts // waiting for their answer
+	begun   int      // attempts that have had their first byte
+	queued  int64    // uncached tokens of those that wait
+
+	ratio   float64 // moving mean of wait/E; 0 = nothing seen
+	ratioAt time.Duration
+	slow    float64 // how slow it is now; set by survey
+
+	overdueAt time.Duration // last time a stream here was given up as overdue
+	overdue   int           // such streams since the last sign of life
+	lostAt    time.Duration // dispatch of the oldest of them
+	lostLast  time.Duration // and of the newest
+	level     level         // as last reported, until the next sign of life
+	levelAt   time.Duration
+}
+
+// Join adds a node. pulse is shared by all models of that node; nil gives it one of its own.
+func (m *Model) Join(id string, pulse *Pulse, now time.Time) *Node {
+	if pulse == nil {
+		pulse = NewPulse(now)
+	}
+	n := &Node{id: id, model: m, pulse: pulse, overdueAt: never, lostAt: never, lostLast: never, levelAt: never}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.nodes = append(m.nodes, n)
+	m.scratch = append(m.scratch, 0)
+	return n
+}
+
+// Leave removes a node. Its running attempts go on and are no longer judged.
+func (m *Model) Leave(n *Node) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := slices.Index(m.nodes, n)
+	if i < 0 {
+		return
+	}
+	m.nodes = slices.Delete(m.nodes, i, i+1)
+	m.scratch = m.scratch[:len(m.nodes)]
+	m.open -= n.streams.n + n.calls.n + n.begun
+	m.answers.forget(n)
+	n.gone = true
+}
+
+// ID returns the id given to Join.
+func (n *Node) ID() string { return n.id }
+
+// Verdict is why an attempt should be given up.
+type Verdict uint8
+
+const (
+	Overdue Verdict = iota + 1 // a stream's first byte is late by the standard of its peers
+	Stalled                    // the node makes no progress on anything while its peers do
+)
+
+// Owner can give an attempt up and ask another node.
+type Owner interface {
+	// GiveUp is called by Check with the model locked: it must return quickly and call nothing
+	// of this package. It returns whether the attempt ends now. A refusal (nobody else to ask,
+	// no retry budget, bytes already passed on) leaves the attempt waiting; it is asked again
+	// after half of the time waited so far.
+	GiveUp(Verdict) bool
+}
+
+// Stall is a node that makes no progress while its peers do. It is reported once per silence,
+// and again when the evidence grows or new attempts fall victim to it.
+type Stall struct {
+	Node    *Node
+	Silent  time.Duration // since its last byte or its oldest open attempt
+	Waiting int           // attempts without an answer
+	Rescue  bool          // sure enough that they were asked to go elsewhere
+}
+
+// Check looks at every waiting attempt, asks the owners of late ones to give up, and appends
+// the nodes to set aside to out. Call it every Interval; a model without open attempts costs
+// one lock.
+func (m *Model) Check(now time.Time, out []Stall) []Stall {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.open == 0 {
+		return out
+	}
+	t := now.Sub(epoch)
+	m.survey(t)
+	for _, n := range m.nodes {
+		m.giveUpOverdue(n, t)
+		if s, found := m.judge(n, t); found {
+			out = append(out, s)
+		}
+	}
+	return out
+}
