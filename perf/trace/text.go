@@ -1,0 +1,60 @@
+package trace
+
+import "math/rand/v2"
+
+// TokenBytes is the text length of one token, as the data plane's default
+// tokenizer and the simulated engines count.
+const TokenBytes = 4
+
+// Text expands requests to prompts. The text of a hash id is the same in every
+// request and every process: words of lower-case letters, which need no escape
+// in JSON.
+type Text struct {
+	// Spread gives the first block of each request a text that depends on the
+	// second id as well. In the public conversation trace every request begins
+	// with the same id; spread, requests that have only that in common share
+	// nothing.
+	Spread bool
+}
+
+// Prompt appends the request's prompt to dst, InputLength x TokenBytes bytes in
+// all, and returns it with the length of the system prompt in it: SystemBlocks,
+// or where the trace does not say the first of several blocks.
+func (t Text) Prompt(dst []byte, q *Request) (prompt []byte, systemBytes int) {
+	start := len(dst)
+	left := q.InputLength * TokenBytes
+	for i, id := range q.HashIDs {
+		n := min(left, BlockTokens*TokenBytes)
+		dst = appendWords(dst, n, uint64(id), t.branch(q, i))
+		left -= n
+	}
+	system := q.SystemBlocks
+	if system == 0 && len(q.HashIDs) > 1 {
+		system = 1
+	}
+	return dst, min(system*BlockTokens*TokenBytes, len(dst)-start)
+}
+
+// branch is what the text of block i depends on beside its id.
+func (t Text) branch(q *Request, i int) uint64 {
+	if !t.Spread || i > 0 || len(q.HashIDs) < 2 {
+		return 0
+	}
+	return uint64(q.HashIDs[1]) + 1
+}
+
+// appendWords appends n bytes of words that follow from the two seeds.
+func appendWords(dst []byte, n int, id, branch uint64) []byte {
+	r := rand.NewPCG(id, branch)
+	end := len(dst) + n
+	for len(dst) < end {
+		v := r.Uint64()
+		letters := 3 + int(v%6)
+		for range letters {
+			v /= 26
+			dst = append(dst, 'a'+byte(v%26))
+		}
+		dst = append(dst, ' ')
+	}
+	return dst[:end]
+}
