@@ -100,7 +100,7 @@ func (w *watch) session(ctx context.Context) error {
 	w.wait = retryFirst
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	changes := w.client.etcd.Watch(clientv3.WithRequireLeader(ctx), w.prefix, clientv3.WithPrefix(), clientv3.WithRev(w.rev+1))
+	changes := w.client.etcd.Watch(clientv3.WithRequireLeader(ctx), w.prefix, watchFrom(w.rev)...)
 	ping := time.NewTicker(pingEvery)
 	defer ping.Stop()
 	for {
@@ -118,6 +118,11 @@ func (w *watch) session(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// watchFrom asks for everything after rev.
+func watchFrom(rev int64) []clientv3.OpOption {
+	return []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithRev(rev + 1)}
 }
 
 func watchError(resp clientv3.WatchResponse, open bool) error {

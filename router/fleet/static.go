@@ -92,7 +92,7 @@ func (f *Fleet) syncStatic() {
 func (f *Fleet) want(e endpoint) {
 	m := f.members[e.id]
 	if m != nil && m.node.Source == Etcd {
-		f.problem(e.id, "configured as a backend, so the node of this id in etcd is not used")
+		f.problem("nodes/"+e.id, "configured as a backend, so the node of this id in etcd is not used")
 		f.remove(e.id)
 		m = nil
 	}

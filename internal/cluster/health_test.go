@@ -1,0 +1,136 @@
+package cluster
+
+import (
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+)
+
+const goodNode = `{"node_id":"n1","address":"http://10.0.0.1:7070","role":"decode","engine":"vllm","models":["m"],"tp":2,
+"max_concurrent":8,"in_flight":3,"queue_depth":0,"sm_pct":42.5,"ready":true,"stamp":1700000000000,"from_the_future":{"a":[1]}}`
+
+func TestUnknownIsNotZero(t *testing.T) {
+	h, err := ParseNodeHealth("n1", []byte(goodNode))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, known := h.QueueDepth.Get(); v != 0 || !known {
+		t.Errorf("queue_depth 0 reads as %v %v", v, known)
+	}
+	if _, known := h.PowerWatts.Get(); known {
+		t.Error("absent power_watts is known")
+	}
+	if !math.IsNaN(float64(h.CPUPct.Float32())) {
+		t.Error("unknown gauge is not NaN")
+	}
+	out, err := json.Marshal(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := string(out); strings.Contains(s, "power_watts") || !strings.Contains(s, `"queue_depth":0`) || !strings.Contains(s, `"sm_pct":42.5`) {
+		t.Errorf("written as %s", s)
+	}
+	again, err := ParseNodeHealth("n1", out)
+	if err != nil || again.SMPct != h.SMPct || again.Role != RoleDecode {
+		t.Errorf("round trip: %+v %v", again, err)
+	}
+}
+
+func TestBadValuesAreRefused(t *testing.T) {
+	edit := func(from, to string) string { return strings.Replace(goodNode, from, to, 1) }
+	for name, c := range map[string]struct{ value, says string }{
+		"not JSON":         {"{", "unexpected end"},
+		"other node":       {edit(`"n1"`, `"n2"`), "node_id"},
+		"wrong type":       {edit(`42.5`, `"much"`), "want a number"},
+		"role":             {edit(`decode`, `boss`), "prefill, decode, both"},
+		"address":          {edit(`http://10.0.0.1:7070`, `10.0.0.1:7070`), "address"},
+		"address scheme":   {edit(`http://`, `ftp://`), "want http://host:port"},
+		"port":             {edit(`:7070`, `:70700`), "port"},
+		"percentage":       {edit(`42.5`, `420`), "sm_pct"},
+		"negative":         {edit(`"in_flight":3`, `"in_flight":-3`), "in_flight"},
+		"slots":            {edit(`"max_concurrent":8`, `"max_concurrent":-8`), "max_concurrent"},
+		"empty model":      {edit(`["m"]`, `[""]`), "models"},
+		"too large":        {goodNode + strings.Repeat(" ", maxValueBytes), "bytes"},
+		"models is a text": {edit(`["m"]`, `"m"`), "models"},
+	} {
+		if _, err := ParseNodeHealth("n1", []byte(c.value)); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: error %v, want one about %q", name, err, c.says)
+		}
+	}
+}
+
+func TestRoleDefaultsToBoth(t *testing.T) {
+	h, err := ParseNodeHealth("n1", []byte(`{"node_id":"n1","address":"unix:///run/x.sock","models":[]}`))
+	if err != nil || h.Role != RoleBoth {
+		t.Fatalf("%+v %v", h, err)
+	}
+}
+
+func TestSplitAddress(t *testing.T) {
+	for in, want := range map[string]Address{
+		"http://10.0.0.1:8000":      {Network: "tcp", Addr: "10.0.0.1:8000", Host: "10.0.0.1:8000"},
+		"http://engine/":            {Network: "tcp", Addr: "engine:80", Host: "engine"},
+		"https://engine/api/":       {Network: "tcp", Addr: "engine:443", Host: "engine", BasePath: "/api", TLS: true},
+		"http://[::1]:8000":         {Network: "tcp", Addr: "[::1]:8000", Host: "[::1]:8000"},
+		"unix:///run/engine.sock":   {Network: "unix", Addr: "/run/engine.sock", Host: "localhost"},
+		"http+unix:///run/eng.sock": {Network: "unix", Addr: "/run/eng.sock", Host: "localhost"},
+	} {
+		if got, err := SplitAddress(in); err != nil || got != want {
+			t.Errorf("%s: %+v %v", in, got, err)
+		}
+	}
+	for _, in := range []string{"", "engine:8000", "http://", "http://u:p@h", "http://h/?q", "unix://run/x", "unix:///", "http://h:0", "http://h:x", "gopher://h"} {
+		if got, err := SplitAddress(in); err == nil {
+			t.Errorf("%q is taken as %+v", in, got)
+		}
+	}
+}
+
+func TestNodeIDs(t *testing.T) {
+	for _, id := range []string{"gpu-1", "10.0.0.1:8000", "a_B.c"} {
+		if err := CheckNodeID(id); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, id := range []string{"", "a/b", "a b", "ä", strings.Repeat("x", 129)} {
+		if CheckNodeID(id) == nil {
+			t.Errorf("%q is accepted", id)
+		}
+	}
+}
+
+func TestCordonsAndModels(t *testing.T) {
+	if c := ParseCordon([]byte("not json")); c.Drain {
+		t.Error("garbage drains")
+	}
+	if c := ParseCordon([]byte(`{"drain":true,"reason":"kernel"}`)); !c.Drain || c.Reason != "kernel" {
+		t.Errorf("%+v", c)
+	}
+	if m, err := ParseModel("org/m", []byte(`{"aliases":["gpt-4"],"cascade":["x"]}`)); err != nil || m.Aliases[0] != "gpt-4" {
+		t.Errorf("%+v %v", m, err)
+	}
+	for _, bad := range []string{`{"aliases":"x"}`, `{"aliases":[""]}`, `[`} {
+		if _, err := ParseModel("m", []byte(bad)); err == nil {
+			t.Errorf("%s is accepted", bad)
+		}
+	}
+}
+
+func FuzzParseNodeHealth(f *testing.F) {
+	f.Add([]byte(goodNode))
+	f.Add([]byte(`{"node_id":"n1","address":"http://h","in_flight":null}`))
+	f.Fuzz(func(t *testing.T, value []byte) {
+		h, err := ParseNodeHealth("n1", value)
+		if err != nil {
+			return
+		}
+		out, err := json.Marshal(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ParseNodeHealth("n1", out); err != nil && len(out) <= maxValueBytes {
+			t.Fatalf("accepted %q, not %q: %v", value, out, err)
+		}
+	})
+}
