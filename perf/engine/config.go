@@ -82,12 +82,15 @@ type Config struct {
 
 // KVEvents says where and in which of the field's forms KV events are sent.
 type KVEvents struct {
-	// Endpoint of the PUB socket. It binds if it holds "*", "::", ":0", "ipc://"
-	// or "inproc://" and connects otherwise, as vLLM does; Bind makes it bind.
+	// Endpoint of the PUB socket, tcp://HOST:PORT or ipc://PATH. It binds if it
+	// holds "*", "::" or ":0" or is ipc, and connects otherwise, as vLLM does;
+	// Bind makes it bind.
 	Endpoint string
 	Bind     bool
 	// ReplayEndpoint of the ROUTER socket, always bound; "" for none.
 	ReplayEndpoint string
+	// ReplayWithoutTopic leaves the topic frame out of replies, as older engines do.
+	ReplayWithoutTopic bool
 	// Topic is the first frame. Default "".
 	Topic string
 	// BufferSteps is the number of batches kept for replay. Default 10000.

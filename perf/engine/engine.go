@@ -22,6 +22,7 @@ type Engine struct {
 	network, addr string // as bound
 
 	mu      sync.Mutex // guards listener changes
+	kv      *KVEvents  // with bound endpoints; nil without KV events
 	door    *door      // nil while connections are refused
 	closed  bool
 	quit    chan struct{} // closed by Close
@@ -33,6 +34,8 @@ type Engine struct {
 type core struct {
 	sched  *scheduler
 	meters *meters
+	events *publisher // nil without KV events
+	stored *responses
 }
 
 // New starts an engine that listens when New returns. The caller must Close it.
@@ -41,7 +44,7 @@ func New(cfg Config) (*Engine, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	e := &Engine{cfg: cfg, faults: newFaults(cfg.Seed), quit: make(chan struct{})}
+	e := &Engine{cfg: cfg, kv: cfg.KVEvents, faults: newFaults(cfg.Seed), quit: make(chan struct{})}
 	e.seen.keep = cfg.RecordRequests
 	e.mux = e.routes()
 	e.network, e.addr = "tcp", cfg.Addr
@@ -131,8 +134,13 @@ func (e *Engine) core() *core { return e.current.Load() }
 // boot makes a fresh core. e.mu is held.
 func (e *Engine) boot() error {
 	m := newMeters()
-	c := &core{meters: m}
-	c.sched = newScheduler(e.cfg, m, nil)
+	pub, err := newPublisher(e.kv)
+	if err != nil {
+		return fmt.Errorf("engine %s: %w", e.cfg.ID, err)
+	}
+	e.keepEndpoints(pub)
+	c := &core{meters: m, events: pub, stored: newResponses(e.cfg.MaxStored)}
+	c.sched = newScheduler(e.cfg, m, pub.log())
 	go c.sched.run()
 	e.current.Store(c)
 	return nil
@@ -145,6 +153,34 @@ func (e *Engine) halt() {
 		return
 	}
 	c.sched.close()
+	c.events.close()
+}
+
+// keepEndpoints remembers the ports that the system chose, so that a restarted
+// engine has them again. e.mu is held.
+func (e *Engine) keepEndpoints(p *publisher) {
+	if p == nil {
+		return
+	}
+	kv := p.form
+	if p.pub != nil {
+		kv.Endpoint, kv.Bind = endpointOf(p.pub), true
+	}
+	if p.replay != nil {
+		kv.ReplayEndpoint = endpointOf(p.replay)
+	}
+	e.kv = &kv
+}
+
+// KVEndpoints are the ZMQ endpoints to subscribe to and to ask for a replay;
+// "" without KV events.
+func (e *Engine) KVEndpoints() (events, replay string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.kv == nil {
+		return "", ""
+	}
+	return e.kv.Endpoint, e.kv.ReplayEndpoint
 }
 
 // open listens and serves. e.mu is held.

@@ -16,19 +16,34 @@ func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) { e.mux.Serve
 func (e *Engine) routes() http.Handler {
 	mux := http.NewServeMux()
 	for path, f := range map[string]endpoint{
-		"POST /v1/chat/completions": chat,
-		"POST /v1/completions":      completions,
+		"POST /v1/chat/completions":      chat,
+		"POST /v1/completions":           completions,
+		"POST /v1/responses":             createResponse,
+		"POST /v1/messages":              createMessage,
+		"POST /v1/messages/count_tokens": countTokens,
+		"POST /v1/embeddings":            embeddings,
+		"POST /v1/rerank":                rerank,
+		"POST /v2/rerank":                rerank,
+		"POST /rerank":                   rerank,
+		"POST /v1/score":                 score,
+		"POST /score":                    score,
+		"POST /v1/audio/transcriptions":  transcribe,
+		"POST /tokenize":                 tokenize,
+		"POST /detokenize":               detokenize,
 	} {
 		mux.HandleFunc(path, e.handler(f, true))
 	}
 	for path, f := range map[string]endpoint{
-		"GET /v1/models": models,
-		"GET /health":    health,
-		"GET /ping":      health,
-		"GET /version":   versions,
-		"GET /load":      serverLoad,
-		"GET /metrics":   metricsPage,
-		"/":              unknownPath,
+		"GET /v1/models":            models,
+		"GET /v1/responses/{id}":    getResponse,
+		"DELETE /v1/responses/{id}": deleteResponse,
+		"POST /reset_prefix_cache":  resetCache,
+		"GET /health":               health,
+		"GET /ping":                 health,
+		"GET /version":              versions,
+		"GET /load":                 serverLoad,
+		"GET /metrics":              metricsPage,
+		"/":                         unknownPath,
 	} {
 		mux.HandleFunc(path, e.handler(f, false))
 	}
@@ -53,6 +68,18 @@ func versions(c *call) error { return c.answer(map[string]string{"version": vers
 func serverLoad(c *call) error {
 	m := c.core.meters
 	return c.answer(map[string]int64{"server_load": m.running.Load() + m.waiting.Load()})
+}
+
+// resetCache forgets all blocks unless one is in use, as vLLM's does; it is
+// announced with the events of the next step.
+func resetCache(c *call) error {
+	c.core.sched.do(func() {
+		if c.core.sched.cache.clear() {
+			c.core.sched.events.cleared()
+		}
+	})
+	c.w.WriteHeader(http.StatusOK)
+	return nil
 }
 
 type modelCard struct {

@@ -1,0 +1,81 @@
+package engine
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// dialogue is a request of the Responses or the Anthropic API, brought into one
+// form: what was said, and what to call.
+type dialogue struct {
+	sampling
+	tools    json.RawMessage
+	specs    []toolSpec
+	choice   string // tool choice in OpenAI's words, or the name of a tool
+	messages []message
+}
+
+// begin decides and prepares the answer; tool is nil for an answer in words.
+func (c *call) begin(d *dialogue) (g *generation, tool *toolCall, err error) {
+	if d.Model, err = c.model(d.Model); err != nil {
+		return nil, nil, err
+	}
+	if err = d.check(); err != nil {
+		return nil, nil, err
+	}
+	if tool, err = pickTool(d.specs, d.choice, lastText(d.messages)); err != nil {
+		return nil, nil, err
+	}
+	fixed := ""
+	if tool != nil {
+		fixed = tool.arguments
+	}
+	prompt := chatPrompt(d.tools, d.messages)
+	outs, err := c.outputs(&d.sampling, prompt, fixed)
+	if err != nil {
+		return nil, nil, err
+	}
+	return c.generate(prompt, d.CacheSalt, outs), tool, nil
+}
+
+// flatTool is a tool as the Responses (parameters) and the Anthropic API
+// (input_schema) describe it.
+type flatTool struct {
+	Name        string          `json:"name"`
+	Parameters  json.RawMessage `json:"parameters"`
+	InputSchema json.RawMessage `json:"input_schema"`
+}
+
+// flatTools reads a list of tools; tools without a name (built-in ones) are
+// part of the prompt only.
+func flatTools(doc json.RawMessage) ([]toolSpec, error) {
+	if len(doc) == 0 {
+		return nil, nil
+	}
+	var list []flatTool
+	if json.Unmarshal(doc, &list) != nil {
+		return nil, badRequest("Input should be a valid list", "tools")
+	}
+	var specs []toolSpec
+	for _, f := range list {
+		if f.Name == "" {
+			continue
+		}
+		var s toolSpec
+		s.Function.Name, s.Function.Parameters = f.Name, f.Parameters
+		if len(f.Parameters) == 0 {
+			s.Function.Parameters = f.InputSchema
+		}
+		specs = append(specs, s)
+	}
+	return specs, nil
+}
+
+// event appends one named server-sent event; doc is its data.
+func (c *call) event(name string, doc any) {
+	data, err := json.Marshal(doc)
+	if err != nil {
+		data = []byte("null") // cannot happen: plain maps of plain values
+	}
+	c.out = fmt.Appendf(c.out, "event: %s\ndata: %s\n\n", name, data)
+}

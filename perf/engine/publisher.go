@@ -1,0 +1,308 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// subscriberQueue bounds the batches waiting for one subscriber; more are lost
+// to it, as beyond the high-water mark of a ZMQ PUB socket.
+const subscriberQueue = 10000
+
+// redial is the pause between attempts to connect to a subscriber that binds.
+const redial = 100 * time.Millisecond
+
+// publisher sends KV event batches to subscribers and answers replay requests.
+// A nil publisher does nothing.
+type publisher struct {
+	form   KVEvents
+	events *eventLog
+
+	ctx    context.Context // ends with close
+	cancel context.CancelFunc
+	owned  sync.WaitGroup
+	pub    net.Listener // nil if it connects
+	replay net.Listener // nil without replay
+
+	mu    sync.Mutex
+	conns map[net.Conn]*subscriber // value nil for replay connections
+}
+
+// newPublisher binds the sockets of form; nil stays nil.
+func newPublisher(form *KVEvents) (*publisher, error) {
+	if form == nil {
+		return nil, nil
+	}
+	p := &publisher{form: *form, conns: make(map[net.Conn]*subscriber)}
+	p.events = &eventLog{form: *form, send: p.broadcast}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	if err := p.bind(); err != nil {
+		p.close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *publisher) bind() (err error) {
+	if p.form.binds() {
+		if p.pub, err = p.listen(p.form.Endpoint, "PUB", p.subscribe); err != nil {
+			return err
+		}
+	} else {
+		net, addr, err := network(p.form.Endpoint)
+		if err != nil {
+			return err
+		}
+		p.owned.Go(func() { p.dial(net, addr) })
+	}
+	if p.form.ReplayEndpoint != "" {
+		p.replay, err = p.listen(p.form.ReplayEndpoint, "ROUTER", p.answer)
+	}
+	return err
+}
+
+func (k KVEvents) binds() bool {
+	return k.Bind || strings.Contains(k.Endpoint, "*") || strings.Contains(k.Endpoint, "::") ||
+		strings.HasSuffix(k.Endpoint, ":0") || strings.HasPrefix(k.Endpoint, "ipc://")
+}
+
+// listen accepts peers and serves each in a goroutine of its own.
+func (p *publisher) listen(endpoint, kind string, serve func(*peer)) (net.Listener, error) {
+	proto, addr, err := network(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	l, err := net.Listen(proto, addr)
+	if err != nil {
+		return nil, err
+	}
+	p.owned.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return // closed
+			}
+			p.owned.Go(func() { p.serve(conn, kind, serve) })
+		}
+	})
+	return l, nil
+}
+
+// dial keeps a connection to a subscriber that binds.
+func (p *publisher) dial(proto, addr string) {
+	var d net.Dialer
+	for p.ctx.Err() == nil {
+		if conn, err := d.DialContext(p.ctx, proto, addr); err == nil {
+			p.serve(conn, "PUB", p.subscribe)
+		}
+		select {
+		case <-time.After(redial):
+		case <-p.ctx.Done():
+		}
+	}
+}
+
+func (p *publisher) serve(conn net.Conn, kind string, serve func(*peer)) {
+	if !p.enter(conn) {
+		return
+	}
+	defer p.leave(conn)
+	if peer, err := handshake(conn, kind); err == nil {
+		serve(peer)
+	}
+}
+
+func (p *publisher) enter(conn net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ctx.Err() != nil {
+		_ = conn.Close()
+		return false
+	}
+	p.conns[conn] = nil
+	return true
+}
+
+func (p *publisher) leave(conn net.Conn) {
+	_ = conn.Close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.conns, conn)
+}
+
+// subscriber is one SUB peer.
+type subscriber struct {
+	topics [][]byte // guarded by publisher.mu
+	queue  chan []byte
+}
+
+// subscribe reads subscriptions while a second goroutine writes batches.
+func (p *publisher) subscribe(from *peer) {
+	s := &subscriber{queue: make(chan []byte, subscriberQueue)}
+	gone := make(chan struct{})
+	var writer sync.WaitGroup
+	writer.Go(func() { s.write(from.conn, gone) })
+	p.mu.Lock()
+	p.conns[from.conn] = s
+	p.mu.Unlock()
+	for {
+		parts, command, err := from.message()
+		if err != nil {
+			break
+		}
+		if on, topic, ok := subscription(parts[0], command); ok {
+			p.mu.Lock()
+			s.set(on, topic)
+			p.mu.Unlock()
+		}
+	}
+	close(gone)
+	writer.Wait()
+}
+
+// write sends queued batches until gone; a failed write closes the connection,
+// which ends the reader.
+func (s *subscriber) write(conn net.Conn, gone <-chan struct{}) {
+	for {
+		select {
+		case b := <-s.queue:
+			if _, err := conn.Write(b); err != nil {
+				_ = conn.Close()
+				return
+			}
+		case <-gone:
+			return
+		}
+	}
+}
+
+// subscription reads a subscription in the form of ZMTP 3.0, a message, or 3.1,
+// a command.
+func subscription(body []byte, command bool) (on bool, topic []byte, ok bool) {
+	if command {
+		if t, ok := bytes.CutPrefix(body, []byte("\x09SUBSCRIBE")); ok {
+			return true, t, true
+		}
+		t, ok := bytes.CutPrefix(body, []byte("\x06CANCEL"))
+		return false, t, ok
+	}
+	if len(body) == 0 || body[0] > 1 {
+		return false, nil, false
+	}
+	return body[0] == 1, body[1:], true
+}
+
+// maxTopics bounds the subscriptions of one subscriber; more are ignored.
+const maxTopics = 64
+
+func (s *subscriber) set(on bool, topic []byte) {
+	i := slices.IndexFunc(s.topics, func(t []byte) bool { return bytes.Equal(t, topic) })
+	switch {
+	case on && len(s.topics) < maxTopics:
+		s.topics = append(s.topics, topic)
+	case !on && i >= 0:
+		s.topics = slices.Delete(s.topics, i, i+1)
+	}
+}
+
+func (s *subscriber) wants(topic string) bool {
+	return slices.ContainsFunc(s.topics, func(t []byte) bool { return strings.HasPrefix(topic, string(t)) })
+}
+
+// broadcast queues a batch for every subscriber of the topic.
+func (p *publisher) broadcast(b batch) {
+	msg := appendMessage(nil, []byte(p.form.Topic), sequenceFrame(b.seq), b.payload)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.conns {
+		if s == nil || !s.wants(p.form.Topic) {
+			continue
+		}
+		select {
+		case s.queue <- msg:
+		default: // the subscriber is too slow; it will see a gap
+		}
+	}
+}
+
+func sequenceFrame(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
+
+// endOfReplay is the sequence number that ends a replay.
+const endOfReplay = ^uint64(0)
+
+// answer serves replay requests ["", start] of a DEALER or REQ peer.
+func (p *publisher) answer(from *peer) {
+	for {
+		parts, command, err := from.message()
+		if err != nil {
+			return
+		}
+		if command || len(parts) != 2 || len(parts[1]) != 8 {
+			continue
+		}
+		var out []byte
+		for _, b := range p.events.since(binary.BigEndian.Uint64(parts[1])) {
+			out = p.appendReplay(out, p.form.Topic, b)
+		}
+		out = p.appendReplay(out, "", batch{seq: endOfReplay})
+		if _, err := from.conn.Write(out); err != nil {
+			return
+		}
+	}
+}
+
+func (p *publisher) appendReplay(out []byte, topic string, b batch) []byte {
+	if p.form.ReplayWithoutTopic {
+		return appendMessage(out, nil, sequenceFrame(b.seq), b.payload)
+	}
+	return appendMessage(out, nil, []byte(topic), sequenceFrame(b.seq), b.payload)
+}
+
+// subscribers is the number of connected subscribers of the topic.
+func (p *publisher) subscribers() int {
+	if p == nil {
+		return 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for _, s := range p.conns {
+		if s != nil && s.wants(p.form.Topic) {
+			n++
+		}
+	}
+	return n
+}
+
+// log is nil without KV events.
+func (p *publisher) log() *eventLog {
+	if p == nil {
+		return nil
+	}
+	return p.events
+}
+
+// close ends all connections and goroutines and waits for them.
+func (p *publisher) close() {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	p.cancel()
+	for conn := range p.conns {
+		_ = conn.Close()
+	}
+	p.mu.Unlock()
+	for _, l := range []net.Listener{p.pub, p.replay} {
+		if l != nil {
+			_ = l.Close()
+		}
+	}
+	p.owned.Wait()
+}

@@ -1,0 +1,116 @@
+package engine
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/http"
+)
+
+func tokenize(c *call) error {
+	var q struct {
+		Model     string          `json:"model"`
+		Prompt    *string         `json:"prompt"`
+		Messages  []message       `json:"messages"`
+		Tools     json.RawMessage `json:"tools"`
+		TokenStrs bool            `json:"return_token_strs"`
+	}
+	if err := c.decode(&q); err != nil {
+		return err
+	}
+	if _, err := c.model(q.Model); err != nil {
+		return err
+	}
+	var tokens []uint32
+	switch {
+	case q.Prompt != nil:
+		tokens = appendTokens([]uint32{}, *q.Prompt)
+	case len(q.Messages) > 0:
+		tokens = chatPrompt(q.Tools, q.Messages)
+	default:
+		return badRequest("[{'type': 'missing', 'loc': ('body', 'prompt'), 'msg': 'Field required'}]", "prompt")
+	}
+	var strs []string
+	if q.TokenStrs {
+		for i := range tokens {
+			strs = append(strs, string(appendText(nil, tokens[i:i+1])))
+		}
+	}
+	return c.answer(fields{"count": len(tokens), "max_model_len": c.cfg.MaxModelTokens, "tokens": tokens, "token_strs": strs})
+}
+
+func detokenize(c *call) error {
+	var q struct {
+		Model  string   `json:"model"`
+		Tokens []uint32 `json:"tokens"`
+	}
+	if err := c.decode(&q); err != nil {
+		return err
+	}
+	if _, err := c.model(q.Model); err != nil {
+		return err
+	}
+	return c.answer(fields{"prompt": string(appendText(nil, q.Tokens))})
+}
+
+// audioBytesPerSecond is 16 kHz, 16 bit, mono: what a second of audio is taken for.
+const audioBytesPerSecond = 32000
+
+// transcribe hears words in any audio file, as many as its length allows.
+func transcribe(c *call) error {
+	form, err := c.form()
+	if err != nil {
+		return err
+	}
+	model, err := c.model(form["model"])
+	if err != nil {
+		return err
+	}
+	audio, given := form["file"]
+	if !given {
+		return badRequest("[{'type': 'missing', 'loc': ('body', 'file'), 'msg': 'Field required'}]", "file")
+	}
+	seconds := 1 + len(audio)/audioBytesPerSecond
+	s := sampling{Model: model, MaxTokens: new(min(4*seconds, c.cfg.OutputTokens))}
+	prompt := appendTokens(nil, "<|audio|>")
+	prompt = appendTokens(prompt, audio[:min(len(audio), 64*seconds)])
+	outs, err := c.outputs(&s, prompt, "")
+	if err != nil {
+		return err
+	}
+	g := c.generate(prompt, "", outs)
+	if err := c.follow(g, func(int, int, int, bool) {}); err != nil {
+		return err
+	}
+	text := g.seqs[0].output.whole()
+	if form["response_format"] == "text" {
+		_, err := io.WriteString(c.w, text)
+		return err
+	}
+	return c.answer(fields{"text": text, "usage": fields{"type": "duration", "seconds": seconds}})
+}
+
+// form reads a multipart body.
+func (c *call) form() (map[string]string, error) {
+	kind, params, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
+	if err != nil || kind != "multipart/form-data" {
+		return nil, &apiError{http.StatusBadRequest, "BadRequestError", "a multipart/form-data body is needed", ""}
+	}
+	form := map[string]string{}
+	for r := multipart.NewReader(bytes.NewReader(c.body), params["boundary"]); ; {
+		part, err := r.NextPart()
+		if err == io.EOF {
+			return form, nil
+		}
+		if err != nil {
+			return nil, badRequest("malformed multipart body: "+err.Error(), "")
+		}
+		value, err := io.ReadAll(part)
+		if err != nil {
+			return nil, badRequest("malformed multipart body: "+err.Error(), "")
+		}
+		form[part.FormName()] = string(value)
+	}
+}
