@@ -1,0 +1,149 @@
+package replay
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/sse"
+	"github.com/cognitora/dataplane/internal/usage"
+	"github.com/cognitora/dataplane/perf/trace"
+)
+
+// chatBody is the request as a streaming chat: a system message, if the trace
+// has a system prompt, and one user message with the rest.
+func (c *Config) chatBody(q *trace.Request) []byte {
+	model, _ := json.Marshal(c.Model)
+	b := make([]byte, 0, q.InputLength*trace.TokenBytes+512)
+	b = append(append(b, `{"model":`...), model...)
+	b = append(b, `,"messages":[`...)
+	prompt, system := c.Text.Prompt(nil, q)
+	if system > 0 {
+		b = append(append(b, `{"role":"system","content":"`...), prompt[:system]...)
+		b = append(b, `"},`...)
+	}
+	b = append(append(b, `{"role":"user","content":"`...), prompt[system:]...)
+	b = append(b, `"}],"max_tokens":`...)
+	b = strconv.AppendInt(b, int64(c.outputTokens(q)), 10)
+	return append(b, `,"stream":true,"stream_options":{"include_usage":true}}`...)
+}
+
+func (c *Config) outputTokens(q *trace.Request) int {
+	n := max(q.OutputLength, 1)
+	if c.MaxOutputTokens > 0 {
+		n = min(n, c.MaxOutputTokens)
+	}
+	return n
+}
+
+// ask makes one request and reads its answer to the end.
+func (r *run) ask(ctx context.Context, q *trace.Request, due time.Duration) sample {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
+	defer cancel()
+	s := sample{due: due}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.cfg.URL+"/v1/chat/completions", bytes.NewReader(r.cfg.chatBody(q)))
+	if err != nil {
+		s.failure = "bad URL"
+		return s
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if r.cfg.APIKey != "" {
+		req.Header.Set("Authorization", "Bearer "+r.cfg.APIKey)
+	}
+	s.sent = r.since()
+	resp, err := r.client.Do(req)
+	if err != nil {
+		s.failure, s.end = failureOf(ctx, "no answer"), r.since()
+		return s
+	}
+	defer resp.Body.Close()
+	s.node = resp.Header.Get("x-cgn-node")
+	if resp.StatusCode != http.StatusOK {
+		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // so that the connection can be used again
+		s.failure, s.end = "status "+strconv.Itoa(resp.StatusCode), r.since()
+		return s
+	}
+	r.readStream(ctx, resp.Body, &s)
+	s.end = r.since()
+	return s
+}
+
+// failureOf tells a cancelled or timed-out request from one that broke.
+func failureOf(ctx context.Context, otherwise string) string {
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return "timeout"
+	case ctx.Err() != nil:
+		return "cancelled"
+	}
+	return otherwise
+}
+
+// reading is the scratch space of one stream.
+type reading struct {
+	events sse.Scanner
+	buf    [16 << 10]byte
+}
+
+var readings = sync.Pool{New: func() any { return new(reading) }}
+
+func (r *run) readStream(ctx context.Context, body io.Reader, s *sample) {
+	in := readings.Get().(*reading)
+	defer readings.Put(in)
+	in.events.Reset()
+	var counts usage.Counts
+	done := false
+	for {
+		n, err := body.Read(in.buf[:])
+		in.events.Feed(in.buf[:n], func(e sse.Event) {
+			done = done || e.IsDone()
+			r.readEvent(e.Data, s, &counts)
+		})
+		if err != nil {
+			break
+		}
+	}
+	s.prompt, s.out = counts.Prompt, counts.Completion
+	s.cached, s.counted = counts.Cached, counts.HasCached && counts.HasPrompt
+	if s.failure == "" && (!done || s.first == 0) {
+		s.failure = failureOf(ctx, "broke off")
+	}
+}
+
+var (
+	contentKey = []byte(`content":`)
+	toolsKey   = []byte(`"tool_calls":[{`)
+	errorStart = []byte(`{"error":`)
+)
+
+func (r *run) readEvent(data []byte, s *sample, counts *usage.Counts) {
+	if s.first == 0 && hasToken(data) {
+		s.first = r.since()
+	}
+	if bytes.HasPrefix(data, errorStart) {
+		s.failure = "error event"
+	}
+	usage.Merge(data, counts)
+}
+
+// hasToken reports whether a chunk carries output: content (reasoning included)
+// that is not empty, or a tool call. The first chunk of many engines carries
+// only the role.
+func hasToken(data []byte) bool {
+	for rest := data; ; {
+		i := bytes.Index(rest, contentKey)
+		if i < 0 {
+			return bytes.Contains(data, toolsKey)
+		}
+		rest = bytes.TrimLeft(rest[i+len(contentKey):], " ")
+		if len(rest) > 1 && rest[0] == '"' && rest[1] != '"' {
+			return true
+		}
+	}
+}

@@ -1,0 +1,240 @@
+package replay
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/perf/trace"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// list is a trace in memory.
+type list []trace.Request
+
+func (l *list) Next() (trace.Request, error) {
+	if len(*l) == 0 {
+		return trace.Request{}, io.EOF
+	}
+	q := (*l)[0]
+	*l = (*l)[1:]
+	return q, nil
+}
+
+func at(ms ...int64) *list {
+	l := new(list)
+	for i, t := range ms {
+		*l = append(*l, trace.Request{Timestamp: t, InputLength: 600, OutputLength: 3, HashIDs: []int64{0, int64(i + 1)}})
+	}
+	return l
+}
+
+const goodStream = `data: {"choices":[{"delta":{"role":"assistant","content":""}}]}
+
+data: {"choices":[{"delta":{"content":"hi"}}]}
+
+data: {"choices":[],"usage":{"prompt_tokens":600,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":450}}}
+
+data: [DONE]
+
+`
+
+// twoEvents is the beginning of a stream.
+var twoEvents = strings.Join(strings.SplitAfter(goodStream, "\n\n")[:2], "")
+
+func serve(t *testing.T, f http.HandlerFunc) string {
+	s := httptest.NewServer(f)
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+func play(t *testing.T, c Config) *Result {
+	t.Helper()
+	r, err := Run(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestRun(t *testing.T) {
+	var mu sync.Mutex
+	var bodies []string
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		mu.Lock()
+		bodies = append(bodies, string(b))
+		w.Header().Set("x-cgn-node", fmt.Sprint("node-", len(bodies)%2))
+		mu.Unlock()
+		if r.URL.Path != "/v1/chat/completions" || r.Header.Get("Authorization") != "Bearer key" {
+			t.Errorf("asked for %s with %v", r.URL.Path, r.Header)
+		}
+		io.WriteString(w, goodStream)
+	})
+	r := play(t, Config{URL: url, Model: `m"1`, APIKey: "key", Source: at(0, 0, 1, 2, 3), Turns: 4, MaxOutputTokens: 2})
+	if r.Requests != 4 || r.Failed() != 0 || r.HitRatio() != 0.75 || r.OutputTokens != 12 || r.Uncounted != 0 {
+		t.Errorf("got %+v", r)
+	}
+	if len(r.Nodes) != 2 || r.Nodes[0].ID != "node-0" || r.Nodes[0].Requests != 2 || r.Nodes[1].Share != 0.5 {
+		t.Errorf("nodes %+v", r.Nodes)
+	}
+	var body struct {
+		Model     string `json:"model"`
+		Stream    bool   `json:"stream"`
+		MaxTokens int    `json:"max_tokens"`
+		Options   struct {
+			Usage bool `json:"include_usage"`
+		} `json:"stream_options"`
+		Messages []struct{ Role, Content string } `json:"messages"`
+	}
+	if err := json.Unmarshal([]byte(bodies[0]), &body); err != nil {
+		t.Fatal(err)
+	}
+	if body.Model != `m"1` || !body.Stream || body.MaxTokens != 2 || !body.Options.Usage || len(body.Messages) != 2 ||
+		len(body.Messages[0].Content) != 2048 || len(body.Messages[1].Content) != 352 {
+		t.Errorf("body %.200s", bodies[0])
+	}
+}
+
+func TestSpacing(t *testing.T) {
+	start, arrivals := time.Now(), make(chan time.Duration, 3)
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		arrivals <- time.Since(start)
+		io.WriteString(w, goodStream)
+	})
+	play(t, Config{URL: url, Source: at(7000, 7000, 9000), Speed: 10})
+	<-arrivals
+	<-arrivals
+	if third := <-arrivals; third < 200*time.Millisecond {
+		t.Errorf("2 s at tenfold speed took %v", third)
+	}
+}
+
+func TestFailures(t *testing.T) {
+	answers := map[string]http.HandlerFunc{
+		"status 503":  func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) },
+		"no answer":   func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"broke off":   func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, twoEvents) },
+		"error event": func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, twoEvents+"data: {\"error\":{}}\n\n") },
+		"timeout":     func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+	}
+	for want, f := range answers {
+		url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			io.Copy(io.Discard, r.Body)
+			f(w, r)
+		})
+		r := play(t, Config{URL: url, Source: at(0), Timeout: 200 * time.Millisecond})
+		if r.Failures[want] != 1 {
+			t.Errorf("%s: got %v", want, r.Failures)
+		}
+	}
+}
+
+func TestTooManyInFlight(t *testing.T) {
+	release := make(chan struct{})
+	var served atomic.Int32
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		if served.Add(1) == 2 {
+			close(release)
+		}
+		<-release
+		io.WriteString(w, goodStream)
+	})
+	r := play(t, Config{URL: url, Source: at(0, 0, 0, 0, 0), MaxInFlight: 2})
+	if r.Failures["not sent: too many in flight"] != 3 || r.Failed() != 3 {
+		t.Errorf("failures %v", r.Failures)
+	}
+	if len(r.Nodes) != 1 || r.Nodes[0].MaxInFlight != 2 {
+		t.Errorf("nodes %+v", r.Nodes)
+	}
+}
+
+func TestCancel(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	url := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		cancel()
+		<-r.Context().Done()
+	})
+	r, err := Run(ctx, Config{URL: url, Source: at(0, 3_600_000)})
+	if !errors.Is(err, context.Canceled) || r.Requests != 1 || r.Failures["cancelled"] != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+func TestABadTraceEndsTheRun(t *testing.T) {
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, goodStream) })
+	src := trace.NewReader(strings.NewReader(`{"timestamp":0,"input_length":3,"hash_ids":[1]}` + "\nx\n"))
+	r, err := Run(t.Context(), Config{URL: url, Source: src})
+	var bad *trace.Error
+	if !errors.As(err, &bad) || bad.Line != 2 || r.Requests != 1 || r.Failed() != 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+func TestTimesCountFromWhenDue(t *testing.T) {
+	ms := time.Millisecond
+	r := summarise([]sample{
+		{due: 0, sent: 5 * ms, first: 10 * ms, end: 20 * ms, node: "a"},
+		{due: 10 * ms, sent: 300 * ms, first: 310 * ms, end: 320 * ms, node: "a"}, // the replay was held up
+		{due: 15 * ms, sent: 16 * ms, end: 18 * ms, failure: "status 503"},
+	}, 290*ms, time.Second)
+	if r.TTFT.Max != 300*ms || r.TTFT.P50 != 300*ms || r.E2E.Max != 310*ms || r.Late != 290*ms {
+		t.Errorf("got %+v", r)
+	}
+	if got := maxInFlight([]sample{{sent: 1, end: 5}, {sent: 2, end: 3}, {sent: 3, end: 4}, {sent: 5, end: 6}}); got != 2 {
+		t.Errorf("%d in flight, want 2", got)
+	}
+}
+
+func TestFirstToken(t *testing.T) {
+	for data, want := range map[string]bool{
+		`{"choices":[{"delta":{"role":"assistant","content":""}}]}`:      false,
+		`{"choices":[{"delta":{"content":null}}]}`:                       false,
+		`{"choices":[{"delta":{"content": "a"}}]}`:                       true,
+		`{"choices":[{"delta":{"content":"","reasoning_content":"a"}}]}`: true,
+		`{"choices":[{"delta":{"tool_calls":[{"index":0}]}}]}`:           true,
+		`{"choices":[],"usage":{"prompt_tokens":1}}`:                     false,
+	} {
+		if got := hasToken([]byte(data)); got != want {
+			t.Errorf("%s: %v", data, got)
+		}
+	}
+}
+
+// A generated trace against a simulated engine: its cache answers the blocks
+// that the trace repeats.
+func TestAgainstAnEngine(t *testing.T) {
+	e, err := engine.New(engine.Config{CacheBlocks: 1 << 17, Speed: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	r := play(t, Config{
+		URL: e.URL(), Model: "sim", Speed: 100, MaxOutputTokens: 4,
+		Source: trace.Generator{Requests: 60, Mix: trace.Mix{Chat: 1}, SystemPrompts: 2}.Source(),
+	})
+	if r.Failed() != 0 || r.Uncounted != 0 || r.HitRatio() < 0.3 || r.HitRatio() > 0.95 {
+		t.Errorf("hit ratio %.2f, %s", r.HitRatio(), r.Details())
+	}
+	if r.OutputTokens < 60 || r.TTFT.P50 <= 0 || r.E2E.P50 < r.TTFT.P50 {
+		t.Errorf("got %+v", r)
+	}
+	if row := r.MarkdownRow("engine"); strings.Count(row, "|") != strings.Count(strings.SplitN(MarkdownHeader(), "\n", 2)[0], "|") {
+		t.Errorf("row %s does not fit the header", row)
+	}
+}

@@ -1,0 +1,176 @@
+package replay
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Times are percentiles over the requests that were answered whole.
+type Times struct {
+	P50, P90, P99, Max time.Duration
+}
+
+// Node is what one node did, as far as a client can see it.
+type Node struct {
+	ID       string // x-cgn-node; empty where the endpoint does not say
+	Requests int
+	Share    float64 // of the requests answered whole
+	// MaxInFlight is the most requests that it had at one time, each counted
+	// from when it was sent to the endpoint until its answer's end.
+	MaxInFlight int
+}
+
+// Result is what came of a replay.
+type Result struct {
+	Requests int
+	Failures map[string]int // by reason
+	Wall     time.Duration
+	// Late is the most that the replay itself was behind in sending a request:
+	// a large value says that this machine was too slow for the speed asked for.
+	Late time.Duration
+	// TTFT is the time to the first token and E2E to the end of the answer,
+	// both from when the request was due.
+	TTFT, E2E Times
+	// Token counts are the engines' own. Uncounted is the number of answers
+	// without a cached count; they are not in PromptTokens and CachedTokens.
+	PromptTokens, CachedTokens, OutputTokens int64
+	Uncounted                                int
+	Nodes                                    []Node // by ID
+}
+
+// Failed is the number of requests without a whole answer.
+func (r *Result) Failed() int {
+	n := 0
+	for _, count := range r.Failures {
+		n += count
+	}
+	return n
+}
+
+// HitRatio is the part of the prompt tokens that came from a prefix cache.
+func (r *Result) HitRatio() float64 {
+	if r.PromptTokens == 0 {
+		return 0
+	}
+	return float64(r.CachedTokens) / float64(r.PromptTokens)
+}
+
+func summarise(samples []sample, late, wall time.Duration) *Result {
+	r := &Result{Requests: len(samples), Failures: map[string]int{}, Late: late, Wall: wall}
+	var ttft, e2e []time.Duration
+	byNode := map[string][]sample{}
+	for _, s := range samples {
+		if s.sent > 0 || s.failure == "" {
+			byNode[s.node] = append(byNode[s.node], s)
+		}
+		if s.failure != "" {
+			r.Failures[s.failure]++
+			continue
+		}
+		ttft, e2e = append(ttft, s.first-s.due), append(e2e, s.end-s.due)
+		r.addTokens(&s)
+	}
+	r.TTFT, r.E2E = percentiles(ttft), percentiles(e2e)
+	r.addNodes(byNode, len(ttft))
+	return r
+}
+
+func (r *Result) addTokens(s *sample) {
+	r.OutputTokens += s.out
+	if !s.counted {
+		r.Uncounted++
+		return
+	}
+	r.PromptTokens += s.prompt
+	r.CachedTokens += s.cached
+}
+
+func (r *Result) addNodes(byNode map[string][]sample, answered int) {
+	for id, samples := range byNode {
+		n := Node{ID: id, MaxInFlight: maxInFlight(samples)}
+		for _, s := range samples {
+			if s.failure == "" {
+				n.Requests++
+			}
+		}
+		if answered > 0 {
+			n.Share = float64(n.Requests) / float64(answered)
+		}
+		r.Nodes = append(r.Nodes, n)
+	}
+	slices.SortFunc(r.Nodes, func(a, b Node) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+// maxInFlight is the most of the samples that overlap at one moment.
+func maxInFlight(samples []sample) int {
+	type change struct {
+		at    time.Duration
+		delta int
+	}
+	var changes []change
+	for _, s := range samples {
+		changes = append(changes, change{s.sent, 1}, change{s.end, -1})
+	}
+	slices.SortFunc(changes, func(a, b change) int {
+		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.delta, b.delta))
+	})
+	most, now := 0, 0
+	for _, c := range changes {
+		now += c.delta
+		most = max(most, now)
+	}
+	return most
+}
+
+func percentiles(d []time.Duration) Times {
+	if len(d) == 0 {
+		return Times{}
+	}
+	slices.Sort(d)
+	at := func(p float64) time.Duration { return d[min(int(p*float64(len(d))), len(d)-1)] }
+	return Times{P50: at(0.50), P90: at(0.90), P99: at(0.99), Max: d[len(d)-1]}
+}
+
+// MarkdownHeader is the head of a table of MarkdownRow.
+func MarkdownHeader() string {
+	return "| | turns | failed | hit ratio | TTFT p50 ms | p90 | p99 | E2E p50 ms | busiest node | most in flight on a node |\n" +
+		"|---|---|---|---|---|---|---|---|---|---|\n"
+}
+
+// MarkdownRow is the result as one row of a table.
+func (r *Result) MarkdownRow(name string) string {
+	share, most := 0.0, 0
+	for _, n := range r.Nodes {
+		share, most = max(share, n.Share), max(most, n.MaxInFlight)
+	}
+	return fmt.Sprintf("| %s | %d | %d | %.3f | %s | %s | %s | %s | %.0f %% | %d |\n",
+		name, r.Requests, r.Failed(), r.HitRatio(), millis(r.TTFT.P50), millis(r.TTFT.P90), millis(r.TTFT.P99),
+		millis(r.E2E.P50), 100*share, most)
+}
+
+func millis(d time.Duration) string { return fmt.Sprintf("%.1f", float64(d)/float64(time.Millisecond)) }
+
+// Details are the failures, the nodes and what puts the figures in doubt, one
+// line each.
+func (r *Result) Details() string {
+	var b strings.Builder
+	reasons := make([]string, 0, len(r.Failures))
+	for reason := range r.Failures {
+		reasons = append(reasons, reason)
+	}
+	slices.Sort(reasons)
+	for _, reason := range reasons {
+		fmt.Fprintf(&b, "failed: %s: %d\n", reason, r.Failures[reason])
+	}
+	for _, n := range r.Nodes {
+		fmt.Fprintf(&b, "node %q: %d requests (%.1f %%), at most %d in flight\n", n.ID, n.Requests, 100*n.Share, n.MaxInFlight)
+	}
+	if r.Uncounted > 0 {
+		fmt.Fprintf(&b, "without a cached-token count: %d answers\n", r.Uncounted)
+	}
+	fmt.Fprintf(&b, "requests were sent at most %s after they were due\n", r.Late.Round(time.Millisecond))
+	return b.String()
+}
