@@ -52,6 +52,7 @@ type NodeHealth struct {
 	QueueDepth    Gauge `json:"queue_depth,omitzero"`     // of those, waiting
 	FreeBlocks    Gauge `json:"free_blocks,omitzero"`     // KV blocks of the engine's size
 	TotalBlocks   Gauge `json:"total_blocks,omitzero"`
+	BlockTokens   int   `json:"block_tokens,omitempty"` // tokens per KV block of the engine; 0 = unknown
 
 	SMPct           Gauge `json:"sm_pct,omitzero"`  // 0..100
 	CPUPct          Gauge `json:"cpu_pct,omitzero"` // 0..100 of the engine's CPUs
@@ -100,8 +101,9 @@ func (h *NodeHealth) Check() error {
 	if h.MaxConcurrent < 0 || h.MaxConcurrent > maxSlots {
 		errs = append(errs, fmt.Errorf("max_concurrent %d is not in 0..%d", h.MaxConcurrent, maxSlots))
 	}
-	if h.TP < 0 || h.VRAMBytes < 0 || h.Stamp < 0 {
-		errs = append(errs, fmt.Errorf("tp %d, vram_bytes %d and stamp %d must not be negative", h.TP, h.VRAMBytes, h.Stamp))
+	if h.TP < 0 || h.VRAMBytes < 0 || h.Stamp < 0 || h.BlockTokens < 0 {
+		errs = append(errs, fmt.Errorf("tp %d, vram_bytes %d, block_tokens %d and stamp %d must not be negative",
+			h.TP, h.VRAMBytes, h.BlockTokens, h.Stamp))
 	}
 	errs = append(errs, h.checkGauges()...)
 	if err := errors.Join(errs...); err != nil {
@@ -158,8 +160,8 @@ type Address struct {
 // SplitAddress reads http://host[:port][/base], https://… or unix:///path/of/socket.
 func SplitAddress(address string) (Address, error) {
 	u, err := url.Parse(address)
-	if err != nil {
-		return Address{}, fmt.Errorf("address: %w", err)
+	if err != nil || u.Scheme == "" {
+		return Address{}, fmt.Errorf("address %q: want http://host:port, https://host:port or unix:///path", address)
 	}
 	switch u.Scheme {
 	case "unix", "http+unix":

@@ -1,0 +1,103 @@
+package fleet
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func write(t *testing.T, name, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestParseBackend(t *testing.T) {
+	got, err := ParseBackend("https://a:8000,id=n1,model=org/m,role=decode,max_concurrent=8,api_key_file=/k,ca=/ca.pem")
+	want := Backend{URL: "https://a:8000", ID: "n1", Model: "org/m", Role: "decode", MaxConcurrent: 8, APIKeyFile: "/k", CA: "/ca.pem"}
+	if err != nil || got != want {
+		t.Fatalf("%+v %v", got, err)
+	}
+	for _, good := range []string{"http://127.0.0.1:8001", "unix:///run/e.sock", "http+unix:///run/e.sock", "http://[::1]:1/base"} {
+		if _, err := ParseBackend(good); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestBadBackendsSayWhatToDo(t *testing.T) {
+	for flag, says := range map[string]string{
+		"127.0.0.1:8001":               "http://host:port",
+		"":                             "http://host:port",
+		"http://a:8000/v1":             "give the server's root",
+		"http://a,idd=x":               "option idd is not known; there are id=",
+		"http://a,id":                  "write id=VALUE",
+		"http://a,id=":                 "write id=VALUE",
+		"http://a,id=x,id=y":           "given twice",
+		"http://a,id=a/b":              "letters, digits",
+		"http://a,role=boss":           "prefill, decode, both",
+		"http://a,max_concurrent=many": "whole number",
+		"http://a,max_concurrent=0":    "whole number",
+		"http://a,ca=/x":               "https",
+	} {
+		if _, err := ParseBackend(flag); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: %v, want one about %q", flag, err, says)
+		}
+	}
+	if err := CheckBackends([]Backend{{URL: "http://a:1"}, {URL: "http://a:1"}}); err == nil || !strings.Contains(err.Error(), `"a:1"`) {
+		t.Errorf("duplicate: %v", err)
+	}
+}
+
+func TestEndpoints(t *testing.T) {
+	key := write(t, "key", "sk-test\n")
+	b := Backend{URL: "https://engine:8443/x", APIKeyFile: key}
+	got, err := b.endpoints([]netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")})
+	if err != nil || len(got) != 2 {
+		t.Fatal(got, err)
+	}
+	e := got[1]
+	if e.id != "engine:8443@10.0.0.2" || e.target.Addr != "10.0.0.2:8443" || e.target.Host != "engine:8443" ||
+		e.target.TLS.ServerName != "engine" || e.target.Authorization != "Bearer sk-test" || e.target.BasePath != "/x" {
+		t.Fatalf("%+v", e)
+	}
+	if got[0].identity == e.identity {
+		t.Fatal("two addresses, one identity")
+	}
+	for _, u := range []string{"http://127.0.0.1:1", "http://localhost:1", "unix:///x"} {
+		if one, err := (Backend{URL: u}).endpoints(nil); err != nil || len(one) != 1 {
+			t.Errorf("%s: %v %v", u, one, err)
+		}
+	}
+	if one, _ := (Backend{URL: "http://127.0.0.1:8001"}).endpoints(nil); one[0].id != "127.0.0.1:8001" {
+		t.Errorf("default id %q", one[0].id)
+	}
+}
+
+func TestSecretsStayOutOfErrors(t *testing.T) {
+	key := write(t, "key", "sk two words")
+	_, err := New(Options{Backends: []Backend{{URL: "http://127.0.0.1:1", APIKeyFile: key}}})
+	if err == nil || !strings.Contains(err.Error(), "api_key_file") || strings.Contains(err.Error(), "two words") {
+		t.Fatalf("%v", err)
+	}
+	_, err = New(Options{Backends: []Backend{{URL: "https://127.0.0.1:1", CA: key}}})
+	if err == nil || !strings.Contains(err.Error(), "no PEM certificate") {
+		t.Fatalf("%v", err)
+	}
+}
+
+func FuzzParseBackend(f *testing.F) {
+	f.Add("http://a:8000,id=x,model=m")
+	f.Add("unix:///x,role=both")
+	f.Fuzz(func(t *testing.T, flag string) {
+		b, err := ParseBackend(flag)
+		if err == nil && b.Check() != nil {
+			t.Fatalf("%q parses and does not check", flag)
+		}
+	})
+}

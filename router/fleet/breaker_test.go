@@ -1,0 +1,234 @@
+package fleet
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// newBreaker is a healthy breaker that has been so for long.
+func newBreaker(s State) *breaker {
+	b := &breaker{}
+	b.init(s, nil)
+	return b
+}
+
+func (b *breaker) is(t *testing.T, want State) {
+	t.Helper()
+	if got := State(b.state.Load()); got != want {
+		t.Fatalf("breaker is %v, want %v", got, want)
+	}
+}
+
+func (b *breaker) reports(o Outcome, times int) {
+	for range times {
+		b.report(o)
+	}
+}
+
+// inBubble runs f with virtual time.
+func inBubble(t *testing.T, f func(t *testing.T)) { synctest.Test(t, f) }
+
+func TestWhatOpensABreaker(t *testing.T) {
+	for name, c := range map[string]struct {
+		reports []Outcome
+		want    State
+	}{
+		"one refusal":             {[]Outcome{ConnectError}, Healthy},
+		"two refusals":            {[]Outcome{ConnectError, ConnectError}, Open},
+		"two resets":              {[]Outcome{Reset, Reset}, Healthy},
+		"three in a row":          {[]Outcome{Reset, ServerError, Reset}, Open},
+		"three, one OK between":   {[]Outcome{Reset, Reset, OK, Reset}, Healthy},
+		"three timeouts":          {[]Outcome{Timeout, Timeout, Timeout}, Aside},
+		"half of ten":             {[]Outcome{OK, Reset, OK, Reset, OK, Reset, OK, Reset, OK, Reset, OK, Reset}, Open},
+		"a third of many":         {[]Outcome{OK, OK, Reset, OK, OK, Reset, OK, OK, Reset, OK, OK, Reset, OK, OK, Reset}, Healthy},
+		"sixty answers below 500": {make([]Outcome, 60), Healthy},
+	} {
+		b := newBreaker(Healthy)
+		for _, o := range c.reports {
+			b.report(o)
+		}
+		if got := State(b.state.Load()); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+func TestServerErrorsAreTriedAgainAfterABackoff(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		b := newBreaker(Healthy)
+		b.reports(ServerError, 3)
+		b.is(t, Open)
+		if b.admit() {
+			t.Fatal("admitted before the backoff was over")
+		}
+		if ok, reason := b.eligible(time.Now()); ok || reason != "breaker open: server errors" {
+			t.Fatal(ok, reason)
+		}
+		for _, backoff := range []time.Duration{250, 500, 1000, 1000, 1000} {
+			time.Sleep(backoff*time.Millisecond - 1)
+			if ok, _ := b.eligible(time.Now()); ok {
+				t.Fatalf("eligible before %v ms", backoff)
+			}
+			time.Sleep(1)
+			if ok, _ := b.eligible(time.Now()); !ok || !b.admit() {
+				t.Fatalf("not admitted after %v ms", backoff)
+			}
+			if b.admit() {
+				t.Fatal("a second trial at the same time")
+			}
+			b.report(ServerError)
+			b.is(t, Open)
+		}
+	})
+}
+
+func TestTrickleGrowsWithSuccess(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		b := newBreaker(Healthy)
+		b.reports(ConnectError, 2)
+		time.Sleep(time.Minute)
+		if b.admit() {
+			t.Fatal("a refused node is tried with a request; its health check can tell")
+		}
+		b.checked(true, false, time.Now())
+		b.is(t, HalfOpen)
+		for _, permits := range []int{1, 2, 4} {
+			for i := range permits {
+				if !b.admit() {
+					t.Fatalf("trial %d of %d refused", i+1, permits)
+				}
+			}
+			if ok, reason := b.eligible(time.Now()); ok || b.admit() {
+				t.Fatalf("more than %d trials: %s", permits, reason)
+			}
+			b.report(OK)
+		}
+		b.is(t, Healthy)
+	})
+}
+
+func TestALostTrialDoesNotBlockTheReturn(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		b := newBreaker(Healthy)
+		b.reports(ConnectError, 2)
+		time.Sleep(time.Second)
+		b.checked(true, false, time.Now())
+		if !b.admit() || b.admit() {
+			t.Fatal("want exactly one trial")
+		}
+		time.Sleep(trialEvery) // its client left, nobody reports
+		if !b.admit() || b.admit() {
+			t.Fatal("want exactly one more trial")
+		}
+	})
+}
+
+func TestAFlappingNodeWaits(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		b := newBreaker(Healthy)
+		trials := 0
+		for until := time.Now().Add(20 * time.Second); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
+			b.checked(true, false, time.Now()) // its health check is always well
+			for b.admit() {
+				trials++
+				b.report(Reset)
+			}
+		}
+		if trials > 30 {
+			t.Fatalf("%d requests were tried on a flapping node in 20 s", trials)
+		}
+	})
+}
+
+func TestAReturningNodeIsBackWithinTwoSeconds(t *testing.T) {
+	for _, o := range []Outcome{ConnectError, Reset, ServerError, probeFailure} {
+		inBubble(t, func(t *testing.T) {
+			b := newBreaker(Healthy)
+			b.mu.Lock()
+			b.fail(o, time.Now())
+			b.mu.Unlock()
+			for range 40 { // 20 s of failing
+				time.Sleep(500 * time.Millisecond)
+				b.checked(o == ServerError, o == ConnectError, time.Now())
+				if b.admit() {
+					b.report(o)
+				}
+			}
+			b.is(t, Open)
+			back := time.Now()
+			for i := 1; State(b.state.Load()) != Healthy; i++ {
+				time.Sleep(100 * time.Millisecond) // a request every 100 ms, answered at once
+				if i%5 == 0 {
+					b.checked(true, false, time.Now())
+				}
+				if b.admit() {
+					b.report(OK)
+				}
+			}
+			if took := time.Since(back); took > 2*time.Second {
+				t.Errorf("after %v: back after %v", o, took)
+			}
+		})
+	}
+}
+
+func TestSetAsideUntilThereIsProgress(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		b := newBreaker(Healthy)
+		b.setAside("its peers move on")
+		b.is(t, Aside)
+		b.checked(true, false, time.Now()) // a server that accepts is what we know already
+		time.Sleep(time.Minute)
+		if ok, reason := b.eligible(time.Now()); ok || b.admit() || reason != "set aside: it makes no progress" {
+			t.Fatal(ok, reason)
+		}
+		b.progressed()
+		b.is(t, HalfOpen)
+
+		b.setAside("again")
+		b.completed(true)
+		b.is(t, HalfOpen)
+
+		b.setAside("and again")
+		b.completed(false) // an answer that proves nothing
+		b.is(t, Aside)
+		time.Sleep(4 * time.Second)
+		b.completed(false)
+		b.is(t, HalfOpen)
+
+		b.setAside("a late answer")
+		b.report(OK)
+		b.is(t, HalfOpen)
+	})
+}
+
+func TestHealthChecks(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		b := newBreaker(Unproven)
+		if ok, reason := b.eligible(time.Now()); ok || b.admit() {
+			t.Fatal(reason)
+		}
+		b.checked(false, true, time.Now())
+		b.is(t, Unproven)
+		b.checked(true, false, time.Now())
+		b.is(t, Healthy)
+
+		time.Sleep(time.Minute)
+		last := time.Now()
+		time.Sleep(time.Second)
+		b.report(OK)
+		for range 5 {
+			b.checked(false, false, last) // slow to say, but it has just answered a request
+		}
+		b.is(t, Healthy)
+		last = time.Now().Add(1)
+		b.checked(false, false, last)
+		b.is(t, Healthy)
+		b.checked(false, false, last)
+		b.is(t, Open)
+		if _, reason := b.eligible(time.Now()); reason != "breaker open: health check fails" {
+			t.Fatal(reason)
+		}
+	})
+}

@@ -1,0 +1,234 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/etcdserver"
+)
+
+func pemOf(der []byte) string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+// etcdFleet is a fleet that follows a real etcd.
+type etcdFleet struct {
+	*Fleet
+	t      *testing.T
+	client *cluster.Client
+	server *etcdserver.Server
+	raw    *clientv3.Client
+	at     string
+}
+
+func newEtcdFleet(t *testing.T, change func(o *Options)) *etcdFleet {
+	t.Helper()
+	e := &etcdFleet{t: t, at: "127.0.0.1:0"}
+	e.startEtcd()
+	t.Cleanup(func() { e.server.Close() })
+	var err error
+	if e.client, err = cluster.Dial(cluster.Config{Endpoints: []string{e.at}, RequestTimeout: time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.client.Close() })
+	if e.raw, err = clientv3.New(clientv3.Config{Endpoints: []string{e.at}}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.raw.Close() })
+	o := fast()
+	o.Cluster = e.client
+	if change != nil {
+		change(&o)
+	}
+	e.Fleet = run(t, o)
+	return e
+}
+
+func (e *etcdFleet) startEtcd() {
+	e.t.Helper()
+	server, err := etcdserver.Start(e.t.TempDir(), e.at)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.server, e.at = server, server.Endpoint()
+}
+
+func (e *etcdFleet) put(key, value string) {
+	e.t.Helper()
+	if _, err := e.raw.Put(context.Background(), key, value); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// agent registers a node until the test ends or stop is called.
+func (e *etcdFleet) agent(h cluster.NodeHealth) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	r := cluster.NewRegistrar(e.client, cluster.Registration{Health: func() cluster.NodeHealth { return h }, Heartbeat: 300 * time.Millisecond})
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			e.t.Error(err)
+		}
+	})
+	e.t.Cleanup(stop)
+	return stop
+}
+
+func node(id, url string) cluster.NodeHealth {
+	return cluster.NodeHealth{NodeID: id, Address: url, Models: []string{"m"}, Engine: "vllm", MaxConcurrent: 4, Ready: true,
+		SMPct: cluster.Known(50), InFlight: cluster.Known(3), QueueDepth: cluster.Known(1), PowerWatts: cluster.Known(300)}
+}
+
+func TestNodesOfEtcd(t *testing.T) {
+	t.Parallel()
+	e := newEtcdFleet(t, nil)
+	eng := newEngine(t, nil)
+	stop := e.agent(node("n1", eng.URL))
+	eventually(t, e.Fleet, "joined", serves("m", 1))
+	n := e.Load().Node("n1")
+	if l := n.Load(); l.SM != 0.5 || l.Watts != 300 || l.Waiting != 1 || l.KVUsage == l.KVUsage || n.MaxConcurrent() != 4 {
+		t.Fatalf("%+v", l)
+	}
+	if eng.count("/metrics") != 0 {
+		t.Fatal("an agent's engine is not scraped from here")
+	}
+	if s := e.Load(); s.Stale {
+		t.Fatal("stale while etcd answers")
+	}
+
+	ctx := context.Background()
+	check := func(what, want string) {
+		t.Helper()
+		eventually(t, e.Fleet, what, func(*Snapshot) bool { _, reason := n.Eligible(time.Now()); return reason == want })
+	}
+	if err := e.client.PutCordon(ctx, "n1", cluster.Cordon{}); err != nil {
+		t.Fatal(err)
+	}
+	check("cordoned", "cordoned")
+	if err := e.client.PutCordon(ctx, "n1", cluster.Cordon{Drain: true}); err != nil {
+		t.Fatal(err)
+	}
+	check("draining", "draining")
+	if _, err := e.client.Uncordon(ctx, "n1"); err != nil {
+		t.Fatal(err)
+	}
+	check("uncordoned", "")
+
+	if err := e.client.PutModel(ctx, "m", cluster.Model{Aliases: []string{"gpt-4"}, Tokenizer: "t.json"}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, e.Fleet, "the alias", serves("gpt-4", 1))
+	e.put(cluster.ModelKey("m"), "{")
+	eventually(t, e.Fleet, "the refusal", func(s *Snapshot) bool { return len(s.Problems) == 1 && serves("gpt-4", 1)(s) })
+
+	n.AcquireAlways()
+	stop()
+	eventually(t, e.Fleet, "gone with its agent", func(s *Snapshot) bool { return s.Node("n1") == nil && s.Model([]byte("m")) != nil })
+	n.Release()
+}
+
+func TestAMalformedValueDropsNothing(t *testing.T) {
+	t.Parallel()
+	e := newEtcdFleet(t, func(o *Options) { o.StaleAfter = 400 * time.Millisecond })
+	eng := newEngine(t, nil)
+	h := node("n1", eng.URL)
+	h.Stamp = 1
+	value, _ := json.Marshal(h)
+	e.put(cluster.NodeKey("n1"), string(value))
+	eventually(t, e.Fleet, "joined", serves("m", 1))
+	n := e.Load().Node("n1")
+	e.put(cluster.NodeKey("n1"), strings.Replace(string(value), `"sm_pct":50`, `"sm_pct":"half"`, 1))
+	eventually(t, e.Fleet, "the refusal", func(s *Snapshot) bool { return e.Malformed() == 1 && len(s.Problems) == 1 })
+	if e.Load().Node("n1") != n {
+		t.Fatal("the node was dropped or replaced")
+	}
+	eventually(t, e.Fleet, "its silence", func(*Snapshot) bool { _, r := n.Eligible(time.Now()); return r == "its heartbeat is stale" })
+	e.put(cluster.NodeKey("n1"), strings.Replace(string(value), `"stamp":1`, `"stamp":2,"kv_epoch":9`, 1))
+	ref := n.Ref()
+	eventually(t, e.Fleet, "back with an empty cache", func(s *Snapshot) bool {
+		return serves("m", 1)(s) && n.Ref() != ref && len(s.Problems) == 0
+	})
+	moved := strings.Replace(strings.Replace(string(value), `"stamp":1`, `"stamp":3`, 1), eng.URL, eng.URL+"/x", 1)
+	e.put(cluster.NodeKey("n1"), moved)
+	eventually(t, e.Fleet, "a new incarnation", func(s *Snapshot) bool { return s.Node("n1") != nil && s.Node("n1") != n })
+}
+
+func TestAStaticNodeHidesItsNamesake(t *testing.T) {
+	t.Parallel()
+	eng := newEngine(t, nil, "m")
+	e := newEtcdFleet(t, func(o *Options) { o.Backends = []Backend{{URL: eng.URL, ID: "n1"}} })
+	e.agent(node("n1", "http://127.0.0.1:1"))
+	eventually(t, e.Fleet, "the conflict", func(s *Snapshot) bool {
+		return serves("m", 1)(s) && s.Node("n1").Source == Static && len(s.Problems) == 1
+	})
+}
+
+// TestEtcdComesBackEmpty: the nodes known last go on serving while etcd is away, and stay when it comes back without them
+// until their agents have had the time to register again. Nothing ever interrupts a node that answers.
+func TestEtcdComesBackEmpty(t *testing.T) {
+	t.Parallel()
+	e := newEtcdFleet(t, func(o *Options) { o.Grace = time.Second })
+	eng, dead := newEngine(t, nil), newEngine(t, nil)
+	e.agent(node("n1", eng.URL))
+	value, _ := json.Marshal(node("n2", dead.URL)) // nobody will register it again
+	e.put(cluster.NodeKey("n2"), string(value))
+	if err := e.client.PutCordon(context.Background(), "n2", cluster.Cordon{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, e.Fleet, "both nodes", func(s *Snapshot) bool { return len(s.Nodes) == 2 && serves("m", 1)(s) })
+	n1, n2 := e.Load().Node("n1"), e.Load().Node("n2")
+
+	stop := make(chan struct{})
+	watched := make(chan error, 1)
+	go func() { watched <- alwaysServed(e.Fleet, n1, stop) }()
+	e.server.Close()
+	eventually(t, e.Fleet, "stale", func(s *Snapshot) bool { return s.Stale && !s.StaleSince.IsZero() })
+	if ready, detail := e.Load().Ready(time.Now()); !ready || !strings.Contains(detail, "etcd does not answer since") {
+		t.Fatal(ready, detail)
+	}
+	e.startEtcd()
+	eventually(t, e.Fleet, "fresh", func(s *Snapshot) bool { return !s.Stale })
+	if s := e.Load(); s.Node("n2") != n2 {
+		t.Error("a node was dropped before its agent could come back")
+	}
+	if _, reason := n2.Eligible(time.Now()); reason != "cordoned" {
+		t.Errorf("the loss of data lifted a cordon: %q", reason)
+	}
+	eventually(t, e.Fleet, "the dead one gone after the grace period", func(s *Snapshot) bool { return s.Node("n2") == nil })
+	close(stop)
+	if err := <-watched; err != nil {
+		t.Error(err)
+	}
+	nodes, err := e.client.Nodes(context.Background())
+	if err != nil || len(nodes) != 1 || nodes[0].ID != "n1" {
+		t.Errorf("registered after the outage: %+v %v", nodes, err)
+	}
+}
+
+func alwaysServed(f *Fleet, n *Node, stop chan struct{}) error {
+	for {
+		select {
+		case <-stop:
+			return nil
+		default:
+		}
+		if ok, reason := n.Eligible(time.Now()); !ok {
+			return errors.New("not eligible: " + reason)
+		}
+		if f.Load().Node(n.ID) != n {
+			return errors.New("the node was replaced or dropped")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}

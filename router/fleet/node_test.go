@@ -1,0 +1,174 @@
+package fleet
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/relay"
+)
+
+// testNode is a healthy node outside any fleet.
+func testNode(id string, slots int32, models ...string) *Node {
+	info := &Info{Role: cluster.RoleBoth, Models: models, Upstream: models, MaxConcurrent: slots}
+	n := newNode(id, Static, info, relay.NewPool(relay.Target{Addr: "127.0.0.1:1"}, relay.PoolOptions{}))
+	n.health.init(Healthy, nil)
+	n.probe = &prober{}
+	return n
+}
+
+func TestAcquireNeverExceedsTheSlots(t *testing.T) {
+	n := testNode("n", 7)
+	var held, most atomic.Int32
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 2000 {
+				if !n.Acquire() {
+					continue
+				}
+				now := held.Add(1)
+				for m := most.Load(); now > m && !most.CompareAndSwap(m, now); m = most.Load() {
+				}
+				held.Add(-1)
+				n.Release()
+			}
+		})
+	}
+	wg.Wait()
+	if n.InFlight() != 0 || most.Load() > 7 {
+		t.Fatalf("in flight %d at the end, %d at most", n.InFlight(), most.Load())
+	}
+}
+
+func TestWaitingOfOthersTakesSlots(t *testing.T) {
+	n := testNode("n", 4)
+	n.setLoad(Load{Waiting: 3})
+	if !n.Acquire() || n.Acquire() {
+		t.Fatal("want one free slot beside three waiting requests")
+	}
+	n.setLoad(Load{})
+	if !n.Acquire() {
+		t.Fatal("the slots did not come back")
+	}
+	n.AcquireAlways()
+	if n.InFlight() != 3 {
+		t.Fatalf("in flight %d", n.InFlight())
+	}
+}
+
+func TestForeignWaiting(t *testing.T) {
+	for _, c := range []struct {
+		held, waiting float64
+		ours, want    int32
+	}{
+		{70, 6, 70, 0}, {70, 6, 10, 6}, {70, 6, 67, 3}, {70, 6, 90, 0}, {0, 0, 0, 0}, {1e18, 1e18, 0, 1 << 20},
+	} {
+		if got := foreignWaiting(c.held, c.waiting, c.ours); got != c.want {
+			t.Errorf("%+v: %d", c, got)
+		}
+	}
+}
+
+func TestFlagsKeepRequestsAway(t *testing.T) {
+	n := testNode("n", 4)
+	for flag, want := range map[uint32]string{
+		flagCordoned: "cordoned", flagDraining: "draining", flagNotReady: "its agent says it is not ready", flagSilent: "its heartbeat is stale",
+	} {
+		n.setFlag(flag, true)
+		if ok, reason := n.Eligible(time.Now()); ok || reason != want || n.Acquire() {
+			t.Errorf("flag %d: %v %q", flag, ok, reason)
+		}
+		n.setFlag(flag, false)
+	}
+	if ok, _ := n.Eligible(time.Now()); !ok || !n.Acquire() {
+		t.Error("not eligible without flags")
+	}
+}
+
+func TestDrainedOnceTheLastRequestEnds(t *testing.T) {
+	n := testNode("n", 4)
+	n.AcquireAlways()
+	n.leave()
+	select {
+	case <-n.drained:
+		t.Fatal("drained with a request in flight")
+	default:
+	}
+	n.Release()
+	<-n.drained
+	n.AcquireAlways()
+	n.Release() // a late one does no harm
+}
+
+func TestUnknownCapacityIsNaN(t *testing.T) {
+	i := &Info{}
+	if v, w := i.VRAM(), i.Throughput(); v == v || w == w {
+		t.Fatal("unknown is a number", v, w)
+	}
+	for dtype, want := range map[string]float32{"bfloat16": 2, "fp16": 2, "fp8_e4m3": 4, "float32": 1, "Q4_K_M": 8} {
+		if got := (&Info{TP: 2, DType: dtype}).Throughput(); got != want {
+			t.Errorf("%s: %v, want %v", dtype, got, want)
+		}
+	}
+}
+
+func TestHotPathAllocatesNothing(t *testing.T) {
+	n := testNode("n", 4, "m")
+	f := &Fleet{}
+	f.snap.Store(build([]*Node{n}, map[string]*cluster.Model{"m": {Aliases: []string{"alias"}}}))
+	name, now := []byte("alias"), time.Now()
+	for what, fn := range map[string]func(){
+		"Load and Model": func() { f.Load().Model(name) },
+		"Eligible":       func() { n.Eligible(now) },
+		"Acquire":        func() { n.Acquire(); n.Release() },
+		"Report":         func() { n.Report(OK) },
+		"NoteProgress":   func() { n.NoteProgress() },
+		"Load":           func() { _ = n.Load() },
+		"UpstreamModel":  func() { n.UpstreamModel("m") },
+	} {
+		if allocs := testing.AllocsPerRun(200, fn); allocs != 0 {
+			t.Errorf("%s: %v allocations", what, allocs)
+		}
+	}
+}
+
+func TestSnapshotNames(t *testing.T) {
+	a, b, p := testNode("a", 4, "m", "lora"), testNode("b", 4, "m"), testNode("p", 4, "m")
+	prefill := *p.Info()
+	prefill.Role = cluster.RolePrefill
+	p.setInfo(&prefill)
+	s := build([]*Node{p, b, a}, map[string]*cluster.Model{
+		"m": {Aliases: []string{"gpt-4", "lora"}}, "z": {Aliases: []string{"gpt-4"}, Tokenizer: "t.json"},
+	})
+	m := s.Model([]byte("gpt-4"))
+	if m == nil || m.Name != "m" || len(m.Nodes) != 2 || m.Nodes[0] != a || len(m.Prefill) != 1 || m.Slots() != 8 {
+		t.Fatalf("gpt-4: %+v", m)
+	}
+	if l := s.Model([]byte("lora")); l.Name != "lora" || len(l.Nodes) != 1 {
+		t.Fatalf("a model's own name must win: %+v", l)
+	}
+	if z := s.Model([]byte("z")); z == nil || len(z.Nodes) != 0 || z.Tokenizer != "t.json" {
+		t.Fatalf("configured model without nodes: %+v", z)
+	}
+	if s.Model([]byte("nope")) != nil || s.Node("b") != b || s.Node("x") != nil || len(s.Models()) != 3 || len(s.Problems) != 2 {
+		t.Fatalf("%+v", s.Problems)
+	}
+}
+
+func BenchmarkAcquire(b *testing.B) {
+	n := testNode("n", 4)
+	for b.Loop() {
+		n.Acquire()
+		n.Release()
+	}
+}
+
+func BenchmarkEligible(b *testing.B) {
+	n, now := testNode("n", 4), time.Now()
+	for b.Loop() {
+		n.Eligible(now)
+	}
+}

@@ -1,0 +1,464 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/prefix"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// engine answers what a prober asks, on a listener of its own.
+type engine struct {
+	*httptest.Server
+	mu       sync.Mutex
+	models   []string // nil: 404
+	health   int
+	metrics  string // empty: 404
+	key      string // wanted in Authorization
+	complete func(w http.ResponseWriter, r *http.Request)
+	asked    map[string]int
+}
+
+func newEngine(t *testing.T, l net.Listener, models ...string) *engine {
+	t.Helper()
+	e := &engine{models: models, health: 200, asked: map[string]int{}}
+	e.Server = httptest.NewUnstartedServer(http.HandlerFunc(e.serve))
+	if l != nil {
+		e.Listener.Close()
+		e.Listener = l
+	}
+	e.Start()
+	t.Cleanup(e.Close)
+	return e
+}
+
+func (e *engine) set(f func(e *engine)) { e.mu.Lock(); defer e.mu.Unlock(); f(e) }
+
+func (e *engine) count(path string) int { e.mu.Lock(); defer e.mu.Unlock(); return e.asked[path] }
+
+func (e *engine) serve(w http.ResponseWriter, r *http.Request) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.asked[r.URL.Path]++
+	switch {
+	case e.key != "" && r.Header.Get("Authorization") != "Bearer "+e.key:
+		w.WriteHeader(http.StatusUnauthorized)
+	case r.URL.Path == "/health":
+		w.WriteHeader(e.health)
+	case r.URL.Path == "/v1/models" && e.models != nil:
+		type model struct {
+			ID      string `json:"id"`
+			OwnedBy string `json:"owned_by"`
+		}
+		list := []model{}
+		for _, m := range e.models {
+			list = append(list, model{m, "vllm"})
+		}
+		json.NewEncoder(w).Encode(map[string]any{"object": "list", "data": list})
+	case r.URL.Path == "/metrics" && e.metrics != "":
+		io.WriteString(w, e.metrics)
+	case r.URL.Path == "/v1/completions" && e.complete != nil:
+		f := e.complete
+		e.mu.Unlock()
+		f(w, r)
+		e.mu.Lock()
+	default:
+		w.WriteHeader(http.StatusNotFound)
+	}
+}
+
+// index counts who joined and left.
+type index struct {
+	mu     sync.Mutex
+	next   prefix.Ref
+	joined map[prefix.Ref]string
+}
+
+func (x *index) Join(id string) prefix.Ref {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.next++
+	if x.joined == nil {
+		x.joined = map[prefix.Ref]string{}
+	}
+	x.joined[x.next] = id
+	return x.next
+}
+
+func (x *index) Leave(r prefix.Ref) { x.mu.Lock(); defer x.mu.Unlock(); delete(x.joined, r) }
+
+func (x *index) len() int { x.mu.Lock(); defer x.mu.Unlock(); return len(x.joined) }
+
+// fast is options whose intervals suit a test.
+func fast(backends ...Backend) Options {
+	return Options{
+		Backends: backends, Index: &index{}, ProbeInterval: 100 * time.Millisecond, ProbeIntervalDown: 20 * time.Millisecond,
+		ProbeTimeout: time.Second, ModelsInterval: 50 * time.Millisecond, ResolveInterval: 20 * time.Millisecond,
+		Log: slog.New(slog.DiscardHandler),
+	}
+}
+
+// run starts a fleet and stops it at the end of the test.
+func run(t *testing.T, o Options) *Fleet {
+	t.Helper()
+	f, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+func eventually(t *testing.T, f *Fleet, what string, ok func(s *Snapshot) bool) {
+	t.Helper()
+	deadline := time.Now().Add(8 * time.Second)
+	for !ok(f.Load()) {
+		if time.Now().After(deadline) {
+			view, _ := json.MarshalIndent(f.Load().View(time.Now()), "", " ")
+			t.Fatalf("never: %s; the fleet is %s", what, view)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// serves is true once a node of the model may be picked.
+func serves(model string, nodes int) func(s *Snapshot) bool {
+	return func(s *Snapshot) bool {
+		m, n := s.Model([]byte(model)), 0
+		if m == nil {
+			return nodes == 0
+		}
+		for _, node := range m.Nodes {
+			if ok, _ := node.Eligible(time.Now()); ok {
+				n++
+			}
+		}
+		return n == nodes
+	}
+}
+
+func listen(t *testing.T, network, addr string) net.Listener {
+	t.Helper()
+	l, err := net.Listen(network, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func TestANodeJoinsWhenItAnswers(t *testing.T) {
+	t.Parallel()
+	l := listen(t, "tcp", "127.0.0.1:0")
+	addr := l.Addr().String()
+	l.Close()
+	f := run(t, fast(Backend{URL: "http://" + addr}))
+	if ready, why := f.Load().Ready(time.Now()); ready || !strings.Contains(why, "no node can take a request; "+addr) {
+		t.Fatal(ready, why)
+	}
+	eventually(t, f, "refused", func(s *Snapshot) bool {
+		_, why := s.Ready(time.Now())
+		return strings.Contains(why, "connection refused")
+	})
+	e := newEngine(t, listen(t, "tcp", addr), "m")
+	e.set(func(e *engine) { e.health = 503 }) // it loads its model
+	eventually(t, f, "loading", func(s *Snapshot) bool {
+		_, why := s.Ready(time.Now())
+		return strings.Contains(why, "/health answers 503")
+	})
+	e.set(func(e *engine) { e.health = 404 }) // a server that has no /health
+	eventually(t, f, "joined", serves("m", 1))
+	if ready, why := f.Load().Ready(time.Now()); !ready {
+		t.Fatal(why)
+	}
+	if info := f.Load().Nodes[0].Info(); info.Engine != "vllm" || info.MaxConcurrent != DefaultMaxConcurrent {
+		t.Fatalf("%+v", info)
+	}
+	e.set(func(e *engine) { e.models = []string{"m", "lora"} })
+	eventually(t, f, "a model that was loaded later", serves("lora", 1))
+}
+
+func TestANodeLeavesAndReturns(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t, nil, "m")
+	addr := e.Listener.Addr().String()
+	o := fast(Backend{URL: e.URL})
+	f := run(t, o)
+	eventually(t, f, "joined", serves("m", 1))
+	n := f.Load().Nodes[0]
+	ref := n.Ref()
+	e.Close()
+	eventually(t, f, "noticed", serves("m", 0))
+	newEngine(t, listen(t, "tcp", addr), "m")
+	eventually(t, f, "tried again", serves("m", 1))
+	if n.State() != HalfOpen {
+		t.Fatalf("back as %v, want by trial requests", n.State())
+	}
+	for range 3 {
+		if !n.Acquire() {
+			t.Fatal("no trial request")
+		}
+		n.Report(OK)
+		n.Release()
+	}
+	if n.State() != Healthy || n != f.Load().Nodes[0] {
+		t.Fatalf("%v after three answers", n.State())
+	}
+	if n.Ref() == ref || o.Index.(*index).len() != 1 {
+		t.Fatal("the restarted engine kept its blocks in the index")
+	}
+}
+
+func TestModelNames(t *testing.T) {
+	t.Parallel()
+	one, two, none := newEngine(t, nil, "/models/llama.gguf"), newEngine(t, nil, "a", "b"), newEngine(t, nil)
+	f := run(t, fast(Backend{URL: one.URL, Model: "llama", ID: "one"}, Backend{URL: two.URL, Model: "b", ID: "two"},
+		Backend{URL: none.URL, Model: "x", ID: "none"}))
+	for model, upstream := range map[string]string{"llama": "/models/llama.gguf", "b": "b", "x": "x"} {
+		eventually(t, f, model, func(s *Snapshot) bool {
+			return serves(model, 1)(s) && s.Model([]byte(model)).Nodes[0].UpstreamModel(model) == upstream
+		})
+	}
+	if f.Load().Model([]byte("a")) != nil {
+		t.Fatal("model= did not narrow the list")
+	}
+}
+
+func TestANodeWithoutModelsIsAProblem(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t, nil)
+	f := run(t, fast(Backend{URL: e.URL}))
+	eventually(t, f, "the problem", func(s *Snapshot) bool {
+		_, why := s.Ready(time.Now())
+		return strings.Contains(why, "give one with model=")
+	})
+	e.set(func(e *engine) { e.models = []string{"m"} })
+	eventually(t, f, "solved", func(s *Snapshot) bool { return serves("m", 1)(s) && len(s.Problems) == 0 })
+}
+
+func TestUnixSocketAndKey(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "e.sock")
+	e := newEngine(t, listen(t, "unix", path), "m")
+	e.set(func(e *engine) { e.key = "sk-1" })
+	f := run(t, fast(Backend{URL: "unix://" + path, ID: "without"}, Backend{URL: "unix://" + path, ID: "with", APIKeyFile: write(t, "key", "sk-1\n")}))
+	eventually(t, f, "with its key", serves("m", 1))
+	eventually(t, f, "a hint without", func(s *Snapshot) bool {
+		return strings.Contains(s.Node("without").whyNot(time.Now()), "api_key_file=")
+	})
+}
+
+func TestHTTPSBackend(t *testing.T) {
+	t.Parallel()
+	e := &engine{models: []string{"m"}, health: 200, asked: map[string]int{}}
+	s := httptest.NewTLSServer(http.HandlerFunc(e.serve))
+	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	t.Cleanup(s.Close)
+	ca := write(t, "ca.pem", pemOf(s.Certificate().Raw))
+	f := run(t, fast(Backend{URL: s.URL, CA: ca, ID: "trusted"}, Backend{URL: s.URL, ID: "untrusted"}))
+	eventually(t, f, "the trusted one", serves("m", 1))
+	eventually(t, f, "the other's error", func(s *Snapshot) bool {
+		return strings.Contains(s.Node("untrusted").whyNot(time.Now()), "certificate")
+	})
+}
+
+const vllmPage = `vllm:num_requests_running{engine="0"} %d
+vllm:num_requests_waiting{engine="0"} %d
+vllm:kv_cache_usage_perc{engine="0"} 0.5
+vllm:cache_config_info{block_size="32",num_gpu_blocks="100"} 1
+process_start_time_seconds %d
+`
+
+func TestTelemetry(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t, nil, "m")
+	e.set(func(e *engine) { e.metrics = fmt.Sprintf(vllmPage, 60, 10, 1000) })
+	quiet := newEngine(t, nil, "q")
+	f := run(t, fast(Backend{URL: e.URL, MaxConcurrent: 12}, Backend{URL: quiet.URL}))
+	eventually(t, f, "a scrape", func(s *Snapshot) bool {
+		return serves("m", 1)(s) && s.Model([]byte("m")).Nodes[0].Load().Waiting == 10
+	})
+	n := f.Load().Model([]byte("m")).Nodes[0]
+	if l := n.Load(); l.EngineBusy != 60 || l.EngineQueue != 10 || l.KVUsage != 0.5 || l.SM == l.SM {
+		t.Fatalf("%+v", l)
+	}
+	if !n.Acquire() || !n.Acquire() || n.Acquire() {
+		t.Fatal("want two slots of 12 beside 10 waiting requests of others")
+	}
+	eventually(t, f, "the block size", func(*Snapshot) bool { return n.Info().BlockTokens == 32 })
+	ref := n.Ref()
+	e.set(func(e *engine) { e.metrics = fmt.Sprintf(vllmPage, 0, 0, 2000) })
+	eventually(t, f, "the restart seen in its start time", func(*Snapshot) bool { return n.Ref() != ref && n.Load().Waiting == 0 })
+
+	eventually(t, f, "the other one", serves("q", 1))
+	q := f.Load().Model([]byte("q")).Nodes[0]
+	if l := q.Load(); l.EngineBusy == l.EngineBusy || !l.At.IsZero() {
+		t.Fatalf("without /metrics: %+v", l)
+	}
+	if e.count("/metrics") > 4 || quiet.count("/metrics") > 1 {
+		t.Fatalf("scraped %d and %d times", e.count("/metrics"), quiet.count("/metrics"))
+	}
+}
+
+func TestReloadKeepsWhatIsUnchanged(t *testing.T) {
+	t.Parallel()
+	a, b, c := newEngine(t, nil, "m"), newEngine(t, nil, "m"), newEngine(t, nil, "m")
+	o := fast(Backend{URL: a.URL, ID: "a"}, Backend{URL: b.URL, ID: "b"})
+	f := run(t, o)
+	eventually(t, f, "joined", serves("m", 2))
+	na, nb := f.Load().Node("a"), f.Load().Node("b")
+	na.AcquireAlways()
+	nb.AcquireAlways()
+	ctx := context.Background()
+	if err := f.Reload(ctx, []Backend{{URL: "nonsense"}}); err == nil || len(f.Load().Nodes) != 2 {
+		t.Fatal("a bad list was taken")
+	}
+	if err := f.Reload(ctx, []Backend{{URL: a.URL, ID: "a", MaxConcurrent: 7}, {URL: c.URL, ID: "c"}}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, f, "the new list", func(s *Snapshot) bool {
+		return s.Node("c") != nil && s.Node("b") == nil && serves("m", 2)(s)
+	})
+	if s := f.Load(); s.Node("a") != na || na.InFlight() != 1 || na.MaxConcurrent() != 7 {
+		t.Fatalf("a changed: %+v", na.View(time.Now()))
+	}
+	if ok, reason := nb.Eligible(time.Now()); ok || reason != "left the fleet" || o.Index.(*index).len() != 2 {
+		t.Fatal("b is still in service", reason)
+	}
+	if ex, err := nb.Pool.Send(&relay.Request{Method: "GET", Path: "/health"}, time.Now().Add(time.Second)); err != nil {
+		t.Fatal("the pool closed under a request:", err)
+	} else {
+		ex.Close()
+	}
+	nb.Release()
+	eventually(t, f, "b's pool closed", func(*Snapshot) bool {
+		ex, err := nb.Pool.Send(&relay.Request{Method: "GET", Path: "/health"}, time.Now().Add(time.Second))
+		if err == nil {
+			ex.Close()
+		}
+		return err != nil
+	})
+}
+
+// names is a resolver under the test's control.
+type names struct {
+	mu    sync.Mutex
+	addrs []string
+	err   error
+}
+
+func (r *names) LookupNetIP(context.Context, string, string) (out []netip.Addr, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, a := range r.addrs {
+		out = append(out, netip.MustParseAddr(a))
+	}
+	return out, r.err
+}
+
+func (r *names) set(err error, addrs ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.addrs, r.err = addrs, err
+}
+
+func TestADNSNameIsOneNodePerAddress(t *testing.T) {
+	t.Parallel()
+	l := listen(t, "tcp", "127.0.0.1:0")
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	newEngine(t, l, "m")
+	newEngine(t, listen(t, "tcp", "127.0.0.2:"+port), "m")
+	r := &names{}
+	r.set(fmt.Errorf("no such host"))
+	o := fast(Backend{URL: "http://engines.test:" + port})
+	o.Resolver = r
+	f := run(t, o)
+	eventually(t, f, "the failed look-up", func(s *Snapshot) bool {
+		_, why := s.Ready(time.Now())
+		return strings.Contains(why, "no such host")
+	})
+	r.set(nil, "127.0.0.2", "127.0.0.1", "::1")
+	eventually(t, f, "both addresses", func(s *Snapshot) bool { return serves("m", 2)(s) && len(s.Problems) == 0 })
+	kept := f.Load().Node("engines.test:" + port + "@127.0.0.2")
+	if kept == nil || len(f.Load().Nodes) != 2 {
+		t.Fatalf("%+v", f.Load().View(time.Now()))
+	}
+	r.set(nil, "127.0.0.2")
+	eventually(t, f, "one address", serves("m", 1))
+	r.set(fmt.Errorf("server is down"))
+	eventually(t, f, "the failure", func(s *Snapshot) bool { return len(s.Problems) == 1 })
+	if f.Load().Nodes[0] != kept || !serves("m", 1)(f.Load()) {
+		t.Fatal("a failed look-up cost a node")
+	}
+}
+
+func TestAHangingNodeIsAskedForAToken(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t, nil, "m")
+	var hang atomic.Bool
+	hang.Store(true)
+	e.set(func(e *engine) {
+		e.complete = func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			if !bytes.Contains(body, []byte(`"max_tokens":1`)) || !bytes.Contains(body, []byte(`"model":"m"`)) {
+				w.WriteHeader(400)
+			} else if hang.Load() {
+				<-r.Context().Done()
+			}
+		}
+	})
+	f := run(t, fast(Backend{URL: e.URL}))
+	eventually(t, f, "joined", serves("m", 1))
+	n := f.Load().Nodes[0]
+	n.SetAside("its peers move on")
+	eventually(t, f, "asked", func(*Snapshot) bool { return e.count("/v1/completions") > 0 })
+	if n.State() != Aside {
+		t.Fatalf("%v while it hangs", n.State())
+	}
+	hang.Store(false)
+	eventually(t, f, "back by trial requests", func(*Snapshot) bool { return n.State() == HalfOpen })
+}
+
+func TestViewIsJSON(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t, nil, "raw")
+	f := run(t, fast(Backend{URL: e.URL, Model: "nice", ID: "n"}))
+	eventually(t, f, "joined", serves("nice", 1))
+	eventually(t, f, "discovered", func(s *Snapshot) bool { return s.Nodes[0].UpstreamModel("nice") == "raw" })
+	view := f.Load().View(time.Now())
+	out, err := json.Marshal(view)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := view.Nodes[0]
+	if v.State != "healthy" || !v.Eligible || !slices.Equal(v.Upstream, []string{"raw"}) || v.SM != nil || view.Models[0].Nodes[0] != "n" {
+		t.Fatalf("%s", out)
+	}
+}
