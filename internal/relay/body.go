@@ -55,6 +55,9 @@ func (e *Exchange) atEnd() bool {
 	return e.ended == io.EOF && !e.surplus && len(e.rest) == 0 && e.head.reusable()
 }
 
+// drained reports whether all of the body has been returned.
+func (b *body) drained() bool { return b.ended == io.EOF && b.held == 0 }
+
 func (b *body) release() {
 	if b.large != nil {
 		largeBuffers.Put(b.large)

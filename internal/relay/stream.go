@@ -1,0 +1,254 @@
+package relay
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/sse"
+)
+
+// stream is a response body on its way from an Exchange to fasthttp, which
+// calls WriteTo at most once and CloseWithError exactly once.
+type stream struct {
+	e        *Exchange // nil once closed
+	observer Observer
+	stop     func()
+	client   net.Conn
+	slow     time.Duration
+	until    time.Time // write deadline in force
+
+	events   bool
+	filter   sse.Filter
+	keep     func(sse.Event) bool // s.event, bound once
+	out      []byte               // events to be sent
+	whole    *[]byte              // the body read ahead, or its beginning
+	ahead    []byte               // what of it has not been sent
+	complete bool                 // nothing is left to be read from e
+	unread   []byte               // of Read
+	outcome  Outcome
+	cause    error
+}
+
+var streams = sync.Pool{New: func() any {
+	s := new(stream)
+	s.keep = s.event
+	return s
+}}
+
+var wholeBodies = sync.Pool{New: func() any {
+	b := make([]byte, 0, largeBufferBytes)
+	return &b
+}}
+
+// errClientLeft ends the connection of a client that is gone. fasthttp does
+// not log errors with these words.
+var errClientLeft = errors.New("client left: broken pipe")
+
+func (s *stream) event(e sse.Event) bool { return s.observer == nil || s.observer.Event(e) }
+
+// step returns what is to be sent next, at least one byte. io.EOF is the end
+// of a response that may be ended properly, a failure told in its tail
+// included; after another error the connection has to be cut.
+func (s *stream) step() ([]byte, error) {
+	if len(s.ahead) > 0 {
+		piece := s.ahead
+		s.ahead = nil
+		return piece, nil
+	}
+	if s.complete {
+		return nil, io.EOF
+	}
+	piece, err := s.next()
+	if err == nil {
+		return piece, nil
+	}
+	s.complete = true
+	if err == io.EOF {
+		return nil, io.EOF
+	}
+	s.fail(upstreamOutcome(err), err)
+	if tail := s.tail(); len(tail) > 0 {
+		return tail, nil
+	}
+	if s.outcome == ClientGone {
+		return nil, errClientLeft
+	}
+	return nil, err
+}
+
+// next returns what the upstream has sent, in whole events if it sends events.
+func (s *stream) next() ([]byte, error) {
+	for {
+		piece, err := s.e.Next()
+		switch {
+		case err == io.EOF && len(s.filter.Pending()) > 0:
+			s.out = append(s.out[:0], s.filter.Pending()...)
+			s.filter.Reset()
+			return s.out, nil
+		case err != nil:
+			return nil, err
+		case !s.events:
+			if s.observer != nil {
+				s.observer.Body(piece, false)
+			}
+			return piece, nil
+		}
+		if s.out = s.filter.Feed(piece, s.out[:0], s.keep); len(s.out) > 0 {
+			return s.out, nil
+		}
+	}
+}
+
+// tail asks the observer how to tell the client of the failure. The unfinished
+// event, if any, has been held back and is dropped.
+func (s *stream) tail() []byte {
+	if !s.events || s.observer == nil || s.outcome == ClientGone {
+		return nil
+	}
+	var open []byte
+	if s.filter.Torn() {
+		open = append(open, "\n\n"...)
+	}
+	if s.out = s.observer.Tail(append(s.out[:0], open...), s.outcome, s.cause); len(s.out) == len(open) {
+		return nil
+	}
+	return s.out
+}
+
+// fail keeps the first failure.
+func (s *stream) fail(o Outcome, err error) {
+	if s.outcome == Complete {
+		s.outcome, s.cause = o, err
+	}
+}
+
+func upstreamOutcome(err error) Outcome {
+	switch {
+	case errors.Is(err, ErrCanceled):
+		return ClientGone
+	case errors.Is(err, ErrIdle):
+		return IdleTimeout
+	case errors.Is(err, ErrDeadline):
+		return TotalTimeout
+	}
+	return UpstreamFailed
+}
+
+func clientOutcome(err error) Outcome {
+	if isTimeout(err) {
+		return SlowReader
+	}
+	return ClientGone
+}
+
+// SupportsBodyWriteTo tells fasthttp to call WriteTo.
+func (s *stream) SupportsBodyWriteTo() bool { return true }
+
+// WriteTo sends the body to w, fasthttp's writer: it makes each Write a chunk
+// and flushes it, or, if the length is known, buffers.
+func (s *stream) WriteTo(w io.Writer) (n int64, err error) {
+	s.until = time.Time{} // the server has set its own deadline since
+	for {
+		piece, err := s.step()
+		s.bound()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return n, err
+		}
+		if _, err = w.Write(piece); err != nil {
+			s.fail(clientOutcome(err), err)
+			return n, err
+		}
+		n += int64(len(piece))
+	}
+	if f, ok := w.(interface{ Flush() error }); ok {
+		if err = f.Flush(); err != nil {
+			s.fail(clientOutcome(err), err)
+		}
+	}
+	return n, err
+}
+
+// Read is what WriteTo does for a reader that does not know it.
+func (s *stream) Read(p []byte) (int, error) {
+	if len(s.unread) == 0 {
+		piece, err := s.step()
+		s.bound()
+		if err != nil {
+			return 0, err
+		}
+		s.unread = piece
+	}
+	n := copy(p, s.unread)
+	s.unread = s.unread[n:]
+	return n, nil
+}
+
+// bound gives the next write to the client s.slow from now, or a little less:
+// setting a deadline for each token would cost more than it is worth.
+func (s *stream) bound() {
+	if s.client == nil {
+		return
+	}
+	if now := time.Now(); s.until.Sub(now) < s.slow-s.slow/4 {
+		s.until = now.Add(s.slow)
+		s.client.SetWriteDeadline(s.until)
+	}
+}
+
+// unbound ends the write deadline: when the next request is read where that
+// can be noticed, since fasthttp has a last line end to write, else now.
+func (s *stream) unbound() {
+	if cc := clientConnOf(s.client); cc != nil {
+		cc.bounded = true
+	} else if s.client != nil {
+		s.client.SetWriteDeadline(time.Time{})
+	}
+}
+
+// closeUpstream lets go of the client's watch, then of the exchange.
+func (s *stream) closeUpstream() {
+	if s.stop != nil {
+		s.stop()
+		s.stop = nil
+	}
+	if s.e != nil {
+		s.e.Close()
+		s.e = nil
+	}
+}
+
+// CloseWithError is called by fasthttp when the response has been written or
+// has failed.
+func (s *stream) CloseWithError(err error) error {
+	if err != nil {
+		s.fail(clientOutcome(err), err)
+	}
+	s.unbound()
+	s.closeUpstream()
+	observer, outcome, cause := s.observer, s.outcome, s.cause
+	s.recycle()
+	if observer != nil {
+		observer.Done(outcome, cause)
+	}
+	return nil
+}
+
+// recycle forgets everything but the buffers.
+func (s *stream) recycle() {
+	if s.whole != nil && cap(*s.whole) <= wholeBodyBytes {
+		wholeBodies.Put(s.whole)
+	}
+	s.filter.Reset()
+	filter, keep, out := s.filter, s.keep, s.out
+	if cap(out) > keptEventBytes {
+		out = nil
+	}
+	*s = stream{filter: filter, keep: keep, out: out[:0]}
+	streams.Put(s)
+}

@@ -1,0 +1,240 @@
+package relay
+
+import (
+	"net"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Watcher notices that a client has left while nothing is read from or written
+// to its connection: during prefill, in a silent stream, during a non-stream
+// call. All connections share one epoll instance and one goroutine; elsewhere
+// than on Linux it notices nothing, and a client that has left is found by the
+// next write to it.
+//
+// A client has left when its FIN or RST has arrived. A client that only shuts
+// down its sending side and goes on reading cannot be told from one that is
+// gone, and is treated as gone, as most HTTP servers do.
+type Watcher struct {
+	poller *poller
+	done   chan struct{}
+
+	mu    sync.Mutex
+	last  uint64
+	conns map[uint64]*watched // registered, by a number that is never used twice
+}
+
+// NewWatcher starts a watcher. Close ends it.
+func NewWatcher() (*Watcher, error) {
+	p, err := newPoller()
+	if err != nil {
+		return nil, err
+	}
+	w := &Watcher{poller: p, done: make(chan struct{}), conns: map[uint64]*watched{}}
+	go func() {
+		defer close(w.done)
+		p.run(w.event)
+	}()
+	return w, nil
+}
+
+// Close stops watching and waits for a callback under way.
+func (w *Watcher) Close() {
+	w.poller.close()
+	<-w.done
+}
+
+// Watch calls onGone once when the client of c leaves before stop is called;
+// at once, from this goroutine, if it has left already. After stop has
+// returned, onGone is not running and will not be called. onGone must be quick
+// and must not call stop; stop may be called more than once, but not after c
+// was closed or watched again.
+//
+// Connections from Listen, and TLS over them, cost no allocation and, after
+// their first request, no system call here. Others are registered anew each
+// time; in-memory ones are not watched.
+func (w *Watcher) Watch(c net.Conn, onGone func()) (stop func()) {
+	if cc := clientConnOf(c); cc != nil {
+		cc.watched.start(onGone)
+		return cc.stop
+	}
+	fd, ok := socketOf(c)
+	if !ok {
+		return func() {}
+	}
+	one := &watched{w: w, fd: fd}
+	one.start(onGone)
+	return func() {
+		one.stop()
+		one.end()
+	}
+}
+
+// event runs on the watcher's goroutine.
+func (w *Watcher) event(id uint64) {
+	w.mu.Lock()
+	c := w.conns[id]
+	w.mu.Unlock()
+	if c != nil { // nil: the event was late, the connection is closed
+		c.left()
+	}
+}
+
+func (w *Watcher) add(c *watched) error {
+	w.mu.Lock()
+	w.last++
+	c.id = w.last
+	w.conns[c.id] = c
+	w.mu.Unlock()
+	return w.poller.add(c.fd, c.id)
+}
+
+func (w *Watcher) remove(c *watched) {
+	w.poller.remove(c.fd)
+	w.mu.Lock()
+	delete(w.conns, c.id)
+	w.mu.Unlock()
+}
+
+// watched is one connection known to a watcher. Its lock also keeps the file
+// descriptor from being closed, and used by another connection, while it is
+// being registered.
+type watched struct {
+	w  *Watcher
+	fd int
+	id uint64
+
+	mu         sync.Mutex
+	onGone     func()
+	registered bool
+	gone       bool // FIN, RST or closed
+}
+
+func (c *watched) start(onGone func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.gone && !c.registered {
+		c.registered = c.w.add(c) == nil
+	}
+	if c.gone {
+		onGone()
+		return
+	}
+	c.onGone = onGone
+}
+
+func (c *watched) stop() {
+	c.mu.Lock()
+	c.onGone = nil
+	c.mu.Unlock()
+}
+
+func (c *watched) left() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gone = true
+	if c.onGone != nil {
+		c.onGone()
+		c.onGone = nil
+	}
+}
+
+// end forgets the connection; its descriptor may be closed afterwards.
+func (c *watched) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.gone = true; c.registered {
+		c.registered = false
+		c.w.remove(c)
+	}
+}
+
+// ListenOptions tune the connections that Watcher.Listen accepts.
+type ListenOptions struct {
+	// SendBufferBytes bounds what the kernel holds for a client that does not
+	// read, and with it how long such a client goes unnoticed; 0 leaves the
+	// kernel's own choice, which grows to megabytes.
+	SendBufferBytes int
+}
+
+// Listen wraps l so that its connections are cheap to Watch.
+func (w *Watcher) Listen(l net.Listener, o ListenOptions) net.Listener {
+	return &listener{l, w, o}
+}
+
+type listener struct {
+	net.Listener
+	w *Watcher
+	o ListenOptions
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	fd, ok := socketOf(c)
+	if !ok {
+		return c, nil
+	}
+	if b, ok := c.(interface{ SetWriteBuffer(int) error }); ok && l.o.SendBufferBytes > 0 {
+		b.SetWriteBuffer(l.o.SendBufferBytes)
+	}
+	cc := &clientConn{Conn: c, watched: watched{w: l.w, fd: fd}}
+	cc.stop = cc.watched.stop
+	return cc, nil
+}
+
+// clientConn is a client's connection.
+type clientConn struct {
+	net.Conn
+	watched watched
+	stop    func() // watched.stop, bound once
+	bounded bool   // a write deadline of Reply is in force; only the serving goroutine uses it
+}
+
+// Read ends the write deadline that the last streamed response has left.
+func (c *clientConn) Read(p []byte) (int, error) {
+	if c.bounded {
+		c.bounded = false
+		c.Conn.SetWriteDeadline(time.Time{})
+	}
+	return c.Conn.Read(p)
+}
+
+func (c *clientConn) Close() error {
+	c.watched.end()
+	return c.Conn.Close()
+}
+
+// clientConnOf finds the clientConn under c, or returns nil.
+func clientConnOf(c net.Conn) *clientConn {
+	for {
+		if cc, ok := c.(*clientConn); ok {
+			return cc
+		}
+		over, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			return nil
+		}
+		c = over.NetConn()
+	}
+}
+
+// socketOf returns the descriptor under c. It stays valid until c is closed.
+func socketOf(c net.Conn) (fd int, ok bool) {
+	if over, isTLS := c.(interface{ NetConn() net.Conn }); isTLS {
+		c = over.NetConn()
+	}
+	sc, ok := c.(syscall.Conn)
+	if !ok {
+		return 0, false
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return 0, false
+	}
+	err = raw.Control(func(s uintptr) { fd = int(s) })
+	return fd, err == nil
+}
