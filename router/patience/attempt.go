@@ -45,7 +45,7 @@ const (
 	idle state = iota
 	waiting
 	begun
-	abandoned
+	abandoned // given up; its owner has yet to call Done
 )
 
 // Begin notes that w is being sent to n now. The attempt must be idle: new, or after Done.
@@ -87,9 +87,7 @@ func (a *Attempt) FirstByte(now time.Time) {
 	if a.state != waiting {
 		return
 	}
-	a.leaveQueue()
-	a.state = begun
-	a.node.begun++
+	m.leave(a, begun)
 	a.firstAt = now.Sub(epoch)
 	if a.work.Stream {
 		m.learnFirst(a)
@@ -108,38 +106,27 @@ func (a *Attempt) Done(now time.Time, completionTokens int64, ok bool) {
 	m := a.node.model
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	switch a.state {
-	case waiting:
-		a.leaveQueue()
-		m.count(a.node, -1)
-	case begun:
-		a.node.begun--
-		m.count(a.node, -1)
-	case idle:
-		return
-	}
-	if ok && a.state != abandoned {
+	if ok && (a.state == begun || a.state == waiting && !a.work.Stream) {
 		m.learnAnswer(a, now.Sub(epoch), completionTokens)
+	}
+	if a.state == waiting {
+		m.leave(a, idle)
 	}
 	a.state = idle
 }
 
-// abandon is what a given-up attempt goes through before its owner calls Done.
-func (m *Model) abandon(a *Attempt) {
-	a.leaveQueue()
+// leave takes a waiting attempt out of its node's queue.
+func (m *Model) leave(a *Attempt, next state) {
+	a.in.remove(a)
+	a.releaseTokens()
 	m.count(a.node, -1)
-	a.state = abandoned
+	a.state = next
 }
 
 func (m *Model) count(n *Node, delta int) {
 	if !n.gone {
 		m.open += delta
 	}
-}
-
-func (a *Attempt) leaveQueue() {
-	a.in.remove(a)
-	a.releaseTokens()
 }
 
 func (a *Attempt) releaseTokens() {

@@ -22,20 +22,22 @@
 // An attempt with c tokens believed cached is overdue when its wait reaches
 //
 //	limit = L·E(u+q)·max(1, node, peers)·4^doubts + 2·(E(u+q+c) - E(u+q))
-//	L     = 4 + 4·mean(max(0, wait/E - 1)), at most 16
+//	L     = 4 + 4·excess, at most 16; excess = moving mean of max(0, wait/E - 1), each at most 3
 //
-// clamped to [FirstByteFloor, Hard]. The last term pays for a wrong belief: the whole prompt
-// computed anew, twice over.
+// clamped to [FirstByteFloor, Hard]. What was given up counts in excess too, so that a fleet
+// with a long tail is not asked twice forever. The last term pays for a wrong belief: the whole
+// prompt computed anew, twice over.
 //
 //   - node is the moving mean of wait/E on this node: slow hardware gets the time it needs.
 //   - peers is the lower median, over the model's other nodes, of how slow each one is now: the
 //     larger of its moving mean (if younger than 10 s) and of wait/E of the attempts that wait
 //     there at this moment. Waits that have not ended count, so it rises while a whole fleet is
 //     slowing down and nobody has answered yet. An attempt can only be overdue by being 4 times
-//     worse off than half of its peers: when every node is slow nothing is given up, and up to
-//     half of a fleet may hang and still be told from the rest.
-//   - doubts counts the other nodes (up to 3) where something was given up since the model's
-//     last first byte in time: while nobody answers, giving up gets rarer.
+//     worse off than half of its peers: when every node is busy and slow nothing is given up,
+//     and up to half of a fleet may hang and still be told from the rest.
+//   - doubts counts the nodes (up to 3) where something was given up since the model's last
+//     first byte within 4·E. What was given up is a probe: the others follow when it, or anything
+//     else, is answered in time elsewhere, and giving up gets rarer while nothing is.
 //
 // A model with a single node waits for Hard: there is nobody else to ask.
 //
@@ -43,26 +45,27 @@
 //
 // An answer that is not streamed shows nothing until it is complete, so nothing can be said of
 // one alone; the node is looked at as a whole. Its silence began at the later of its last byte
-// (of any response, for any model) and the dispatch of its oldest attempt. It is judged once a
-// peer has answered something that was sent after that. Every attempt is then a witness with p,
-// the chance that a healthy node would have kept it waiting this long:
+// (of any response, for any model) and the dispatch of its oldest attempt that got nothing. It
+// is judged once a peer has answered something that was sent after that. Every waiting attempt
+// is then a witness with p, the chance that a healthy node would have kept it waiting this long:
 //
 //	p = S(w/slow) / S(w0/slow), at least 1/50
 //
 // where S is the survival function of the model's response times (add-one smoothing; apart for
 // requests that generate nothing), w the wait, w0 the part of it before the silence, and slow
-// the median of how much slower than expected the peers' answers since then were, at least 1.
-// Further,
+// the median of how much slower than expected the peers' answers since then were (at least 1),
+// times prompt/(largest prompt seen) for a larger one. Further,
 //
 //   - p = 1/1000 when w-w0 > 4·slow·(E + d·max_tokens), d being the largest recent seconds per
 //     completion token; with max_tokens unknown, when w-w0 > 4·slow·(longest response time).
 //     Both need 8 observations. A long generation that its max_tokens allow is therefore never
 //     enough by itself.
-//   - p = 1/100 for each stream that became overdue in this silence, and 1/10 for each stream
-//     (up to 4) that has begun and got nothing for 2.5·StallFloor.
+//   - p = 1/100 for each stream that became overdue in this silence.
 //
-// Overdue streams count at once, everything else after StallFloor of silence. A product of at
-// most 1/100 sets the node aside, at most 1/1000 also moves its waiting attempts (Rescue). A
-// node that is tried again after it was set aside, and has sent nothing yet, starts at 1/100:
-// the first wait that only a quarter of answers need is enough.
+// Overdue streams count at once (once 4·slow·E has passed, too), everything else after StallFloor
+// of silence. A product of at most 1/100 sets the node aside, at most 1/1000 also moves its
+// waiting attempts (Rescue). Until the node's next byte that evidence goes on counting as 1/100
+// against it: when it is tried again and still hangs, one wait that three answers in four do not
+// need is enough. Streams that have begun are no witnesses (a client that stops reading silences
+// them too); their bound is the idle timeout.
 package patience

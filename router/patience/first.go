@@ -12,7 +12,7 @@ const (
 )
 
 // factor is L.
-func (m *Model) factor() float64 { return min(4+4*m.first.excess, 16) }
+func (m *Model) factor() float64 { return min(inTime+4*m.first.excess, 16) }
 
 // survey sets how slow every node is now, and sorts the values into scratch.
 func (m *Model) survey(now time.Duration) {
@@ -49,11 +49,11 @@ func (m *Model) peers(n *Node) float64 {
 	return m.scratch[k]
 }
 
-// doubts counts the other nodes where a stream was given up while nobody answered in time.
-func (m *Model) doubts(n *Node) int {
+// doubts counts the nodes where a stream was given up and nobody has answered in time since.
+func (m *Model) doubts() int {
 	count := 0
-	for _, other := range m.nodes {
-		if other != n && other.overdueAt > m.promptAt {
+	for _, n := range m.nodes {
+		if n.overdueAt > m.promptAt {
 			count++
 		}
 	}
@@ -68,7 +68,7 @@ func (m *Model) limitsOf(n *Node) limits {
 		return limits{math.Inf(1)}
 	}
 	slow := max(1, n.ratio, m.peers(n))
-	return limits{m.factor() * slow * math.Pow(4, float64(m.doubts(n)))}
+	return limits{m.factor() * slow * math.Pow(4, float64(m.doubts()))}
 }
 
 // limit is the wait at which a is overdue.
@@ -107,21 +107,21 @@ func (m *Model) giveUpOverdue(n *Node, now time.Duration) {
 		next := a.next
 		if now-a.start >= m.limit(a, l) && m.ask(a, Overdue, now) {
 			m.noteOverdue(n, a, now)
+			l = m.limitsOf(n) // one more doubt: the next one waits until somebody answers
 		}
 		a = next
 	}
 }
 
 func (m *Model) noteOverdue(n *Node, a *Attempt, now time.Duration) {
+	expected := m.expectFirst(a.tokens)
+	if m.first.n >= known {
+		m.first.observeExcess((now - a.start).Seconds() / expected)
+	}
+	if silentFor(a, max(a.start, n.pulse.at()), now) {
+		n.lost.add(a.start, expected)
+	}
 	n.overdueAt = now
-	if !silentFor(a, max(a.start, n.pulse.at()), now) {
-		return
-	}
-	if n.overdue == 0 {
-		n.lostAt, n.lostLast = a.start, a.start
-	}
-	n.lostAt, n.lostLast = min(n.lostAt, a.start), max(n.lostLast, a.start)
-	n.overdue++
 }
 
 // ask asks the owner to give the attempt up, unless it refused a short while ago.
@@ -133,6 +133,6 @@ func (m *Model) ask(a *Attempt, v Verdict, now time.Duration) bool {
 		a.askAgainAt = now + (now-a.start)/2
 		return false
 	}
-	m.abandon(a)
+	m.leave(a, abandoned)
 	return true
 }

@@ -10,6 +10,7 @@ const (
 	known     = 8     // observations that an estimate needs
 	memory    = 64.0  // observations that a moving estimate remembers
 	clip      = 4.0   // an observation teaches at most this multiple of what was expected
+	inTime    = 4.0   // a first byte within this multiple of E is in time
 	ratioMax  = 16.0  // bound on a node's own slowness
 	hiDecay   = 0.995 // per observation, of decaying maxima
 	hiTokens  = 64.0  // least u+q beyond which E is extrapolated
@@ -27,7 +28,7 @@ type line struct {
 
 func (l *line) observe(x, y, expected float64) {
 	if l.n >= known {
-		l.excess += (min(max(0, y/expected-1), clip-1) - l.excess) / (memory / 2)
+		l.observeExcess(y / expected)
 		y = min(y, clip*expected)
 	}
 	l.n++
@@ -39,6 +40,10 @@ func (l *line) observe(x, y, expected float64) {
 	l.sxy = l.sxy*keep + x*y
 	l.hi = max(x, l.hi*hiDecay)
 	l.fit()
+}
+
+func (l *line) observeExcess(ratio float64) {
+	l.excess += (min(max(0, ratio-1), clip-1) - l.excess) / (memory / 2)
 }
 
 // fit solves for a and b. Where x hardly varies its slope is noise, and 0 is used.
@@ -210,7 +215,7 @@ func (m *Model) learnFirst(a *Attempt) {
 	n, expected := a.node, m.expectFirst(a.tokens)
 	wait := (a.firstAt - a.start).Seconds()
 	ratio := min(wait/expected, ratioMax)
-	if wait <= m.factor()*expected*max(1, n.ratio) {
+	if ratio <= inTime {
 		m.promptAt = a.firstAt
 	}
 	if m.first.n >= known {

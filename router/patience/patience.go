@@ -61,7 +61,7 @@ type Model struct {
 	perToken pace
 	answers  ring
 	promptAt time.Duration // last first byte that came in time
-	open     int           // attempts of nodes that have not ended
+	open     int           // attempts that wait, over all nodes
 	scratch  []float64     // of survey, as long as nodes
 }
 
@@ -84,7 +84,6 @@ type Node struct {
 	gone    bool
 	streams attempts // waiting for their first byte
 	calls   attempts // waiting for their answer
-	begun   int      // attempts that have had their first byte
 	queued  int64    // uncached tokens of those that wait
 
 	ratio   float64 // moving mean of wait/E; 0 = nothing seen
@@ -92,11 +91,11 @@ type Node struct {
 	slow    float64 // how slow it is now; set by survey
 
 	overdueAt time.Duration // last time a stream here was given up as overdue
-	overdue   int           // such streams since the last sign of life
-	lostAt    time.Duration // dispatch of the oldest of them
-	lostLast  time.Duration // and of the newest
-	level     level         // as last reported, until the next sign of life
-	levelAt   time.Duration
+	lost      lost          // such streams since the last sign of life
+	level     level         // the highest reported since the last sign of life
+	levelAt   time.Duration // first report of it
+	levelFor  time.Duration // when the silence that it is about began
+	toldAt    time.Duration // last report
 }
 
 // Join adds a node. pulse is shared by all models of that node; nil gives it one of its own.
@@ -104,7 +103,7 @@ func (m *Model) Join(id string, pulse *Pulse, now time.Time) *Node {
 	if pulse == nil {
 		pulse = NewPulse(now)
 	}
-	n := &Node{id: id, model: m, pulse: pulse, overdueAt: never, lostAt: never, lostLast: never, levelAt: never}
+	n := &Node{id: id, model: m, pulse: pulse, overdueAt: never, levelAt: never}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.nodes = append(m.nodes, n)
@@ -122,7 +121,7 @@ func (m *Model) Leave(n *Node) {
 	}
 	m.nodes = slices.Delete(m.nodes, i, i+1)
 	m.scratch = m.scratch[:len(m.nodes)]
-	m.open -= n.streams.n + n.calls.n + n.begun
+	m.open -= n.streams.n + n.calls.n
 	m.answers.forget(n)
 	n.gone = true
 }
@@ -157,7 +156,7 @@ type Stall struct {
 }
 
 // Check looks at every waiting attempt, asks the owners of late ones to give up, and appends
-// the nodes to set aside to out. Call it every Interval; a model without open attempts costs
+// the nodes to set aside to out. Call it every Interval; a model for which nobody waits costs
 // one lock.
 func (m *Model) Check(now time.Time, out []Stall) []Stall {
 	m.mu.Lock()

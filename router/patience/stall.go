@@ -9,12 +9,10 @@ const (
 	asideAt  = 1.0 / 100  // chance of being healthy at which a node is set aside
 	rescueAt = 1.0 / 1000 // and at which its waiting attempts are moved
 
-	certain     = 1.0 / 1000 // witness beyond what it can possibly need
-	streamLate  = 1.0 / 100  // witness past its first-byte limit
-	callLeast   = 1.0 / 50   // no single unstreamed attempt says more by statistics alone
-	begunSilent = 1.0 / 10   // stream that has begun and gets nothing
-	begunMost   = 4
-	patientFor  = 4.0 // times what was expected
+	certain    = 1.0 / 1000 // witness beyond what it can possibly need
+	streamLate = 1.0 / 100  // witness past its first-byte limit
+	callLeast  = 1.0 / 50   // no single unstreamed attempt says more by statistics alone
+	patientFor = 4.0        // times what was expected
 )
 
 type level uint8
@@ -25,23 +23,55 @@ const (
 	rescue
 )
 
-// evidence is what the witnesses of one silence say together.
-type evidence struct {
-	chance float64 // that the node is healthy
-	sharp  bool    // some witness waits longer than three answers in four
+// lost are the streams given up as overdue in one silence.
+type lost struct {
+	old, new int           // before and after the first report of the silence
+	oldest   time.Duration // dispatch
+	newest   time.Duration
+	expected float64 // seconds that the oldest should have needed
 }
 
-func (e *evidence) add(p float64) {
-	e.chance *= p
-	e.sharp = e.sharp || p <= 0.25
+func (l *lost) add(start time.Duration, expected float64) {
+	if l.old+l.new == 0 {
+		l.oldest, l.newest, l.expected = start, start, expected
+	}
+	if start < l.oldest {
+		l.oldest, l.expected = start, expected
+	}
+	l.newest = max(l.newest, start)
+	l.new++
+}
+
+// evidence is the chance that the node is healthy, as far as the witnesses of one silence
+// tell: those that its first report was made of, and those that came after it.
+type evidence struct {
+	reportAt time.Duration // of that report; never = there was none
+	old, new float64
+	sharp    bool          // some new witness waits longer than three answers in four
+	newest   time.Duration // dispatch of the newest of those
+}
+
+func (e *evidence) add(start time.Duration, p float64) {
+	if start <= e.reportAt {
+		e.old *= p
+		return
+	}
+	e.new *= p
+	if p <= 0.25 {
+		e.sharp, e.newest = true, max(e.newest, start)
+	}
 }
 
 func (e *evidence) level() level {
 	const rounding = 1e-9
+	chance := e.old * e.new
+	if e.reportAt != never {
+		chance = min(e.old, asideAt) * e.new
+	}
 	switch {
-	case e.chance <= rescueAt+rounding:
+	case chance <= rescueAt+rounding:
 		return rescue
-	case e.chance <= asideAt+rounding:
+	case chance <= asideAt+rounding:
 		return aside
 	}
 	return fine
@@ -52,12 +82,15 @@ func (e *evidence) level() level {
 func (m *Model) judge(n *Node, now time.Duration) (Stall, bool) {
 	pulse := n.pulse.at()
 	if pulse > n.levelAt {
-		n.level = fine
+		n.level, n.levelAt = fine, never
 	}
 	if pulse > n.overdueAt {
-		n.overdue = 0
+		n.lost = lost{}
 	}
 	since, open := n.silentSince(pulse)
+	if n.level != fine {
+		since = min(since, n.levelFor) // still the same silence
+	}
 	if !open || now-since < min(m.o.FirstByteFloor, m.o.StallFloor) || len(m.nodes) < 2 {
 		return Stall{}, false
 	}
@@ -65,80 +98,61 @@ func (m *Model) judge(n *Node, now time.Duration) (Stall, bool) {
 	if count == 0 {
 		return Stall{}, false
 	}
-	victims := n.level != fine && n.lastDispatch() > n.levelAt
 	e := m.weigh(n, since, now, slow)
-	if victims {
-		e.chance *= asideAt
-	}
 	found := e.level()
-	if found == fine || !e.sharp {
-		return Stall{}, false
-	}
 	s := Stall{Node: n, Silent: now - since, Waiting: n.streams.n + n.calls.n, Rescue: found == rescue}
-	if found == rescue {
+	if found == rescue && (e.sharp || found > n.level) {
 		m.askAll(&n.streams, now)
 		m.askAll(&n.calls, now)
 	}
-	if found <= n.level && !victims {
+	if found == fine || found <= n.level && (!e.sharp || e.newest <= n.toldAt) {
 		return Stall{}, false
 	}
-	n.level, n.levelAt = max(found, n.level), now
+	if n.level == fine {
+		n.levelAt, n.levelFor = now, since
+		n.lost.old, n.lost.new = n.lost.old+n.lost.new, 0
+	}
+	n.level, n.toldAt = max(found, n.level), now
 	return s, true
 }
 
 // silentSince is the later of the last sign of life and the dispatch of the oldest attempt
-// that got nothing; open is false when nothing is owed by the node.
+// that got nothing; open is false when there is none. Streams that have begun do not count:
+// a client that stops reading silences them too.
 func (n *Node) silentSince(pulse time.Duration) (since time.Duration, open bool) {
-	if n.begun > 0 {
-		return pulse, true
-	}
 	oldest := time.Duration(math.MaxInt64)
 	for _, l := range []*attempts{&n.streams, &n.calls} {
 		if l.head != nil {
 			oldest = min(oldest, l.head.start)
 		}
 	}
-	if n.overdue > 0 {
-		oldest = min(oldest, n.lostAt)
+	if n.lost.old+n.lost.new > 0 {
+		oldest = min(oldest, n.lost.oldest)
 	}
 	return max(pulse, oldest), oldest != math.MaxInt64
 }
 
-// lastDispatch is when the newest attempt that got nothing was sent.
-func (n *Node) lastDispatch() time.Duration {
-	last := never
-	for _, l := range []*attempts{&n.streams, &n.calls} {
-		if l.tail != nil {
-			last = max(last, l.tail.start)
-		}
-	}
-	if n.overdue > 0 {
-		last = max(last, n.lostLast)
-	}
-	return last
-}
-
 func (m *Model) weigh(n *Node, since, now time.Duration, slow float64) evidence {
-	e := evidence{chance: 1}
-	for range n.overdue {
-		e.add(streamLate)
+	e := evidence{reportAt: n.levelAt, old: 1, new: 1}
+	if (now - n.lost.oldest).Seconds() > m.factor()*slow*n.lost.expected {
+		for range n.lost.old {
+			e.add(never, streamLate)
+		}
+		for range n.lost.new {
+			e.add(n.lost.newest, streamLate)
+		}
 	}
 	lim := m.limitsOf(n)
 	for a := n.streams.head; a != nil; a = a.next {
 		if now-a.start >= m.limit(a, lim) && silentFor(a, since, now) {
-			e.add(streamLate)
+			e.add(a.start, streamLate)
 		}
 	}
 	if now-since < m.o.StallFloor {
 		return e
 	}
-	for a := n.calls.head; a != nil; a = a.next {
-		e.add(m.callChance(a, since, now, slow))
-	}
-	if 2*(now-since) >= 5*m.o.StallFloor {
-		for range min(n.begun, begunMost) {
-			e.add(begunSilent)
-		}
+	for a := n.calls.head; a != nil && now-a.start >= m.o.FirstByteFloor; a = a.next {
+		e.add(a.start, m.callChance(a, since, now, slow))
 	}
 	return e
 }

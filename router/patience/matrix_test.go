@@ -1,0 +1,75 @@
+package patience
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// However many nodes, however dense the traffic and however much slower a whole fleet gets:
+// where there is nobody to compare with, one stream or two in a hundred are tried elsewhere.
+func TestSlowFleets(t *testing.T) {
+	for _, slow := range []float64{3, 10, 40} {
+		for _, gap := range []time.Duration{50, 200, 1000} {
+			for _, nodes := range []int{2, 4, 8} {
+				s := newSim(t, nodes)
+				s.rng = rand.New(rand.NewPCG(uint64(gap), uint64(nodes)))
+				s.warm(20, true)
+				for _, n := range s.nodes {
+					n.slow = slow
+				}
+				var reqs []*simRequest
+				for range 100 {
+					reqs = append(reqs, s.send(s.leastQueued(), true, 100+s.rng.Int64N(900), 64, 20))
+					s.run(gap * time.Millisecond)
+				}
+				s.run(10 * time.Second)
+				if n := s.givenUp(reqs); n > 2 {
+					t.Errorf("%v times slower, every %d ms, %d nodes: %d of 100 given up", slow, gap, nodes, n)
+				}
+			}
+		}
+	}
+}
+
+// One node hangs: everything sent to it is moved, nothing else is, warm or cold.
+func TestHangingNodes(t *testing.T) {
+	for _, stream := range []bool{true, false} {
+		for _, nodes := range []int{2, 3, 4, 8} {
+			for _, gap := range []time.Duration{0, 20, 100} {
+				for seed := range uint64(4) {
+					name := fmt.Sprintf("stream=%v nodes=%d gap=%dms seed=%d", stream, nodes, gap, seed)
+					s := newSim(t, nodes)
+					s.rng = rand.New(rand.NewPCG(seed, 7))
+					if seed%2 == 0 {
+						s.warm(10, stream)
+					}
+					s.hangAndSend16(name, stream, gap*time.Millisecond)
+				}
+			}
+		}
+	}
+}
+
+func (s *sim) hangAndSend16(name string, stream bool, gap time.Duration) {
+	s.nodes[0].hung = true
+	began := s.now
+	var reqs []*simRequest
+	for i := range 16 {
+		reqs = append(reqs, s.send(i%len(s.nodes), stream, 100+s.rng.Int64N(900), 64, 20))
+		s.run(gap)
+	}
+	for len(s.stalls) == 0 && s.now.Sub(began) < 10*time.Second {
+		s.run(simStep)
+	}
+	if took := s.now.Sub(began); took > 2*time.Second {
+		s.t.Errorf("%s: set aside after %v", name, took)
+	}
+	s.run(5 * time.Second)
+	for i, r := range reqs {
+		if hung := i%len(s.nodes) == 0; hung != (r.verdict != 0) {
+			s.t.Errorf("%s: request %d: verdict %d, hung node: %v", name, i, r.verdict, hung)
+		}
+	}
+}

@@ -1,0 +1,454 @@
+package patience
+
+import (
+	"sync"
+	"testing"
+	"time"
+)
+
+// spreadOver sends count requests round robin over all nodes that are not set aside.
+func (s *sim) spreadOver(count int, stream bool, prompt, maxTokens, generate int64) []*simRequest {
+	var out []*simRequest
+	for i := 0; len(out) < count; i++ {
+		if n := i % len(s.nodes); !s.nodes[n].aside {
+			out = append(out, s.send(n, stream, prompt, maxTokens, generate))
+		}
+	}
+	return out
+}
+
+func (s *sim) setAside() {
+	for _, st := range s.stalls {
+		for _, n := range s.nodes {
+			n.aside = n.aside || n.n == st.Node
+		}
+	}
+}
+
+func TestHungNodeIsNoticedByStreams(t *testing.T) {
+	s := newSim(t, 4)
+	s.warm(20, true)
+	s.nodes[3].hung = true
+	reqs := s.spreadOver(16, true, 500, 64, 20)
+	var noticed time.Duration
+	for began := s.now; noticed == 0 && s.now.Sub(began) < 10*time.Second; {
+		s.run(simStep)
+		if s.givenUp(reqs) == 4 {
+			noticed = s.now.Sub(began)
+		}
+	}
+	// 4 prompts of 500 tokens: 70 to 220 ms each.
+	if noticed == 0 || noticed > 2*time.Second {
+		t.Fatalf("given up after %v, want within 2 s", noticed)
+	}
+	for i, r := range reqs {
+		if hung := i%4 == 3; (r.verdict != 0) != hung {
+			t.Errorf("request %d: verdict %d, hung node: %v", i, r.verdict, hung)
+		}
+	}
+	if len(s.stalls) == 0 || s.stalls[0].Node.ID() != "n3" {
+		t.Fatalf("stalls %+v, want n3", s.stalls)
+	}
+	s.run(5 * time.Second)
+	if len(s.reqs) != 0 {
+		t.Errorf("%d requests still open", len(s.reqs))
+	}
+}
+
+func TestColdFleetNoticesHungNodeByStreams(t *testing.T) {
+	s := newSim(t, 4)
+	s.nodes[1].hung = true
+	reqs := s.spreadOver(16, true, 500, 64, 20)
+	s.run(3 * time.Second)
+	if n := s.givenUp(reqs); n != 4 {
+		t.Fatalf("%d given up, want the 4 on the hung node", n)
+	}
+}
+
+func TestHungNodeIsNoticedByCalls(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		warm      bool
+		maxTokens int64
+	}{{"cold, max_tokens unknown", false, 0}, {"cold, max_tokens large", false, 4096}, {"warm, max_tokens unknown", true, 0}, {"warm, max_tokens known", true, 32}} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := newSim(t, 4)
+			if tc.warm {
+				s.warm(10, false)
+			}
+			s.nodes[2].hung = true
+			reqs := s.spreadOver(16, false, 500, tc.maxTokens, 20)
+			s.run(2 * time.Second)
+			if n := s.givenUp(reqs); n != 4 {
+				t.Fatalf("%d given up, want the 4 on the hung node; stalls %+v", n, s.stalls)
+			}
+			if st := s.stalls[len(s.stalls)-1]; st.Node.ID() != "n2" || !st.Rescue || st.Silent < 500*time.Millisecond {
+				t.Fatalf("stall %+v", st)
+			}
+			s.setAside()
+			next := s.spreadOver(16, false, 500, tc.maxTokens, 20)
+			began := s.now
+			s.run(2 * time.Second)
+			for i, r := range next {
+				if r.verdict != 0 || r.open || r.end.Sub(began) > time.Second {
+					t.Errorf("request %d of the next 16 noticed", i)
+				}
+			}
+		})
+	}
+}
+
+// A node that is tried again while it still hangs costs one wait, not the whole evidence.
+func TestSuspectNodeIsFoundAgainByOneRequest(t *testing.T) {
+	s := newSim(t, 4)
+	s.warm(10, false)
+	s.nodes[0].hung = true
+	s.spreadOver(16, false, 500, 0, 20)
+	s.run(2 * time.Second)
+	before := len(s.stalls)
+	probe := s.send(0, false, 500, 0, 20)
+	s.run(time.Second)
+	s.send(1, false, 500, 0, 20)
+	s.run(2 * time.Second)
+	if probe.verdict != Stalled || len(s.stalls) == before {
+		t.Fatalf("verdict %d, %d new stalls", probe.verdict, len(s.stalls)-before)
+	}
+	s.nodes[0].hung = false
+	back := s.send(0, false, 500, 0, 20)
+	s.send(1, false, 500, 0, 20)
+	s.run(2 * time.Second)
+	if back.verdict != 0 || s.nodes[0].n.level == fine && s.nodes[0].served == 0 {
+		t.Fatal("a node that answers again is still suspect")
+	}
+}
+
+func TestLongCallAloneIsNotFlagged(t *testing.T) {
+	for _, maxTokens := range []int64{0, 100_000} {
+		s := newSim(t, 4)
+		s.warm(50, false)
+		generate := int64(3000) // 30 s, against 0.2 s so far
+		if maxTokens == 0 {
+			generate = 60 // 0.6 s: within 4 times the longest
+		}
+		long := s.send(0, false, 500, maxTokens, generate)
+		for range 120 {
+			s.spreadTo(1, 4)
+			s.run(250 * time.Millisecond)
+		}
+		if long.verdict != 0 || len(s.stalls) != 0 {
+			t.Fatalf("max_tokens %d: verdict %d, stalls %+v", maxTokens, long.verdict, s.stalls)
+		}
+	}
+}
+
+func (s *sim) spreadTo(from, to int) {
+	for i := from; i < to; i++ {
+		s.send(i, false, 300, 0, 10)
+	}
+}
+
+// Two long generations on one node are told from a hang by the response times seen before.
+func TestTwoLongCallsAmongLongOnesAreNotFlagged(t *testing.T) {
+	s := newSim(t, 4)
+	for i := range 200 {
+		generate := int64(10)
+		if i%10 == 0 {
+			generate = 1000
+		}
+		s.send(i%4, false, 200, 0, generate)
+		s.run(50 * time.Millisecond)
+	}
+	s.run(15 * time.Second)
+	a, b := s.send(0, false, 200, 0, 1000), s.send(0, false, 200, 0, 1000)
+	for range 48 {
+		s.spreadTo(1, 4)
+		s.run(250 * time.Millisecond)
+	}
+	if a.verdict != 0 || b.verdict != 0 {
+		t.Fatalf("verdicts %d %d, stalls %+v", a.verdict, b.verdict, s.stalls)
+	}
+}
+
+// A hung node whose one call could not possibly take that long by its max_tokens is found.
+func TestOneCallBeyondItsBoundIsFlagged(t *testing.T) {
+	s := newSim(t, 4)
+	s.warm(20, true)
+	s.warm(20, false)
+	s.nodes[0].hung = true
+	r := s.send(0, false, 300, 16, 16)
+	for range 20 {
+		s.spreadTo(1, 4)
+		s.run(200 * time.Millisecond)
+	}
+	if r.verdict != Stalled {
+		t.Fatalf("verdict %d after 4 s", r.verdict)
+	}
+}
+
+// The first stream that is late finds its peers idle, which is no evidence; it is the probe that
+// tells. Nothing follows it.
+func TestWholeFleetTenTimesSlower(t *testing.T) {
+	for _, stream := range []bool{true, false} {
+		s := newSim(t, 4)
+		s.warm(30, stream)
+		for _, n := range s.nodes {
+			n.slow = 10
+		}
+		var reqs []*simRequest
+		for range 300 {
+			reqs = append(reqs, s.send(s.leastQueued(), stream, 100+s.rng.Int64N(900), 64, 20))
+			s.run(200 * time.Millisecond)
+		}
+		s.run(20 * time.Second)
+		if n := s.givenUp(reqs); n > 1 || !stream && n > 0 || len(s.stalls) != 0 {
+			t.Errorf("stream=%v: %d of %d given up, %d stalls", stream, n, len(reqs), len(s.stalls))
+		}
+	}
+}
+
+// Twice as many requests as the fleet can take: waits grow without end, nobody is at fault.
+func TestOverloadGivesNothingUp(t *testing.T) {
+	s := newSim(t, 4)
+	s.warm(30, true)
+	var reqs []*simRequest
+	for range 1500 {
+		reqs = append(reqs, s.send(s.leastQueued(), true, 100+s.rng.Int64N(900), 64, 20))
+		s.run(5 * time.Millisecond)
+	}
+	s.run(60 * time.Second)
+	if n := s.givenUp(reqs); n != 0 || len(s.stalls) != 0 {
+		t.Errorf("%d of %d given up, stalls %+v", n, len(reqs), s.stalls)
+	}
+	if len(s.reqs) != 0 {
+		t.Errorf("%d never answered", len(s.reqs))
+	}
+}
+
+// A whole fleet that hangs, or is started cold and slow, is waited for.
+func TestWholeFleetHangingIsWaitedFor(t *testing.T) {
+	for _, warm := range []bool{true, false} {
+		s := newSim(t, 4)
+		if warm {
+			s.warm(20, true)
+		}
+		for _, n := range s.nodes {
+			n.hung = true
+		}
+		reqs := s.spreadOver(16, true, 500, 64, 20)
+		s.run(120 * time.Second)
+		if n := s.givenUp(reqs); n != 0 {
+			t.Errorf("warm=%v: %d of 16 given up", warm, n)
+		}
+	}
+}
+
+// On a quiet fleet that has become slow there are no peers to compare with: giving up gets
+// rarer with every node tried.
+func TestDoubtWidensOnAQuietSlowFleet(t *testing.T) {
+	s := newSim(t, 4)
+	s.warm(30, true)
+	for _, n := range s.nodes {
+		n.slow = 10
+	}
+	var reqs []*simRequest
+	for i := range 40 {
+		for node := i; ; node++ {
+			r := s.send(node%4, true, 500, 64, 20)
+			reqs = append(reqs, r)
+			for r.open && !r.begun {
+				s.run(simStep)
+			}
+			if r.verdict == 0 {
+				break
+			}
+		}
+		s.run(4 * time.Second)
+	}
+	if n := s.givenUp(reqs); n > 4 {
+		t.Errorf("%d given up for 40 requests", n)
+	}
+}
+
+// A prompt believed cached that is not must not be taken for a hang.
+func TestWrongBeliefInCachedTokensIsWaitedFor(t *testing.T) {
+	s := newSim(t, 4)
+	s.warm(40, true)
+	r := s.send(0, true, 20_000, 64, 20) // 2 s
+	r.a.Done(s.now, 0, false)
+	r.work.UncachedTokens, r.work.CachedTokens = 200, 19_800
+	r.node.n.Begin(&r.a, s.now, r.work)
+	for range 20 {
+		s.send(1+s.rng.IntN(3), true, 300, 0, 10)
+		s.run(200 * time.Millisecond)
+	}
+	if r.verdict != 0 {
+		t.Fatal("given up")
+	}
+}
+
+func TestSlowHardwareGetsItsTime(t *testing.T) {
+	s := newSim(t, 4)
+	s.nodes[0].slow = 6
+	var reqs []*simRequest
+	for range 100 {
+		for i := range s.nodes {
+			reqs = append(reqs, s.send(i, true, 300+s.rng.Int64N(300), 64, 10))
+		}
+		s.run(time.Second)
+	}
+	if n := s.givenUp(reqs); n > 2 {
+		t.Errorf("%d of %d given up", n, len(reqs))
+	}
+}
+
+func TestSingleNodeWaitsForTheHardBound(t *testing.T) {
+	s := newSim(t, 1)
+	s.warm(20, true)
+	s.nodes[0].hung = true
+	r := s.send(0, true, 500, 64, 20)
+	if got := r.a.Limit(s.now); got != 300*time.Second {
+		t.Errorf("limit %v", got)
+	}
+	s.run(10 * time.Second)
+	if r.verdict != 0 || len(s.stalls) != 0 {
+		t.Errorf("verdict %d, stalls %v", r.verdict, s.stalls)
+	}
+}
+
+func TestRefusalIsAskedAgainLater(t *testing.T) {
+	s := newSim(t, 4)
+	s.warm(20, true)
+	s.nodes[0].hung = true
+	r := s.send(0, true, 500, 64, 20)
+	r.refuse = true
+	s.spreadOver(3, true, 500, 64, 20)
+	s.run(3 * time.Second)
+	if r.verdict != 0 || !r.open {
+		t.Fatal("a refused attempt was ended")
+	}
+	r.refuse = false
+	s.run(3 * time.Second)
+	if r.verdict == 0 {
+		t.Fatal("not asked again")
+	}
+}
+
+func TestProgressOnAnotherModelIsProgress(t *testing.T) {
+	s := newSim(t, 4)
+	s.warm(10, false)
+	other := NewModel(Options{})
+	twin := other.Join("n0", s.nodes[0].n.pulse, s.now)
+	s.nodes[0].hung = true
+	reqs := []*simRequest{s.send(0, false, 500, 0, 20), s.send(0, false, 500, 0, 20), s.send(0, false, 500, 0, 20)}
+	for range 40 {
+		var a Attempt
+		twin.Begin(&a, s.now, Work{Stream: true})
+		s.spreadTo(1, 4)
+		s.run(100 * time.Millisecond)
+		a.FirstByte(s.now)
+		a.Done(s.now, 1, true)
+	}
+	if n := s.givenUp(reqs); n != 0 || len(s.stalls) != 0 {
+		t.Fatalf("%d given up, stalls %+v", n, s.stalls)
+	}
+}
+
+func TestLeaveForgetsTheNode(t *testing.T) {
+	s := newSim(t, 3)
+	s.warm(10, true)
+	r := s.send(2, true, 500, 64, 20)
+	s.m.Leave(s.nodes[2].n)
+	s.m.Leave(s.nodes[2].n)
+	if s.m.open != 0 || len(s.m.nodes) != 2 || len(s.m.scratch) != 2 {
+		t.Fatalf("open %d, nodes %d", s.m.open, len(s.m.nodes))
+	}
+	for _, a := range s.m.answers.at {
+		if a.node == s.nodes[2].n {
+			t.Fatal("its answers are kept")
+		}
+	}
+	s.run(2 * time.Second)
+	if r.open || r.verdict != 0 || s.m.open != 0 {
+		t.Fatalf("open %v verdict %d, model open %d", r.open, r.verdict, s.m.open)
+	}
+	var late Attempt
+	s.nodes[2].n.Begin(&late, s.now, Work{Stream: true, Owner: r})
+	s.run(time.Second)
+	late.Done(s.now, 0, false)
+	late.Done(s.now, 0, false)
+	if s.m.open != 0 {
+		t.Fatalf("model open %d", s.m.open)
+	}
+}
+
+func TestAttemptsInParallel(t *testing.T) {
+	m := NewModel(Options{})
+	now := time.Now()
+	nodes := []*Node{m.Join("a", nil, now), m.Join("b", nil, now)}
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			var a Attempt
+			for i := range 500 {
+				at := now.Add(time.Duration(i) * time.Millisecond)
+				nodes[(w+i)%2].Begin(&a, at, Work{Stream: i%3 > 0, UncachedTokens: int64(i)})
+				a.Progress(at)
+				a.Limit(at)
+				if i%4 > 0 {
+					a.FirstByte(at.Add(time.Millisecond))
+				}
+				a.Done(at.Add(2*time.Millisecond), 10, i%5 > 0)
+				if i%16 == 0 {
+					m.Check(at, nil)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if m.open != 0 || nodes[0].queued != 0 || nodes[1].queued != 0 || nodes[0].streams.head != nil || nodes[1].calls.head != nil {
+		t.Fatalf("open %d, queued %d and %d", m.open, nodes[0].queued, nodes[1].queued)
+	}
+}
+
+func TestNothingIsAllocated(t *testing.T) {
+	s := newSim(t, 8)
+	s.warm(20, true)
+	var a Attempt
+	out := make([]Stall, 0, 8)
+	if n := testing.AllocsPerRun(100, func() {
+		s.nodes[0].n.Begin(&a, s.now, Work{Stream: true, UncachedTokens: 100})
+		a.Progress(s.now)
+		out = s.m.Check(s.now, out[:0])
+		a.FirstByte(s.now)
+		a.Done(s.now, 10, true)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkAttempt(b *testing.B) {
+	m, now := NewModel(Options{}), time.Now()
+	n := m.Join("a", nil, now)
+	m.Join("b", nil, now)
+	var a Attempt
+	for b.Loop() {
+		n.Begin(&a, now, Work{Stream: true, UncachedTokens: 100})
+		a.FirstByte(now)
+		a.Done(now, 10, true)
+	}
+}
+
+func BenchmarkCheck1000Waiting(b *testing.B) {
+	m, now := NewModel(Options{}), time.Now()
+	attempts := make([]Attempt, 1000)
+	var nodes []*Node
+	for range 16 {
+		nodes = append(nodes, m.Join("n", nil, now))
+	}
+	for i := range attempts {
+		nodes[i%16].Begin(&attempts[i], now, Work{Stream: true, UncachedTokens: 100})
+	}
+	for b.Loop() {
+		m.Check(now.Add(time.Second), nil)
+	}
+}
