@@ -163,7 +163,7 @@ func hex4(b []byte, i int) (r rune, ok bool) {
 		case d-'0' <= 9:
 			d -= '0'
 		case d|0x20 >= 'a' && d|0x20 <= 'f':
-			d = d|0x20 - 'a' + 10
+			d = d | 0x20 - 'a' + 10
 		default:
 			return 0, false
 		}

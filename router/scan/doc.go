@@ -38,7 +38,7 @@
 // tool calls, function call, arguments, audio. String content and a
 // content list with one text part are the same. Parts follow in their order.
 // Within a part: thinking, text, refusal, title, context, name, input, id,
-// nested content, media. Within a tool call: name, arguments, id. Members that no engine puts
+// tool_use_id, nested content, media. Within a tool call: name, arguments, id. Members that no engine puts
 // into a prompt (ids of messages, status, image detail, cache_control …) and the
 // reasoning of earlier chat turns, which templates drop, do not count.
 //

@@ -3,7 +3,7 @@ package scan
 import "bytes"
 
 // Bounds of a multipart body: parts, bytes of one part's headers, bytes of the
-// fields that are read. The boundary is bounded by RFC 2046.
+// model's name. The boundary is bounded by RFC 2046.
 const (
 	maxParts       = 256
 	maxPartHeader  = 8 << 10
@@ -24,7 +24,6 @@ var (
 // is borrowed, see Request. The error is an *Error.
 func ScanMultipart(contentType, body []byte, r *Request) error {
 	r.form = true
-	r.at = place{index: -1}
 	boundary := parameter(contentType, boundaryName)
 	if len(boundary) == 0 || len(boundary) > maxBoundary {
 		return &Error{Message: "the Content-Type has no usable boundary; send multipart/form-data; boundary=…"}
@@ -87,24 +86,27 @@ func (r *Request) formPart(body []byte, part Span) error {
 		return nil
 	}
 	value := Span{part.Start + n + len(headerEnd), part.End}
-	return r.formValue(string(parameter(disposition, "name")), body[value.Start:value.End], value)
+	switch string(parameter(disposition, "name")) {
+	case "model":
+		return r.formModel(body, value)
+	case "stream":
+		return r.formStream(body[value.Start:value.End], value)
+	}
+	return nil
 }
 
-func (r *Request) formValue(name string, value []byte, at Span) error {
-	if name != "model" && name != "stream" {
+func (r *Request) formModel(body []byte, at Span) error {
+	message := ""
+	switch {
+	case at.End-at.Start > maxField:
+		message = "the form field `model` is too long; name one of the models that GET /v1/models lists"
+	case r.ModelSpan != Span{}:
+		message = "the form field `model` appears twice; send it once"
+	default:
+		r.Model, r.ModelSpan = body[at.Start:at.End], at
 		return nil
 	}
-	r.at.field = name
-	switch {
-	case len(value) > maxField:
-		return &Error{Param: name, Message: "the form field `" + name + "` is too long", Offset: at.Start}
-	case name == "stream":
-		return r.formStream(value, at)
-	case r.ModelSpan != Span{}:
-		return &Error{Param: name, Message: "the form field `model` appears twice; send it once", Offset: at.Start}
-	}
-	r.Model, r.ModelSpan = value, at
-	return nil
+	return &Error{Param: "model", Message: message, Offset: at.Start}
 }
 
 func (r *Request) formStream(value []byte, at Span) error {

@@ -12,6 +12,7 @@ const (
 	partName
 	partInput
 	partID
+	partToolUseID
 	partContent
 	partMedia // and those of media, by their rank from here on
 )
@@ -43,8 +44,10 @@ func partMember(key []byte) uint8 {
 		return partName
 	case "input":
 		return partInput
-	case "id", "tool_use_id":
+	case "id":
 		return partID
+	case "tool_use_id":
+		return partToolUseID
 	case "content":
 		return partContent
 	}
@@ -74,7 +77,8 @@ func (r *Request) content() {
 	}
 }
 
-// part reads one part of a content list, or an object inside of it.
+// part reads one part of a content list, or an object inside of it. Of a member
+// that appears twice the first counts.
 func (r *Request) part() {
 	switch r.c.Kind() {
 	case jsonscan.Object:
@@ -86,12 +90,14 @@ func (r *Request) part() {
 		return
 	}
 	base := len(r.segments)
+	var seen uint32
 	for ok := r.c.Object(); ok; ok = r.c.NextMember() {
 		m := partMember(r.c.Key())
-		if m == partUnknown {
+		if m == partUnknown || seen&(1<<m) != 0 {
 			r.c.Skip()
 			continue
 		}
+		seen |= 1 << m
 		start := len(r.Text)
 		r.partValue(m)
 		r.push(m, start)
@@ -119,7 +125,7 @@ func (r *Request) partValue(m uint8) {
 
 var partMarks = [...]byte{
 	partThinking: markThinking, partText: markText, partRefusal: markText, partTitle: markText, partContext: markText,
-	partName: markName, partID: markID,
+	partName: markName, partID: markID, partToolUseID: markID,
 }
 
 // media reads what holds an image, audio, video or file: the string itself, or

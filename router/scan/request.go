@@ -139,14 +139,14 @@ func (r *Request) fail(offset int, message string) {
 	r.c.Fail(offset, "not acceptable")
 }
 
-// wrong ends the scan because the value at the cursor is not what it must be.
+// wrong ends the scan because the value at the cursor is not what it must be,
+// unless it is not even JSON.
 func (r *Request) wrong(want string) {
 	kind := r.c.Kind()
-	if kind == jsonscan.Invalid || r.c.Failed() {
-		r.c.Skip() // says what is wrong with the JSON
-		return
+	offset := r.c.Pos()
+	if r.c.Skip(); !r.c.Failed() {
+		r.fail(offset, "`"+r.at.name()+"` must be "+want+", not "+kind.String())
 	}
-	r.fail(r.c.Pos(), "`"+r.at.name()+"` must be "+want+", not "+kind.String())
 }
 
 func (r *Request) twice(offset int) {

@@ -76,8 +76,20 @@ func (r *Request) turn() {
 		return
 	}
 	base, begin := len(r.segments), len(r.Text)
-	var seen uint16
-	var kind []byte
+	seen, kind := r.turnMembers()
+	if seen&(1<<turnRole) == 0 {
+		start := len(r.Text)
+		r.Text = append(append(r.Text, markMessage), kind...)
+		r.push(turnRole, start)
+	}
+	r.arrange(base)
+	if r.FirstTurn == 0 && isUser(r.Text[begin:]) {
+		r.FirstTurn = len(r.Text)
+	}
+}
+
+// turnMembers reads the members of a message and tells which there were, and its type.
+func (r *Request) turnMembers() (seen uint16, kind []byte) {
 	for ok := r.c.Object(); ok; ok = r.c.NextMember() {
 		m := turnMember(r.c.Key())
 		if m == turnUnknown {
@@ -87,7 +99,7 @@ func (r *Request) turn() {
 		r.at.leaf = turnNames[m]
 		if seen&(1<<m) != 0 {
 			r.twice(r.c.Pos())
-			return
+			break
 		}
 		seen |= 1 << m
 		if m == turnType {
@@ -98,15 +110,7 @@ func (r *Request) turn() {
 		r.turnValue(m)
 		r.push(m, start)
 	}
-	if seen&(1<<turnRole) == 0 {
-		start := len(r.Text)
-		r.Text = append(append(r.Text, markMessage), kind...)
-		r.push(turnRole, start)
-	}
-	r.arrange(base)
-	if r.FirstTurn == 0 && isUser(r.Text[begin:]) {
-		r.FirstTurn = len(r.Text)
-	}
+	return seen, kind
 }
 
 // isUser reports whether a message begins with the role user.
@@ -204,25 +208,37 @@ func (r *Request) toolCall() {
 	}
 }
 
-// callMembers reads a call, or the function inside of it.
+// callMembers reads a call, or the function inside of it. Of a member that
+// appears twice the first counts.
 func (r *Request) callMembers() {
 	base := len(r.segments)
+	var seen uint8
 	for ok := r.c.Object(); ok; ok = r.c.NextMember() {
 		m := callMember(r.c.Key())
-		start := len(r.Text)
-		switch kind := r.c.Kind(); {
-		case m == callFunction && kind == jsonscan.Object:
-			r.callMembers()
-		case m == callName && kind == jsonscan.String:
-			r.marked(markName)
-		case m == callArguments:
-			r.value()
-		case m == callID && kind == jsonscan.String:
-			r.marked(markID)
-		default:
+		if m == callUnknown || seen&(1<<m) != 0 {
 			r.c.Skip()
+			continue
 		}
+		seen |= 1 << m
+		start := len(r.Text)
+		r.callValue(m)
 		r.push(m, start)
 	}
 	r.arrange(base)
+}
+
+func (r *Request) callValue(m uint8) {
+	kind := r.c.Kind()
+	switch {
+	case m == callFunction && kind == jsonscan.Object:
+		r.callMembers()
+	case m == callName && kind == jsonscan.String:
+		r.marked(markName)
+	case m == callArguments:
+		r.value()
+	case m == callID && kind == jsonscan.String:
+		r.marked(markID)
+	default:
+		r.c.Skip()
+	}
 }
