@@ -1,0 +1,79 @@
+// Command cgn-router is an OpenAI-compatible router in front of a fleet of inference engines.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/buildinfo"
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/lifecycle"
+	"github.com/cognitora/dataplane/router"
+)
+
+const about = `Sends each OpenAI request to the engine that answers it soonest and cheapest: the one that
+has most of its prompt cached, weighed against load, power and capacity.
+
+  cgn-router --backend http://127.0.0.1:8001 --backend http://127.0.0.1:8002`
+
+const reloadLimit = 10 * time.Second
+
+func main() {
+	if err := run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "cgn-router:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args, env []string, out, errOut io.Writer) error {
+	options := config.Options{
+		Program: "cgn-router", About: about, Version: buildinfo.String(), Args: args, Env: env, Out: out,
+	}
+	var c router.Config
+	if err := config.Load(&c, options); errors.Is(err, config.ErrAnswered) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	log := logger(c.Log, errOut)
+	slog.SetDefault(log)
+	c.Logger = log
+	r, err := router.New(c)
+	if err != nil {
+		return err
+	}
+	signals := lifecycle.Listen(context.Background(), func() { reload(r, options, log) })
+	defer signals.Close()
+	return r.Run(signals.Drain(), signals.Force())
+}
+
+// reload takes over the static backends of the configuration as it is now, on SIGHUP. A
+// configuration with a mistake in it changes nothing.
+func reload(r *router.Router, options config.Options, log *slog.Logger) {
+	backends, err := router.LoadBackends(options)
+	if err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), reloadLimit)
+		defer cancel()
+		err = r.Reload(ctx, backends)
+	}
+	if err != nil {
+		log.Error("not reloaded, everything stays as it is", "error", err)
+		return
+	}
+	log.Info("reloaded", "backends", len(backends))
+}
+
+func logger(c router.LogConfig, w io.Writer) *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(c.Level)) // checked by the configuration
+	o := &slog.HandlerOptions{Level: level}
+	if c.Format == "json" {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}

@@ -1,0 +1,118 @@
+// Package architecture holds the import graph to the table in ARCHITECTURE.md.
+package architecture
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const (
+	root   = "../.."
+	module = "github.com/cognitora/dataplane/"
+)
+
+// rules reads the table: package -> packages that it may import.
+func rules(t *testing.T) map[string][]string {
+	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, ok := strings.Cut(string(text), "## Who may import whom")
+	if !ok {
+		t.Fatal("ARCHITECTURE.md has no section on imports")
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	row := regexp.MustCompile("(?m)^\\| `([^`]+)` \\|([^|]*)\\|$")
+	rules := map[string][]string{}
+	for _, m := range row.FindAllStringSubmatch(section, -1) {
+		rules[m[1]] = strings.Fields(strings.ReplaceAll(m[2], "`", ""))
+	}
+	return rules
+}
+
+func within(pkg, folder string) bool { return pkg == folder || strings.HasPrefix(pkg, folder+"/") }
+
+// ruleFor returns the most specific row for pkg.
+func ruleFor(rules map[string][]string, pkg string) (folder string, allowed []string) {
+	for f, a := range rules {
+		if within(pkg, f) && len(f) > len(folder) {
+			folder, allowed = f, a
+		}
+	}
+	return folder, allowed
+}
+
+// imports calls fn with every package of this module that a non-test file imports.
+func imports(t *testing.T, fn func(pkg, file, imported string)) {
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (d.Name() == "testdata" || path != root && strings.HasPrefix(d.Name(), ".")) {
+			return filepath.SkipDir
+		}
+		if d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		rel, _ := filepath.Rel(root, path)
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		for _, spec := range f.Imports {
+			name, _ := strconv.Unquote(spec.Path.Value)
+			if strings.HasPrefix(name, module) {
+				fn(filepath.ToSlash(filepath.Dir(rel)), rel, strings.TrimPrefix(name, module))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestImportsFollowTheTable(t *testing.T) {
+	rules := rules(t)
+	if len(rules) < 5 {
+		t.Fatalf("only %d rows found", len(rules))
+	}
+	imports(t, func(pkg, file, imported string) {
+		folder, allowed := ruleFor(rules, pkg)
+		if folder == "" {
+			t.Errorf("%s: ARCHITECTURE.md has no row for %s", file, pkg)
+			return
+		}
+		for _, a := range allowed {
+			if within(imported, a) {
+				return
+			}
+		}
+		t.Errorf("%s: %s may not import %s (row %q allows %v)", file, pkg, imported, folder, allowed)
+	})
+}
+
+func TestFoldersAreAtMostTwoDeep(t *testing.T) {
+	imports(t, func(pkg, file, _ string) {
+		if strings.Count(pkg, "/") > 2 {
+			t.Errorf("%s lies more than two folders below the top", file)
+		}
+	})
+}
+
+func TestEveryRowNamesAFolder(t *testing.T) {
+	for folder, allowed := range rules(t) {
+		for _, f := range append([]string{folder}, allowed...) {
+			if info, err := os.Stat(filepath.Join(root, f)); err != nil || !info.IsDir() {
+				t.Errorf("the table names %s, which is not a folder", f)
+			}
+		}
+	}
+}

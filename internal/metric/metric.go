@@ -1,0 +1,123 @@
+// Package metric makes a daemon's metrics and keeps the table that documents them: each
+// metric is defined once, with its help, and both /metrics and the reference are made of it.
+package metric
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"sort"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Def is one row of the metric table.
+type Def struct {
+	Name, Kind string // Kind is counter, gauge or histogram
+	Labels     []string
+	Help       string // says the unit where the name does not
+}
+
+// Set is one daemon's metrics in a registry of their own.
+type Set struct {
+	registry *prometheus.Registry
+	defs     []Def
+}
+
+// NewSet returns a set that holds the Go runtime's and the process's own metrics.
+func NewSet() *Set {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return &Set{registry: r}
+}
+
+func (s *Set) add(kind, name, help string, labels []string, c prometheus.Collector) {
+	s.defs = append(s.defs, Def{name, kind, labels, help})
+	s.registry.MustRegister(c)
+}
+
+// Counter defines a counter; its name ends in _total.
+func (s *Set) Counter(name, help string, labels ...string) *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	s.add("counter", name, help, labels, c)
+	return c
+}
+
+// Gauge defines a gauge.
+func (s *Set) Gauge(name, help string, labels ...string) *prometheus.GaugeVec {
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+	s.add("gauge", name, help, labels, g)
+	return g
+}
+
+// GaugeFunc defines a gauge without labels that is read when it is scraped.
+func (s *Set) GaugeFunc(name, help string, read func() float64) {
+	s.add("gauge", name, help, nil, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read))
+}
+
+// Histogram defines a histogram with the given upper bounds.
+func (s *Set) Histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+	s.add("histogram", name, help, labels, h)
+	return h
+}
+
+// Read defines gauges whose labelled values are read together when they are scraped.
+// emit takes the index of the definition, the value and its label values.
+func (s *Set) Read(defs []Def, read func(emit func(def int, value float64, labels ...string))) {
+	c := &reader{read: read}
+	for _, d := range defs {
+		d.Kind = "gauge"
+		s.defs = append(s.defs, d)
+		c.descs = append(c.descs, prometheus.NewDesc(d.Name, d.Help, d.Labels, nil))
+	}
+	s.registry.MustRegister(c)
+}
+
+type reader struct {
+	descs []*prometheus.Desc
+	read  func(emit func(def int, value float64, labels ...string))
+}
+
+func (r *reader) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range r.descs {
+		ch <- d
+	}
+}
+
+func (r *reader) Collect(ch chan<- prometheus.Metric) {
+	r.read(func(def int, value float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(r.descs[def], prometheus.GaugeValue, value, labels...)
+	})
+}
+
+// Handler serves the set in the Prometheus text format.
+func (s *Set) Handler() http.Handler {
+	return promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{})
+}
+
+// Registry is where the set is registered, for tests that gather it.
+func (s *Set) Registry() *prometheus.Registry { return s.registry }
+
+// Defs returns the metric table, sorted by name. The Go runtime's metrics are not in it.
+func (s *Set) Defs() []Def {
+	defs := append([]Def(nil), s.defs...)
+	sort.Slice(defs, func(i, j int) bool { return defs[i].Name < defs[j].Name })
+	return defs
+}
+
+// WriteTable writes the definitions as a Markdown table.
+func WriteTable(w io.Writer, defs []Def) error {
+	if _, err := io.WriteString(w, "| metric | kind | labels | meaning |\n|---|---|---|---|\n"); err != nil {
+		return err
+	}
+	for _, d := range defs {
+		if _, err := fmt.Fprintf(w, "| `%s` | %s | %s | %s |\n", d.Name, d.Kind, strings.Join(d.Labels, ", "), d.Help); err != nil {
+			return err
+		}
+	}
+	return nil
+}

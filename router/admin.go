@@ -1,0 +1,112 @@
+package router
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/pprof"
+	"time"
+
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// adminRoutes is what the admin port answers.
+func (r *Router) adminRoutes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
+	mux.HandleFunc("GET /readyz", r.readyz)
+	mux.Handle("GET /metrics", r.metrics.Set.Handler())
+	mux.HandleFunc("GET /debug/fleet", r.debugFleet)
+	mux.HandleFunc("POST /debug/route", r.debugRoute)
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	return mux
+}
+
+// readyz is 200 once a request would be answered; the body says why not, or what is stale.
+func (r *Router) readyz(w http.ResponseWriter, _ *http.Request) {
+	ok, detail := r.gateway.Ready(time.Now())
+	if !ok {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	if detail == "" {
+		detail = "ready"
+	}
+	io.WriteString(w, detail+"\n")
+}
+
+// nodeView is a node as the fleet and the prefix index know it.
+type nodeView struct {
+	fleet.NodeView
+	Lifetime float64 `json:"learned_lifetime_s"` // how long its blocks are believed to stay cached
+}
+
+func (r *Router) debugFleet(w http.ResponseWriter, _ *http.Request) {
+	snap := r.fleet.Load()
+	view := struct {
+		fleet.View
+		Nodes       []nodeView `json:"nodes"`
+		IndexBlocks int        `json:"index_blocks"`
+	}{View: snap.View(time.Now()), IndexBlocks: r.index.Len()}
+	for _, n := range view.View.Nodes {
+		lifetime := 0.0
+		if node := snap.Node(n.ID); node != nil {
+			lifetime = r.index.Lifetime(node.Ref()).Seconds()
+		}
+		view.Nodes = append(view.Nodes, nodeView{n, lifetime})
+	}
+	writeJSON(w, http.StatusOK, view)
+}
+
+// debugRoute tells where the OpenAI request in the body would be sent, and why. The query's
+// api is chat (default), completions, responses, messages or embeddings.
+func (r *Router) debugRoute(w http.ResponseWriter, req *http.Request) {
+	api, ok := explainable[req.URL.Query().Get("api")]
+	if !ok {
+		writeError(w, &apierror.Error{Status: 400, Param: "api", Message: "api must be chat, completions, responses, messages or embeddings"})
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, int64(r.config.Limits.MaxBody)))
+	if err != nil {
+		writeError(w, &apierror.Error{Status: 413, Message: "the body is larger than limits.max_body"})
+		return
+	}
+	j := r.dispatch.Job()
+	defer r.dispatch.Discard(j)
+	j.API = api
+	j.Session, j.Pin = []byte(req.Header.Get("x-cgn-session-id")), []byte(req.Header.Get("x-cgn-node"))
+	if err := scan.Scan(api, body, &j.Scan); err != nil {
+		writeError(w, apierror.FromScan(err))
+		return
+	}
+	e, fail := r.dispatch.Explain(j)
+	if fail != nil {
+		writeError(w, fail)
+		return
+	}
+	writeJSON(w, http.StatusOK, e)
+}
+
+var explainable = map[string]scan.API{
+	"": scan.Chat, "chat": scan.Chat, "completions": scan.Completions,
+	"responses": scan.Responses, "messages": scan.Messages, "embeddings": scan.Embeddings,
+}
+
+func writeError(w http.ResponseWriter, e *apierror.Error) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(e.Status)
+	w.Write(apierror.Body(nil, scan.Other, e))
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	encoder.Encode(v)
+}

@@ -1,0 +1,217 @@
+package router
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/cognitora/dataplane/internal/config"
+)
+
+// Config is everything the router can be told. Every field has a safe default; the
+// generated reference in deploy/reference/config.md lists them.
+type Config struct {
+	Router    RouterConfig    `toml:"router"`
+	Backends  []BackendConfig `toml:"backend"`
+	Models    []ModelConfig   `toml:"model"`
+	Etcd      EtcdConfig      `toml:"etcd"`
+	Prefix    PrefixConfig    `toml:"prefix"`
+	Admission AdmissionConfig `toml:"admission"`
+	Timeouts  TimeoutConfig   `toml:"timeouts"`
+	Retry     RetryConfig     `toml:"retry"`
+	Limits    LimitConfig     `toml:"limits"`
+	TLS       TLSConfig       `toml:"tls"`
+	AgentTLS  AgentTLSConfig  `toml:"agent_tls"`
+	Log       LogConfig       `toml:"log"`
+
+	Logger *slog.Logger `toml:"-"` // nil: slog.Default
+}
+
+// RouterConfig is what the process is: where it listens and how it picks.
+type RouterConfig struct {
+	Listen         string          `toml:"listen" default:"127.0.0.1:8080" flag:"listen" help:"address of the OpenAI-compatible port (host:port, or unix:///path)"`
+	Admin          string          `toml:"admin" default:"127.0.0.1:9091" flag:"admin" help:"address of the admin port: /readyz, /metrics, /debug"`
+	Backends       []string        `toml:"backends" flag:"backend" help:"an engine: URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=]; repeatable; the short form of a [[backend]] table"`
+	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen and admin beyond loopback without client certificates"`
+	Mode           string          `toml:"mode" default:"" flag:"mode" help:"score, round_robin, power_of_two, least_loaded or random; empty: what the policy says (score)"`
+	PolicyFile     string          `toml:"policy_file" default:"" flag:"policy-file" help:"JSON policy document, reloaded when it changes; etcd's /cognitora/routing/policy when empty"`
+	ForwardAuth    bool            `toml:"forward_auth" default:"false" flag:"forward-auth" help:"pass the client's Authorization header to backends that have no key of their own"`
+	DrainDelay     config.Duration `toml:"drain_delay" default:"5s" flag:"drain-delay" help:"time between readiness going false and the listener closing"`
+	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish; then streams end with an error event"`
+}
+
+// BackendConfig is one static engine, the table form of --backend.
+type BackendConfig struct {
+	URL           string `toml:"url" help:"http://host:port, https://host:port or unix:///path; a DNS name is one node per address"`
+	ID            string `toml:"id" help:"node id; host:port when empty"`
+	Model         string `toml:"model" help:"name under which the engine's model is served; what the engine says when empty"`
+	Role          string `toml:"role" default:"both" help:"prefill, decode or both"`
+	MaxConcurrent int    `toml:"max_concurrent" default:"64" help:"requests that the engine works on at once"`
+	APIKeyFile    string `toml:"api_key_file" help:"file with the key sent as Authorization: Bearer"`
+	CA            string `toml:"ca" help:"PEM file that https certificates are checked against; the system's when empty"`
+}
+
+// ModelConfig overrides timeouts and caps for one served model.
+type ModelConfig struct {
+	Name      string          `toml:"name" help:"model these values are for"`
+	FirstByte config.Duration `toml:"first_byte" help:"overrides timeouts.first_byte"`
+	Idle      config.Duration `toml:"idle" help:"overrides timeouts.idle"`
+	Total     config.Duration `toml:"total" help:"overrides timeouts.total"`
+	MaxQueue  int             `toml:"max_queue" help:"overrides admission.max_queue"`
+}
+
+// EtcdConfig says where agents announce themselves. Without endpoints etcd is not used.
+type EtcdConfig struct {
+	Endpoints    []string `toml:"endpoints" flag:"etcd" help:"etcd client URLs; empty: static backends only"`
+	CA           string   `toml:"ca" help:"PEM file that etcd's certificate is checked against"`
+	Cert         string   `toml:"cert" help:"client certificate for etcd"`
+	Key          string   `toml:"key" help:"key of the client certificate"`
+	Username     string   `toml:"username" help:"etcd user"`
+	PasswordFile string   `toml:"password_file" help:"file with the etcd user's password"`
+}
+
+// PrefixConfig bounds the index of which node holds which block.
+type PrefixConfig struct {
+	MaxBlocks int             `toml:"max_blocks" default:"1048576" help:"blocks of 16 tokens that the index remembers; pruned to 0.8 of it"`
+	Lifetime  config.Duration `toml:"lifetime" default:"120s" help:"how long a predicted block is believed, until feedback has taught better"`
+	Feedback  bool            `toml:"feedback" default:"true" help:"correct predictions by the engine's cached-token counts; adds stream_options.include_usage to streams"`
+}
+
+// AdmissionConfig caps what is in flight; nothing is queued.
+type AdmissionConfig struct {
+	MaxQueue int `toml:"max_queue" default:"4096" help:"requests in flight per (model, role); above it 503 with Retry-After"`
+	Global   int `toml:"global" default:"16384" help:"requests in flight in all; above it 429 with Retry-After"`
+}
+
+// TimeoutConfig bounds every wait on a backend.
+type TimeoutConfig struct {
+	Dial          config.Duration `toml:"dial" default:"2s" help:"connecting to a backend, TLS included"`
+	FirstByte     config.Duration `toml:"first_byte" default:"300s" help:"hard bound on the wait for a stream's first event or a response's head"`
+	FirstByteCold config.Duration `toml:"first_byte_cold" default:"60s" help:"adaptive first-event bound while nothing is known of a model's speed"`
+	PatienceFloor config.Duration `toml:"patience_floor" default:"1s" help:"the adaptive first-event bound never goes below this"`
+	StallFloor    config.Duration `toml:"stall_floor" default:"2s" help:"a node silent for less than this is never set aside"`
+	Idle          config.Duration `toml:"idle" default:"120s" help:"longest gap between two reads of a response"`
+	Total         config.Duration `toml:"total" default:"3600s" help:"longest whole response"`
+}
+
+// RetryConfig bounds asking another node.
+type RetryConfig struct {
+	MaxNodes int `toml:"max_nodes" default:"2" help:"further nodes tried while nothing has reached the client (1 after a reset or a 500)"`
+	Percent  int `toml:"percent" default:"20" help:"retries allowed, as a percentage of the last 10 s of requests"`
+	Floor    int `toml:"floor" default:"64" help:"retries always allowed in 10 s"`
+}
+
+// LimitConfig bounds what clients can make the router hold.
+type LimitConfig struct {
+	MaxBody        config.Size     `toml:"max_body" default:"64MiB" help:"largest request body; above it 413"`
+	MaxHeader      config.Size     `toml:"max_header" default:"32KiB" help:"largest request head; above it 431"`
+	MaxConnections int             `toml:"max_connections" default:"16384" help:"open client connections"`
+	MaxStreams     int             `toml:"max_streams" default:"8192" help:"streamed responses at once; above it 429"`
+	HeaderTimeout  config.Duration `toml:"header_timeout" default:"10s" help:"time a client has to send a request head"`
+	BodyTimeout    config.Duration `toml:"body_timeout" default:"60s" help:"time a client has to send a request body"`
+	KeepAlive      config.Duration `toml:"keep_alive" default:"120s" help:"how long an idle client connection is kept"`
+	SlowReader     config.Duration `toml:"slow_reader" default:"30s" help:"a client that reads nothing for this long is cut"`
+	ResponseIDs    int             `toml:"response_ids" default:"65536" help:"stored response ids whose node is remembered"`
+}
+
+// TLSConfig is the serving port's own certificate, and who may connect.
+type TLSConfig struct {
+	Cert     string `toml:"cert" help:"certificate of the serving port; plain HTTP when empty"`
+	Key      string `toml:"key" help:"key of the certificate"`
+	ClientCA string `toml:"client_ca" help:"clients must show a certificate signed by this CA"`
+}
+
+// AgentTLSConfig is how the router shows itself to agents.
+type AgentTLSConfig struct {
+	CA   string `toml:"ca" help:"CA of the agents' certificates"`
+	Cert string `toml:"cert" help:"the router's client certificate"`
+	Key  string `toml:"key" help:"key of the client certificate"`
+}
+
+// LogConfig says what is written where.
+type LogConfig struct {
+	Level       string `toml:"level" default:"info" flag:"log-level" help:"debug, info, warn or error"`
+	Format      string `toml:"format" default:"text" help:"text or json"`
+	Access      string `toml:"access" default:"" flag:"access-log" help:"access log file, - for standard output, empty for none"`
+	AccessQueue int    `toml:"access_queue" default:"8192" help:"access log lines waiting to be written; further ones are dropped and counted"`
+}
+
+var modes = []string{"", "score", "round_robin", "power_of_two", "least_loaded", "random"}
+
+// Validate checks what the types cannot; every problem is named with its field and the fix.
+func (c *Config) Validate() error {
+	var errs []error
+	bad := func(field, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%s: %s", field, fmt.Sprintf(format, args...)))
+	}
+	if !slices.Contains(modes, c.Router.Mode) {
+		bad("router.mode", "%q is not a mode; use one of %s", c.Router.Mode, strings.Join(modes[1:], ", "))
+	}
+	if len(c.Backends)+len(c.Router.Backends) == 0 && len(c.Etcd.Endpoints) == 0 {
+		bad("backend", "no engine to route to; give --backend URL, a [[backend]] table or etcd.endpoints")
+	}
+	for field, v := range map[string]string{"tls.cert": c.TLS.Cert, "tls.key": c.TLS.Key} {
+		if (v == "") != (c.TLS.Cert == "" && c.TLS.Key == "") {
+			bad(field, "empty; tls.cert and tls.key go together")
+		}
+	}
+	if c.TLS.ClientCA != "" && c.TLS.Cert == "" {
+		bad("tls.client_ca", "needs tls.cert and tls.key")
+	}
+	if !c.Router.InsecureListen {
+		if c.TLS.ClientCA == "" && !loopback(c.Router.Listen) {
+			bad("router.listen", "%q is reachable from other hosts without authentication; set tls.client_ca, or insecure_listen = true (--insecure-listen) if something in front of it authenticates", c.Router.Listen)
+		}
+		if !loopback(c.Router.Admin) {
+			bad("router.admin", "%q is reachable from other hosts without authentication; listen on loopback or set insecure_listen = true (--insecure-listen)", c.Router.Admin)
+		}
+	}
+	c.validateNumbers(bad)
+	return errors.Join(errs...)
+}
+
+func (c *Config) validateNumbers(bad func(field, format string, args ...any)) {
+	atLeast := func(field string, v, low int) {
+		if v < low {
+			bad(field, "%d is too small; use %d or more", v, low)
+		}
+	}
+	atLeast("prefix.max_blocks", c.Prefix.MaxBlocks, 1024)
+	atLeast("admission.max_queue", c.Admission.MaxQueue, 1)
+	atLeast("admission.global", c.Admission.Global, 1)
+	atLeast("retry.max_nodes", c.Retry.MaxNodes, 0)
+	atLeast("retry.percent", c.Retry.Percent, 0)
+	atLeast("retry.floor", c.Retry.Floor, 0)
+	atLeast("limits.max_body", int(c.Limits.MaxBody), 1024)
+	atLeast("limits.max_header", int(c.Limits.MaxHeader), 4096)
+	atLeast("limits.max_connections", c.Limits.MaxConnections, 1)
+	atLeast("limits.max_streams", c.Limits.MaxStreams, 1)
+	atLeast("limits.response_ids", c.Limits.ResponseIDs, 1)
+	atLeast("log.access_queue", c.Log.AccessQueue, 1)
+	seen := map[string]bool{}
+	for i, m := range c.Models {
+		field := fmt.Sprintf("model[%d].name", i)
+		if m.Name == "" {
+			bad(field, "empty; name the served model")
+		} else if seen[m.Name] {
+			bad(field, "%q is configured twice", m.Name)
+		}
+		seen[m.Name] = true
+	}
+}
+
+// loopback tells whether only this host can reach addr.
+func loopback(addr string) bool {
+	if strings.HasPrefix(addr, "unix:") {
+		return true
+	}
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}

@@ -1,0 +1,315 @@
+package dispatch
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/patience"
+	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// attempt is one node asked once. It holds the node's slot until it is closed.
+type attempt struct {
+	node     *member
+	ex       *relay.Exchange // nil: nothing was sent, or it belongs to the client's side
+	matched  int             // leading blocks believed on the node
+	status   int             // of the answer that was delivered
+	streams  bool            // it is an event stream
+	sent     time.Time
+	recorded bool // the prediction is in the index
+	abort    relay.Abort
+}
+
+// verdict is what an attempt came to.
+type verdict uint8
+
+const (
+	answered   verdict = iota // an answer has begun that goes to the client
+	unreached                 // could not connect
+	broken                    // the connection ended, or talked nonsense, before an answer
+	failed500                 // 500
+	overloaded                // 429, 502 or 503: the node says so itself
+	overdue                   // given up: its peers would have answered
+	stalled                   // given up: the node makes no progress
+	noOptions                 // 400 because of stream_options: the same node is asked again without
+	late                      // a hard bound passed
+	left                      // the client is gone or the router shuts down
+)
+
+var verdictNames = [...]string{"answered", "connect", "reset", "status_500", "overloaded", "slow", "stalled", "stream_options", "timeout", "left"}
+
+func (v verdict) String() string { return verdictNames[v] }
+
+// further is how many more nodes may be asked after v, when left remain so far: after a
+// reset or a 500 the request itself is a suspect, so one more must do.
+func (v verdict) further(left int) int {
+	switch v {
+	case unreached, overloaded, overdue:
+		return left
+	case broken, failed500, stalled:
+		return min(left, 1)
+	}
+	return 0
+}
+
+// try asks the node at place at of the model, whose slot has been taken.
+func (d *Dispatcher) try(j *Job, at int) verdict {
+	now := time.Now()
+	a := j.slot()
+	a.node, a.matched, a.sent = j.model.nodes[at], int(j.matched[at]), now
+	if !slices.Contains(j.tried, a.node) {
+		j.tried = append(j.tried, a.node)
+	}
+	j.Attempts++
+	a.node.waits.Begin(&j.wait, now, j.work(a.matched))
+	v := left
+	var err error
+	if j.arm(a) {
+		v, err = d.exchange(j, a)
+	}
+	j.disarm()
+	if v == answered {
+		d.note(j, a, v)
+		return v
+	}
+	j.wait.Done(time.Now(), 0, false)
+	d.note(j, a, v)
+	d.put(j, a, v, err)
+	return v
+}
+
+// slot is the one of the two attempts that is free.
+func (j *Job) slot() *attempt {
+	a := &j.slots[0]
+	if a == j.kept {
+		a = &j.slots[1]
+	}
+	return a
+}
+
+// put puts a failed attempt away: an engine's own answer is kept, the rest closed.
+func (d *Dispatcher) put(j *Job, a *attempt, v verdict, err error) {
+	if a.recorded {
+		d.index.Forget(&j.chain, a.node.Ref(), a.sent)
+		a.recorded = false
+	}
+	if (v == failed500 || v == overloaded) && err == nil {
+		j.drop(j.kept)
+		j.kept = a
+		return
+	}
+	j.drop(a)
+}
+
+// drop closes an attempt and gives its slot back.
+func (j *Job) drop(a *attempt) {
+	if a == nil || a.node == nil {
+		return
+	}
+	j.mu.Lock()
+	if j.cur == a {
+		j.cur = nil
+	}
+	j.mu.Unlock()
+	if a.ex != nil {
+		a.ex.Close()
+	}
+	a.node.Release()
+	a.abort.Reset()
+	a.node, a.ex, a.recorded = nil, nil, false
+	if j.kept == a {
+		j.kept = nil
+	}
+}
+
+// work describes the request to the patience tracker, in tokens of ours.
+func (j *Job) work(matched int) patience.Work {
+	w := patience.Work{
+		Stream: j.Scan.Stream, Owner: j, MaxTokens: j.Scan.MaxTokens,
+		CachedTokens:   int64(matched) * prefix.BlockTokens,
+		UncachedTokens: int64(j.Blocks-matched) * prefix.BlockTokens,
+	}
+	switch j.API {
+	case scan.Chat, scan.Completions, scan.Responses, scan.Messages, scan.Audio, scan.Other:
+	default:
+		w.MaxTokens = patience.NoTokens
+	}
+	return w
+}
+
+// exchange sends the request and waits for the first sign of an answer.
+func (d *Dispatcher) exchange(j *Job, a *attempt) (verdict, error) {
+	limits := &j.model.limits
+	deadline := j.bound(a.sent.Add(limits.FirstByte))
+	ex, err := a.node.Pool.Send(d.prepare(j, a), deadline)
+	if err != nil {
+		return j.blame(err), err
+	}
+	a.ex = ex
+	if j.predicts() {
+		d.index.Record(&j.chain, a.node.Ref(), a.sent)
+		a.recorded = true
+	}
+	if err := ex.ReadHead(deadline); err != nil {
+		return j.blame(err), err
+	}
+	ex.SetIdleTimeout(limits.Idle)
+	ex.SetReadDeadline(j.bound(a.sent.Add(limits.Total)))
+	switch ex.Status() {
+	case 500:
+		return failed500, nil
+	case 429, 502, 503:
+		return overloaded, nil
+	}
+	if ex.IsSSE() || ex.Status() == 400 && j.asks {
+		if err := ex.AwaitBody(deadline); err != nil {
+			return j.blame(err), err
+		}
+	}
+	if j.refused(ex) {
+		a.node.rejectsStreamOptions.Store(true)
+		a.node.metrics.RejectsStreamOptions.Inc()
+		return noOptions, nil
+	}
+	if err := j.deliver(a); err != nil {
+		return j.blame(err), err
+	}
+	return answered, nil
+}
+
+// deliver hands the answer to the client's side, which reads a small body to its end first:
+// until it returns nil nothing has reached the client.
+func (j *Job) deliver(a *attempt) error {
+	a.status, a.streams = a.ex.Status(), a.ex.IsSSE()
+	j.TTFT = time.Since(j.Received)
+	if err := j.Reply(a.ex); err != nil {
+		return err
+	}
+	a.ex = nil
+	if now := time.Now(); a.status < 300 {
+		j.wait.FirstByte(now)
+	} else {
+		j.wait.Progress(now)
+	}
+	return nil
+}
+
+// predicts tells whether the request leaves a prompt in an engine's cache.
+func (j *Job) predicts() bool {
+	switch j.API {
+	case scan.Chat, scan.Completions, scan.Responses, scan.Messages:
+		return j.Blocks > 0
+	}
+	return false
+}
+
+// bound is the earlier of t and the client's own deadline.
+func (j *Job) bound(t time.Time) time.Time {
+	if !j.Deadline.IsZero() && j.Deadline.Before(t) {
+		return j.Deadline
+	}
+	return t
+}
+
+// refused tells whether the node's answer is that it does not know the stream_options that
+// were spliced in.
+func (j *Job) refused(ex *relay.Exchange) bool {
+	return j.asks && ex.Status() == 400 && bytes.Contains(ex.Held(), []byte("stream_options"))
+}
+
+// blame says what a failed exchange means.
+func (j *Job) blame(err error) verdict {
+	switch j.why() {
+	case reasonLeft, reasonShutdown:
+		return left
+	case reasonOverdue:
+		return overdue
+	case reasonStalled:
+		return stalled
+	}
+	var e *relay.Error
+	if !errors.As(err, &e) {
+		return broken
+	}
+	switch {
+	case e.Kind == relay.KindTimeout && (e.Phase != relay.PhaseDial || j.expired()):
+		return late
+	case e.Phase == relay.PhaseDial:
+		return unreached
+	}
+	return broken
+}
+
+// note tells the node's health how the attempt ended. A 500 counts only when another node
+// has answered the same request well: the same 500 from two nodes is the request's fault.
+func (d *Dispatcher) note(j *Job, a *attempt, v verdict) {
+	if v != answered && v != noOptions && v != left {
+		d.metrics.UpstreamErrors.WithLabelValues(a.node.ID, v.String()).Inc()
+	}
+	switch v {
+	case answered:
+		a.node.Report(fleet.OK)
+		if j.kept != nil && j.kept.ex.Status() == 500 && a.status < 500 {
+			j.kept.node.Report(fleet.ServerError)
+		}
+	case unreached:
+		a.node.Report(fleet.ConnectError)
+	case broken:
+		a.node.Report(fleet.Reset)
+	case overdue:
+		a.node.Report(fleet.Timeout)
+	case late:
+		if !j.expired() {
+			a.node.Report(fleet.Timeout)
+		}
+	case overloaded:
+		if a.ex.Status() != 429 {
+			a.node.Report(fleet.ServerError)
+		}
+	case failed500:
+	}
+}
+
+// fallBack makes the kept answer of an engine the job's own.
+func (d *Dispatcher) fallBack(j *Job) *apierror.Error {
+	a := j.kept
+	j.kept = nil
+	if !j.arm(a) {
+		j.drop(a)
+		return ErrClientLeft
+	}
+	j.disarm()
+	if err := j.deliver(a); err != nil {
+		j.drop(a)
+		return errBackend
+	}
+	return nil
+}
+
+// prepare makes the request for the attempt's node: its model name, and a usage report at
+// the end of a stream.
+func (d *Dispatcher) prepare(j *Job, a *attempt) *relay.Request {
+	j.edits = j.edits[:0]
+	if name := a.node.UpstreamModel(j.model.name); len(j.Scan.Model) > 0 && string(j.Scan.Model) != name {
+		j.edits = j.Scan.EditModel(j.edits, []byte(name))
+	}
+	j.asks = d.options.Feedback && j.Scan.Stream && !j.Scan.IncludeUsage &&
+		(j.API == scan.Chat || j.API == scan.Completions) && !a.node.rejectsStreamOptions.Load()
+	if j.asks {
+		j.edits = j.Scan.EditIncludeUsage(j.edits)
+	}
+	r := &j.request
+	r.Method, r.Path, r.Header, r.ForwardAuthorization = j.Method, j.Path, j.Header, nil
+	if a.node.Pool.Target().Authorization == "" {
+		r.ForwardAuthorization = j.Auth
+	}
+	r.Abort = &a.abort
+	r.Body = scan.Splice(r.Body[:0], j.Body, j.edits)
+	return r
+}

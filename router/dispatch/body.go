@@ -1,0 +1,115 @@
+package dispatch
+
+import (
+	"bytes"
+	"errors"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/internal/sse"
+	"github.com/cognitora/dataplane/internal/usage"
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// stream is what is known of an answer while it goes through.
+type stream struct {
+	failed bool // the engine sent an error event of its own
+	stored bool // the response's id has been noted
+	events int64
+	first  time.Time
+	last   time.Time
+}
+
+// Event looks at one event of the answer and tells whether the client gets it.
+func (j *Job) Event(e sse.Event) (keep bool) {
+	if e.IsDone() {
+		return true
+	}
+	s := &j.stream
+	now := time.Now()
+	if s.events++; s.events == 1 {
+		s.first = now
+	}
+	s.last = now
+	j.wait.Progress(now)
+	switch j.API {
+	case scan.Responses:
+		s.failed = s.failed || string(e.Name) == "error" || string(e.Name) == "response.failed"
+		j.store(e.Data)
+	case scan.Messages:
+		s.failed = s.failed || string(e.Name) == "error"
+	default:
+		s.failed = s.failed || bytes.HasPrefix(e.Data, []byte(`{"error"`))
+	}
+	if !usage.Merge(e.Data, &j.Usage) {
+		return true
+	}
+	return !j.asks || !usage.ChoicesEmpty(e.Data)
+}
+
+// Piece looks at a piece of an answer that is not a stream; whole says that it is all of it.
+func (j *Job) Piece(piece []byte, whole bool) {
+	if !whole {
+		j.wait.Progress(time.Now())
+		return
+	}
+	usage.Merge(piece, &j.Usage)
+	if j.API == scan.Responses {
+		j.store(piece)
+	}
+}
+
+// store notes which node made the response of a document or event.
+func (j *Job) store(doc []byte) {
+	if j.stream.stored {
+		return
+	}
+	if id := usage.ResponseID(doc); id != nil {
+		j.d.stored.Set(id, j.NodeID())
+		j.stream.stored = true
+	}
+}
+
+// Failure is the error that ends a stream which had begun and could not be finished.
+func (j *Job) Failure(err error) *apierror.Error {
+	e := &apierror.Error{Status: 502, Code: "backend_failed", Message: "the backend failed before the stream was complete", Sequence: j.stream.events}
+	var cause *relay.Error
+	switch timeout := errors.As(err, &cause) && cause.Kind == relay.KindTimeout; {
+	case j.why() == reasonShutdown:
+		e.Status, e.Code, e.Message = 503, "shutting_down", "the router is shutting down and ended the stream"
+	case timeout && j.expired():
+		e.Status, e.Code, e.Message = 504, "deadline_exceeded", "the stream was not complete within the deadline"
+	case timeout:
+		e.Status, e.Code, e.Message = 504, "backend_timeout", "the backend stopped sending before the stream was complete"
+	}
+	j.d.metrics.StreamErrors.WithLabelValues(e.Code).Inc()
+	return e
+}
+
+// NodeID is the node that answers, empty if none does.
+func (j *Job) NodeID() string {
+	if j.cur == nil || j.cur.node == nil {
+		return ""
+	}
+	return j.cur.node.ID
+}
+
+// Model is the canonical name of the model, empty if it is not known.
+func (j *Job) Model() string {
+	if j.model == nil {
+		return ""
+	}
+	return j.model.name
+}
+
+// Matched is the number of leading blocks that the answering node was believed to hold.
+func (j *Job) Matched() int {
+	if j.cur == nil {
+		return 0
+	}
+	return j.cur.matched
+}
+
+// Left tells whether the client has gone.
+func (j *Job) Left() bool { return j.why() == reasonLeft }

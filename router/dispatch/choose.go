@@ -1,0 +1,106 @@
+package dispatch
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/prefix"
+)
+
+// match asks the index what each node of the model is believed to hold. It is done once per
+// request: further attempts use the same answer.
+func (d *Dispatcher) match(j *Job) {
+	nodes := j.model.nodes
+	j.refs = j.refs[:0]
+	for _, n := range nodes {
+		j.refs = append(j.refs, n.Ref())
+	}
+	j.matched = slices.Grow(j.matched[:0], len(nodes))[:len(nodes)]
+	seed := j.model.seed
+	if len(j.Scan.CacheSalt) > 0 {
+		seed = prefix.Seed(j.model.name, "", string(j.Scan.CacheSalt))
+	}
+	j.chain.Reset(seed, j.Scan.Text, j.Scan.Tokens)
+	j.Blocks = j.chain.Blocks()
+	d.index.Match(&j.chain, j.refs, j.matched)
+}
+
+// choose reserves a slot on the node that the policy picks among those that may take the
+// request and have not been asked yet. It returns the node's place in j.model.nodes.
+func (d *Dispatcher) choose(j *Job, now time.Time) (int, *apierror.Error) {
+	p := d.policy.Load()
+	for {
+		d.candidates(j, now)
+		pick := p.Pick(j.cands, j.Blocks, j, d.random(p))
+		if pick < 0 && len(j.cands) > 0 {
+			return 0, errAllBusy
+		}
+		if pick < 0 {
+			return 0, d.noNode(j)
+		}
+		if at := j.able[pick]; j.model.nodes[at].Acquire() {
+			return int(at), nil
+		}
+		// Another request took the last slot between the look and the reservation: the
+		// next look sees that.
+	}
+}
+
+// noNode says why nobody may take the request: a pinned node that is not there is the
+// client's mistake.
+func (d *Dispatcher) noNode(j *Job) *apierror.Error {
+	if len(j.Pin) > 0 && !j.serves(j.Pin) {
+		return errPinnedNode
+	}
+	return errNoNode
+}
+
+func (j *Job) serves(id []byte) bool {
+	for _, n := range j.model.nodes {
+		if n.ID == string(id) {
+			return true
+		}
+	}
+	return false
+}
+
+// random is what the policy's mode wants to be fed with.
+func (d *Dispatcher) random(p *policy.Policy) uint64 {
+	if p.Mode.Counts() {
+		return d.turn.Add(1)
+	}
+	return rand.Uint64()
+}
+
+// candidates fills j.cands with the nodes that may take the request, and j.able with their
+// places in j.model.nodes.
+func (d *Dispatcher) candidates(j *Job, now time.Time) {
+	j.cands, j.able = j.cands[:0], j.able[:0]
+	for i, n := range j.model.nodes {
+		if j.excludes(n) {
+			continue
+		}
+		if ok, _ := n.Eligible(now); !ok {
+			continue
+		}
+		j.cands = append(j.cands, n.candidate(j.matched[i]))
+		j.able = append(j.able, int32(i))
+	}
+}
+
+func (n *member) candidate(matched int32) policy.Candidate {
+	info, load := n.Info(), n.Load()
+	return policy.Candidate{
+		IDHash: n.IDHash, Matched: matched,
+		InFlight: n.InFlight(), Waiting: load.Waiting, MaxConcurrent: info.MaxConcurrent,
+		SM: load.SM, Watts: load.Watts, VRAM: info.VRAM(), Throughput: info.Throughput(),
+	}
+}
+
+// excludes tells whether the request must not go to n: it was tried, or another is pinned.
+func (j *Job) excludes(n *member) bool {
+	return len(j.Pin) > 0 && n.ID != string(j.Pin) || slices.Contains(j.tried, n)
+}

@@ -1,0 +1,117 @@
+// Package dispatch takes a scanned request to the node that should answer it: it asks the
+// prefix index and the policy, sends, waits for the first sign of an answer, and asks
+// another node while nothing has reached the client. What the engine reports afterwards
+// goes back into the index.
+package dispatch
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/router/admission"
+	"github.com/cognitora/dataplane/router/affinity"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/patience"
+	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/prefix"
+)
+
+// Limits bound one request. All are positive.
+type Limits struct {
+	FirstByte time.Duration // hard bound until the first body event (streams) or the head
+	Idle      time.Duration // longest gap between two reads of the body
+	Total     time.Duration // longest whole response
+	MaxQueue  int           // requests in flight; 0 = the gate's own
+}
+
+// Options of a Dispatcher.
+type Options struct {
+	Limits        Limits
+	ModelLimits   map[string]Limits // complete values for the models named
+	FirstByteCold time.Duration
+	PatienceFloor time.Duration
+	StallFloor    time.Duration
+	MaxNodes      int  // further nodes tried after the first
+	Feedback      bool // learn from cached-token counts; asks engines for usage
+	Mode          string
+}
+
+// Parts are what a Dispatcher works with. It owns none of them.
+type Parts struct {
+	Fleet   *fleet.Fleet
+	Index   *prefix.Index
+	Policy  *atomic.Pointer[policy.Policy]
+	Gate    *admission.Gate
+	Budget  *admission.Budget
+	Metrics *metrics.Router
+	Stored  *affinity.Table
+	Log     *slog.Logger
+}
+
+// Dispatcher sends requests. It is safe for concurrent use.
+type Dispatcher struct {
+	options Options
+	fleet   *fleet.Fleet
+	index   *prefix.Index
+	policy  *atomic.Pointer[policy.Policy]
+	gate    *admission.Gate
+	budget  *admission.Budget
+	metrics *metrics.Router
+	stored  *affinity.Table
+	log     *slog.Logger
+
+	table      atomic.Pointer[table]
+	rebuilding sync.Mutex
+	turn       atomic.Uint64    // round robin's counter
+	stalls     []patience.Stall // Run's scratch
+}
+
+// New returns a dispatcher. Run must be running for slow and stalled nodes to be noticed.
+func New(p Parts, o Options) *Dispatcher {
+	d := &Dispatcher{
+		options: o, fleet: p.Fleet, index: p.Index, policy: p.Policy, gate: p.Gate,
+		budget: p.Budget, metrics: p.Metrics, stored: p.Stored, log: p.Log,
+	}
+	d.table.Store(&table{})
+	return d
+}
+
+// Run watches over requests that wait, until ctx ends: it gives up attempts that are
+// overdue by the standard of their peers and sets nodes aside that make no progress.
+func (d *Dispatcher) Run(ctx context.Context) error {
+	period := max(d.options.PatienceFloor/10, 10*time.Millisecond)
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-tick.C:
+			d.check(now)
+		}
+	}
+}
+
+func (d *Dispatcher) check(now time.Time) {
+	for _, m := range d.current().models {
+		d.stalls = m.patience.Check(now, d.stalls[:0])
+		for _, s := range d.stalls {
+			d.setAside(m, s)
+		}
+	}
+}
+
+func (d *Dispatcher) setAside(m *servedModel, s patience.Stall) {
+	for _, member := range m.nodes {
+		if member.waits != s.Node {
+			continue
+		}
+		member.SetAside("no progress while its peers make some")
+		member.metrics.SetAside.Inc()
+		d.log.Warn("node set aside: it makes no progress while its peers do", "node", member.ID, "model", m.name, "moving_requests", s.Rescue)
+	}
+}

@@ -1,0 +1,131 @@
+package dispatch
+
+import (
+	"errors"
+	"time"
+
+	"github.com/cognitora/dataplane/router/admission"
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/fleet"
+)
+
+// The errors that the router makes itself once a body has been read.
+var (
+	errNoNode       = &apierror.Error{Status: 503, Code: "no_eligible_node", Message: "no node that serves this model can take requests now", RetryAfterSeconds: 1}
+	errAllBusy      = &apierror.Error{Status: 503, Code: "all_nodes_busy", Message: "every node that serves this model is at its limit", RetryAfterSeconds: 1}
+	errPinnedNode   = &apierror.Error{Status: 404, Code: "node_not_found", Param: "x-cgn-node", Message: "the node named in x-cgn-node does not serve this model"}
+	errModelFull    = &apierror.Error{Status: 503, Code: "queue_full", Message: "too many requests in flight for this model", RetryAfterSeconds: admission.RetryAfterSeconds}
+	errGlobalFull   = &apierror.Error{Status: 429, Code: "router_full", Message: "too many requests in flight in this router", RetryAfterSeconds: admission.RetryAfterSeconds}
+	errDeadline     = &apierror.Error{Status: 504, Code: "deadline_exceeded", Message: "no answer came within the deadline"}
+	errBackend      = &apierror.Error{Status: 503, Code: "backend_failed", Message: "no node could be brought to answer", RetryAfterSeconds: 1}
+	errShutdown     = &apierror.Error{Status: 503, Code: "shutting_down", Message: "the router is shutting down", RetryAfterSeconds: 1}
+	errModelMissing = &apierror.Error{Status: 400, Param: "model", Message: "`model` is missing; this router serves several models, name one of them"}
+)
+
+// ErrClientLeft is what Do returns when there is nobody left to answer.
+var ErrClientLeft = &apierror.Error{Status: 499, Code: "client_left", Message: "the client closed its connection"}
+
+// Do finds the node that answers the job and waits for the first sign of its answer: the
+// head and, for a stream, the first body event. It returns nil when there is an answer to
+// relay, an engine's own error among them, or the error that the router gives itself.
+// Finish must follow in either case.
+func (d *Dispatcher) Do(j *Job) *apierror.Error {
+	d.budget.Request()
+	if err := d.admit(j); err != nil {
+		return err
+	}
+	d.match(j)
+	j.left = d.options.MaxNodes
+	at, err := d.choose(j, j.Received)
+	d.metrics.Pick.Observe(time.Since(j.Received).Seconds())
+	if err != nil {
+		return err
+	}
+	if j.OnPick != nil {
+		j.OnPick()
+	}
+	for {
+		v := d.try(j, at)
+		if v == answered {
+			j.drop(j.kept)
+			return nil
+		}
+		if v == noOptions && j.cur.node.Acquire() {
+			continue
+		}
+		next, ok := d.another(j, v)
+		if !ok {
+			return d.giveIn(j, v)
+		}
+		at = next
+	}
+}
+
+// admit resolves the model and takes a permit for the request's lifetime.
+func (d *Dispatcher) admit(j *Job) *apierror.Error {
+	t := d.current()
+	var view *fleet.ModelView
+	if models := t.snap.Models(); len(j.Scan.Model) == 0 && len(models) == 1 {
+		view = models[0]
+	} else if view = t.snap.Model(j.Scan.Model); view == nil {
+		return unknownModel(j.Scan.Model)
+	}
+	j.model = t.models[view.Name]
+	permit, err := j.model.gate.Admit()
+	switch {
+	case err == nil:
+		j.permit = permit
+		return nil
+	case errors.Is(err, admission.ErrGlobalFull):
+		return errGlobalFull
+	}
+	return errModelFull
+}
+
+func unknownModel(name []byte) *apierror.Error {
+	if len(name) == 0 {
+		return errModelMissing
+	}
+	const longest = 256 // of a name that is echoed
+	return apierror.ModelNotFound(name[:min(len(name), longest)])
+}
+
+// another picks the node to ask after v, if one may be asked.
+func (d *Dispatcher) another(j *Job, v verdict) (at int, ok bool) {
+	j.left = v.further(j.left)
+	if j.left == 0 || j.expired() {
+		return 0, false
+	}
+	if !j.paid && !d.budget.Allow() {
+		d.metrics.RetriesRefused.Inc()
+		return 0, false
+	}
+	j.paid = false
+	at, err := d.choose(j, time.Now())
+	if err != nil {
+		return 0, false
+	}
+	j.left--
+	d.metrics.Retries.WithLabelValues(v.String()).Inc()
+	return at, true
+}
+
+func (j *Job) expired() bool {
+	return !j.Deadline.IsZero() && !time.Now().Before(j.Deadline)
+}
+
+// giveIn passes on the last answer that an engine gave, or else says what happened.
+func (d *Dispatcher) giveIn(j *Job, v verdict) *apierror.Error {
+	if v != left && j.kept != nil {
+		return d.fallBack(j)
+	}
+	switch {
+	case v == left && j.why() == reasonShutdown:
+		return errShutdown
+	case v == left:
+		return ErrClientLeft
+	case v == late || j.expired():
+		return errDeadline
+	}
+	return errBackend
+}

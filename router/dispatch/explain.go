@@ -1,0 +1,75 @@
+package dispatch
+
+import (
+	"time"
+
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/policy"
+)
+
+// Explanation is why a request would go where it would go.
+type Explanation struct {
+	Model      string          `json:"model"`
+	API        string          `json:"api"`
+	Mode       string          `json:"mode"`
+	Blocks     int             `json:"prompt_blocks"`
+	Winner     string          `json:"winner"`
+	Why        string          `json:"why"`
+	Candidates []ExplainedNode `json:"candidates"`
+}
+
+// ExplainedNode is one node's part in an Explanation. Terms are in [0,1] before weighting.
+type ExplainedNode struct {
+	Node     string  `json:"node"`
+	Eligible bool    `json:"eligible"`
+	Reason   string  `json:"reason,omitempty"`
+	Matched  int     `json:"matched"`
+	Total    int     `json:"total"`
+	InFlight int     `json:"in_flight"`
+	Slots    int     `json:"max_concurrent"`
+	Overlap  float64 `json:"overlap"`
+	Load     float64 `json:"load"`
+	Power    float64 `json:"power"`
+	Capacity float64 `json:"capacity"`
+	Score    float64 `json:"score"`
+}
+
+// Explain tells where the job would go now, without sending it anywhere.
+func (d *Dispatcher) Explain(j *Job) (*Explanation, *apierror.Error) {
+	if err := d.admit(j); err != nil {
+		return nil, err
+	}
+	d.match(j)
+	p := d.policy.Load()
+	now := time.Now()
+	d.candidates(j, now)
+	terms := make([]policy.Terms, len(j.cands))
+	pick, why := p.Explain(j.cands, j.Blocks, j, d.random(p), terms)
+	e := &Explanation{Model: j.model.name, API: j.API.String(), Mode: p.Mode.String(), Blocks: j.Blocks, Why: why}
+	next := 0
+	for i, n := range j.model.nodes {
+		row := ExplainedNode{
+			Node: n.ID, Matched: int(j.matched[i]), Total: j.Blocks,
+			InFlight: int(n.InFlight()), Slots: int(n.MaxConcurrent()),
+		}
+		if next < len(j.able) && int(j.able[next]) == i {
+			t := terms[next]
+			row.Eligible, row.Reason = t.Eligible, t.Reason
+			row.Overlap, row.Load, row.Power, row.Capacity, row.Score = t.Overlap, t.Load, t.Power, t.Capacity, t.Total
+			if next == pick {
+				e.Winner = n.ID
+			}
+			next++
+		} else if _, row.Reason = n.Eligible(now); j.excludes(n) {
+			row.Reason = "another node is pinned"
+		}
+		e.Candidates = append(e.Candidates, row)
+	}
+	return e, nil
+}
+
+// Discard gives back a job that was only explained.
+func (d *Dispatcher) Discard(j *Job) {
+	j.permit.Release()
+	j.recycle()
+}

@@ -1,0 +1,77 @@
+package dispatch
+
+import (
+	"time"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/prefix"
+)
+
+// Finish ends a job, whatever became of it: what the engine reported goes into the index
+// and the metrics, and slot, permit and connection are given back. o is how
+// the answer ended, if there was one. Neither the job nor anything got from it may be used
+// afterwards, and nobody may still call Cancel.
+func (d *Dispatcher) Finish(j *Job, o relay.Outcome) {
+	if a := j.cur; a != nil && a.node != nil {
+		d.settle(j, a, o)
+		j.drop(a)
+	}
+	j.drop(j.kept)
+	j.permit.Release()
+	j.recycle()
+}
+
+// settle draws from a delivered answer what it says about its node.
+func (d *Dispatcher) settle(j *Job, a *attempt, o relay.Outcome) {
+	ok := o == relay.Complete && a.status < 300 && !j.stream.failed
+	now := time.Now()
+	j.wait.Done(now, j.Usage.Completion, ok)
+	broken := o >= relay.UpstreamFailed && j.why() == reasonNone
+	if broken {
+		a.node.Report(fleet.Reset)
+	}
+	if a.recorded {
+		d.learn(j, a, ok, broken)
+	}
+	d.count(j, a, now)
+}
+
+// learn holds the prediction against what the engine found.
+func (d *Dispatcher) learn(j *Job, a *attempt, ok, broken bool) {
+	switch {
+	case a.status >= 300, broken:
+		d.index.Forget(&j.chain, a.node.Ref(), a.sent)
+	case !d.options.Feedback:
+	case j.Usage.HasCached && j.Usage.HasPrompt:
+		e := d.index.Observe(&j.chain, prefix.Observation{
+			Ref: a.node.Ref(), Believed: a.matched,
+			PromptTokens: j.Usage.Prompt, CachedTokens: j.Usage.Cached,
+			EngineBlockTokens: a.node.Info().BlockTokens, DispatchedAt: a.sent,
+		})
+		a.node.metrics.Prediction.Observe(e)
+	case ok && j.Usage.HasPrompt:
+		a.node.metrics.Unreported.Inc()
+		if !a.node.saidUnreported.Swap(true) {
+			d.log.Warn("this engine does not report cached tokens, so predictions for it go uncorrected; "+
+				"start vLLM with --enable-prompt-tokens-details, SGLang with --enable-cache-report", "node", a.node.ID)
+		}
+	}
+}
+
+func (d *Dispatcher) count(j *Job, a *attempt, now time.Time) {
+	m := &j.model.metrics
+	m.Seconds.Observe(now.Sub(j.Received).Seconds())
+	if j.Blocks > 0 {
+		m.Overlap.Observe(float64(a.matched) / float64(j.Blocks))
+	}
+	if a.streams {
+		m.TTFT.Observe(j.TTFT.Seconds())
+		if s := &j.stream; s.events > 1 {
+			m.ITL.Observe(s.last.Sub(s.first).Seconds() / float64(s.events-1))
+		}
+	}
+	m.Prompt.Add(float64(j.Usage.Prompt))
+	m.Completion.Add(float64(j.Usage.Completion))
+	m.Cached.Add(float64(j.Usage.Cached))
+}

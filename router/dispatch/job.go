@@ -1,0 +1,212 @@
+package dispatch
+
+import (
+	"encoding/binary"
+	"sync"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/internal/usage"
+	"github.com/cognitora/dataplane/router/admission"
+	"github.com/cognitora/dataplane/router/patience"
+	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// Job is one request on its way through the router, with all the scratch memory that it
+// needs. Take one with Dispatcher.Job, fill the request fields, call Do, relay what it
+// brought, and give it back with Finish. One goroutine works on a job; Cancel may come from
+// another.
+type Job struct {
+	// The request. Byte slices may alias the client's buffers, which must stay as they
+	// are until Finish.
+	API      scan.API
+	Method   string
+	Path     string // with query
+	Body     []byte
+	Scan     scan.Request
+	Header   []byte // forwardable header lines
+	Auth     []byte // the client's Authorization where it may be forwarded, else nil
+	Session  []byte // x-cgn-session-id
+	Pin      []byte // x-cgn-node: this node or none
+	Received time.Time
+	Deadline time.Time // the client's own; zero: none
+	OnPick   func()    // called once, when a node has been picked and before anything is sent
+
+	// Reply takes an answer over and closes it in the end, or returns an error if the
+	// answer's beginning could not be read and nothing has reached the client.
+	Reply func(*relay.Exchange) error
+
+	// What came of it.
+	Attempts int
+	Blocks   int           // full blocks of the prompt
+	TTFT     time.Duration // until the first sign of the answer: a stream's first event
+	Usage    usage.Counts
+
+	d      *Dispatcher
+	model  *servedModel
+	permit admission.Permit
+	slots  [2]attempt
+	kept   *attempt // an answer that is passed on if nobody gives a better one
+	wait   patience.Attempt
+	tried  []*member
+	left   int  // further nodes that may be asked
+	paid   bool // the retry budget has been asked for the next attempt
+
+	mu      sync.Mutex
+	cur     *attempt
+	waiting bool   // for the first sign of an answer, so that another node may be asked
+	given   reason // why the attempt was given up
+	ended   reason // why the whole job was
+
+	chain   prefix.Chain
+	refs    []prefix.Ref
+	matched []int32
+	cands   []policy.Candidate
+	able    []int32
+	request relay.Request
+	edits   []scan.Edit
+	asks    bool // stream_options.include_usage was spliced in
+
+	stream stream
+}
+
+// reason is why an attempt, or the job, is given up from outside.
+type reason uint8
+
+const (
+	reasonNone reason = iota
+	reasonOverdue
+	reasonStalled
+	reasonLeft     // the client is gone
+	reasonShutdown // the router stops
+)
+
+var jobs = sync.Pool{New: func() any { return new(Job) }}
+
+// Job returns a cleared job.
+func (d *Dispatcher) Job() *Job {
+	j := jobs.Get().(*Job)
+	j.d = d
+	return j
+}
+
+// recycle clears what must not outlive a request and keeps the scratch memory.
+func (j *Job) recycle() {
+	j.Scan.Reset()
+	j.chain.Reset(prefix.Digest{}, nil, nil)
+	clear(j.tried)
+	clear(j.edits)
+	clear(j.request.Body)
+	j.API, j.Method, j.Path, j.Body = 0, "", "", nil
+	j.Header, j.Auth, j.Session, j.Pin = j.Header[:0], nil, nil, nil
+	j.Received, j.Deadline, j.OnPick, j.Reply = time.Time{}, time.Time{}, nil, nil
+	j.Attempts, j.Blocks, j.TTFT, j.Usage = 0, 0, 0, usage.Counts{}
+	j.model, j.permit, j.kept, j.left, j.paid = nil, admission.Permit{}, nil, 0, false
+	j.tried, j.edits, j.asks = j.tried[:0], j.edits[:0], false
+	j.request = relay.Request{Body: j.request.Body[:0]}
+	j.stream = stream{}
+	j.mu.Lock()
+	j.cur, j.waiting, j.given, j.ended = nil, false, reasonNone, reasonNone
+	j.mu.Unlock()
+	jobs.Put(j)
+}
+
+// Cancel gives the job up because the client has left. It may be called from any goroutine
+// until Finish.
+func (j *Job) Cancel() { j.end(reasonLeft) }
+
+// Shutdown gives the job up because the router stops.
+func (j *Job) Shutdown() { j.end(reasonShutdown) }
+
+func (j *Job) end(r reason) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.ended != reasonNone {
+		return
+	}
+	j.ended = r
+	if j.cur != nil {
+		j.cur.abort.Cancel()
+	}
+}
+
+// GiveUp ends the attempt under way if another node can be asked. It is called by the
+// patience tracker, with its lock held.
+func (j *Job) GiveUp(v patience.Verdict) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if !j.waiting || j.ended != reasonNone || j.given != reasonNone || j.left == 0 || !j.others(time.Now()) {
+		return false
+	}
+	if !j.d.budget.Allow() {
+		return false
+	}
+	j.paid, j.given = true, reasonOverdue
+	if v == patience.Stalled {
+		j.given = reasonStalled
+	}
+	j.cur.abort.Cancel()
+	return true
+}
+
+// others tells whether a node that has not been asked could take the request now.
+func (j *Job) others(now time.Time) bool {
+	for _, n := range j.model.nodes {
+		if j.excludes(n) || n.InFlight() >= n.MaxConcurrent() {
+			continue
+		}
+		if ok, _ := n.Eligible(now); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// arm makes a the attempt that Cancel and GiveUp end; false when the job has ended.
+func (j *Job) arm(a *attempt) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.cur, j.given = a, reasonNone
+	j.waiting = j.ended == reasonNone
+	return j.waiting
+}
+
+// disarm ends the time in which another node may be asked instead.
+func (j *Job) disarm() {
+	j.mu.Lock()
+	j.waiting = false
+	j.mu.Unlock()
+}
+
+// why is the reason for which the attempt under way was given up.
+func (j *Job) why() reason {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.ended != reasonNone {
+		return j.ended
+	}
+	return j.given
+}
+
+// RendezvousKey identifies the conversation that the request belongs to: its session id,
+// or else the digest of the last full block of the first user turn, so that one shared
+// system prompt does not tie every conversation to one node. It is the same in every
+// router.
+func (j *Job) RendezvousKey() uint64 {
+	if len(j.Session) > 0 {
+		return xxhash.Sum64(j.Session)
+	}
+	last := min(j.Scan.FirstTurn/prefix.BlockBytes, j.chain.Blocks()) - 1
+	if last < 0 {
+		last = j.chain.Blocks() - 1
+	}
+	if last < 0 {
+		return xxhash.Sum64(j.Scan.Text)
+	}
+	digest := j.chain.Digest(last)
+	return binary.LittleEndian.Uint64(digest[:8])
+}

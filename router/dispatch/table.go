@@ -1,0 +1,156 @@
+package dispatch
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/router/admission"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/patience"
+	"github.com/cognitora/dataplane/router/prefix"
+)
+
+// table is a fleet snapshot with what the dispatcher keeps beside it. It is immutable; a
+// new snapshot gets a new table that carries over what goes on.
+type table struct {
+	snap   *fleet.Snapshot
+	models map[string]*servedModel // by canonical name
+	nodes  map[*fleet.Node]*nodeState
+}
+
+// servedModel is one model and the nodes that serve it in this snapshot.
+type servedModel struct {
+	*model
+	nodes []*member
+}
+
+// model is what outlives snapshots.
+type model struct {
+	name     string
+	seed     prefix.Digest
+	gate     *admission.Handle
+	patience *patience.Model
+	metrics  metrics.Model
+	limits   Limits
+}
+
+// member is one node's part in one model.
+type member struct {
+	*nodeState
+	waits *patience.Node
+}
+
+// nodeState is what is kept of a node, whichever model it serves.
+type nodeState struct {
+	*fleet.Node
+	metrics              metrics.Node
+	pulse                *patience.Pulse
+	rejectsStreamOptions atomic.Bool
+	saidUnreported       atomic.Bool // the log line on missing cached-token counts was written
+}
+
+// current returns the table of the fleet's latest snapshot.
+func (d *Dispatcher) current() *table {
+	snap := d.fleet.Load()
+	if t := d.table.Load(); t.snap == snap {
+		return t
+	}
+	return d.rebuild(snap)
+}
+
+// rebuild makes the table of a new snapshot. Requests wait for each other here only when
+// the fleet has changed.
+func (d *Dispatcher) rebuild(snap *fleet.Snapshot) *table {
+	d.rebuilding.Lock()
+	defer d.rebuilding.Unlock()
+	old := d.table.Load()
+	if old.snap == snap || old.snap != nil && old.snap.Rev > snap.Rev {
+		return old
+	}
+	t := &table{snap: snap, models: map[string]*servedModel{}, nodes: map[*fleet.Node]*nodeState{}}
+	now := time.Now()
+	for _, n := range snap.Nodes {
+		if t.nodes[n] = old.nodes[n]; t.nodes[n] == nil {
+			t.nodes[n] = &nodeState{Node: n, metrics: d.metrics.Node(n.ID), pulse: patience.NewPulse(now)}
+		}
+	}
+	for _, view := range snap.Models() {
+		t.models[view.Name] = d.served(view, old.models[view.Name], t, now)
+	}
+	retire(old, t)
+	d.table.Store(t)
+	for n := range old.nodes {
+		if snap.Node(n.ID) == nil {
+			d.metrics.ForgetNode(n.ID)
+		}
+	}
+	return t
+}
+
+// served is the model of view in table t, going on from what it was before, if it was.
+func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *table, now time.Time) *servedModel {
+	s := &servedModel{}
+	if before != nil {
+		s.model = before.model
+	} else {
+		s.model = d.newModel(view.Name)
+	}
+	for _, n := range view.Nodes {
+		m := before.member(n)
+		if m == nil {
+			state := t.nodes[n]
+			m = &member{nodeState: state, waits: s.patience.Join(n.ID, state.pulse, now)}
+		}
+		s.nodes = append(s.nodes, m)
+	}
+	return s
+}
+
+func (s *servedModel) member(n *fleet.Node) *member {
+	if s == nil {
+		return nil
+	}
+	for _, m := range s.nodes {
+		if m.Node == n {
+			return m
+		}
+	}
+	return nil
+}
+
+// retire tells the patience trackers of the nodes that no longer serve their model.
+func retire(old, t *table) {
+	for name, s := range old.models {
+		now := t.models[name]
+		for _, m := range s.nodes {
+			if now.member(m.Node) == nil {
+				s.patience.Leave(m.waits)
+			}
+		}
+	}
+}
+
+func (d *Dispatcher) newModel(name string) *model {
+	limits := d.options.Limits
+	if own, ok := d.options.ModelLimits[name]; ok {
+		limits = own
+	}
+	gate := d.gate.Handle(name, "both")
+	if limits.MaxQueue > 0 {
+		gate.SetMax(limits.MaxQueue)
+	}
+	return &model{
+		name:    name,
+		seed:    prefix.Seed(name, "", ""),
+		gate:    gate,
+		metrics: d.metrics.Model(name),
+		limits:  limits,
+		patience: patience.NewModel(patience.Options{
+			FirstByteFloor: d.options.PatienceFloor,
+			StallFloor:     d.options.StallFloor,
+			Cold:           d.options.FirstByteCold,
+			Hard:           limits.FirstByte,
+		}),
+	}
+}

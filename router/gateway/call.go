@@ -1,0 +1,142 @@
+package gateway
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/cognitora/dataplane/internal/accesslog"
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/internal/sse"
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/dispatch"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// call is one request of a client while it is worked on. It observes the answer on its way
+// to the client; its memory is reused.
+type call struct {
+	g      *Gateway
+	number uint64 // of this memory, not of the request
+	job    *dispatch.Job
+	ctx    *fasthttp.RequestCtx
+	api    scan.API
+	id     []byte // x-request-id
+	pin    []byte // node of a stored response
+	stop   func() // ends the watch over the client
+
+	streaming bool // the client asked for a stream, and counts as one
+	status    int
+	bytes     int64
+
+	// Methods bound once, so that handing them over costs nothing.
+	picked, left func()
+	reply        func(*relay.Exchange) error
+}
+
+var callNumbers atomic.Uint64
+
+var calls = sync.Pool{New: func() any {
+	c := &call{number: callNumbers.Add(1)}
+	c.picked, c.left, c.reply = c.onPick, c.onLeft, c.onReply
+	return c
+}}
+
+func (g *Gateway) begin(ctx *fasthttp.RequestCtx, api scan.API) *call {
+	c := calls.Get().(*call)
+	c.g, c.ctx, c.api, c.job = g, ctx, api, g.dispatch.Job()
+	c.id = append(c.id[:0], ctx.Response.Header.Peek("x-request-id")...)
+	j := c.job
+	j.API, j.Received, j.OnPick, j.Reply = api, ctx.Time(), c.picked, c.reply
+	return c
+}
+
+// onPick begins the watch over the client: from now on there is something to cancel.
+func (c *call) onPick() {
+	c.g.live.add(c)
+	c.stop = c.g.watcher.Watch(c.ctx.Conn(), c.left)
+}
+
+// onLeft is called when the client's connection has gone.
+func (c *call) onLeft() { c.job.Cancel() }
+
+// onReply hands an answer to fasthttp.
+func (c *call) onReply(ex *relay.Exchange) error {
+	c.status = ex.Status()
+	h := &c.ctx.Response.Header
+	h.Reset()
+	c.ctx.SetStatusCode(c.status)
+	relay.CopyHeaders(h, ex)
+	c.describe(h)
+	return relay.Reply(c.ctx, ex, relay.ReplyOptions{SlowReader: c.g.limits.SlowReader, Observer: c, Stop: c.stop})
+}
+
+// Event, Body, Tail and Done follow the answer as relay.Observer.
+func (c *call) Event(e sse.Event) bool { return c.job.Event(e) }
+
+// Body counts a piece of the answer.
+func (c *call) Body(piece []byte, whole bool) {
+	c.bytes += int64(len(piece))
+	c.job.Piece(piece, whole)
+}
+
+// Tail writes the error event at the end of a stream that could not be finished.
+func (c *call) Tail(dst []byte, _ relay.Outcome, err error) []byte {
+	return apierror.StreamEvent(dst, c.api, c.job.Failure(err))
+}
+
+// Done ends the call when the answer has been sent or given up.
+func (c *call) Done(o relay.Outcome, _ error) {
+	switch {
+	case c.job.Left() || o == relay.ClientGone:
+		o = relay.ClientGone
+		c.g.metrics.ClientCut.WithLabelValues("left").Inc()
+	case o == relay.SlowReader:
+		c.g.metrics.ClientCut.WithLabelValues("slow_reader").Inc()
+	}
+	c.end(o)
+}
+
+// end gives everything back and writes the access log.
+func (c *call) end(o relay.Outcome) {
+	g, j := c.g, c.job
+	if c.streaming {
+		g.streams.give()
+	}
+	g.count(c.api, j.Model(), c.status)
+	g.record(c, o)
+	g.live.remove(c)
+	g.dispatch.Finish(j, o)
+	c.job, c.ctx, c.stop, c.bytes, c.status, c.streaming = nil, nil, nil, 0, 0, false
+	calls.Put(c)
+}
+
+// record writes the access log's line.
+func (g *Gateway) record(c *call, o relay.Outcome) {
+	if g.access == nil {
+		return
+	}
+	j := c.job
+	unreported := func(n int64, has bool) int64 {
+		if !has {
+			return -1
+		}
+		return n
+	}
+	ttft := j.TTFT
+	if ttft == 0 {
+		ttft = -1
+	}
+	u := &j.Usage
+	g.access.Log(&accesslog.Entry{
+		Time: j.Received, RequestID: c.id, Model: j.Model(), Node: j.NodeID(), API: c.api.String(),
+		End: o.String(), Status: c.status, TTFT: ttft, Duration: time.Since(j.Received),
+		PromptTokens:     unreported(u.Prompt, u.HasPrompt),
+		CompletionTokens: unreported(u.Completion, u.HasCompletion),
+		CachedTokens:     unreported(u.Cached, u.HasCached),
+		OverlapMatched:   j.Matched(), OverlapTotal: j.Blocks, Attempts: j.Attempts,
+		Bytes: c.bytes, Stream: c.streaming,
+	})
+}

@@ -1,0 +1,214 @@
+// Package gateway is the router's OpenAI-compatible port: it reads requests, answers what it
+// can by itself, hands the rest to router/dispatch and relays what comes back. Every error
+// that it makes has the envelope of the API that was asked.
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/cognitora/dataplane/internal/accesslog"
+	"github.com/cognitora/dataplane/internal/jsonscan"
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/affinity"
+	"github.com/cognitora/dataplane/router/dispatch"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// Limits bound what clients can make the gateway hold. All are positive.
+type Limits struct {
+	MaxBody        int // bytes
+	MaxHeader      int // bytes
+	MaxConnections int
+	MaxStreams     int
+	HeaderTimeout  time.Duration // to send a request head
+	BodyTimeout    time.Duration // to send a request body
+	KeepAlive      time.Duration // an idle connection is kept
+	SlowReader     time.Duration // a client that reads nothing is kept
+}
+
+// Parts are what a Gateway works with. It owns none of them.
+type Parts struct {
+	Dispatch *dispatch.Dispatcher
+	Fleet    *fleet.Fleet
+	Metrics  *metrics.Router
+	Stored   *affinity.Table
+	Watcher  *relay.Watcher
+	Access   *accesslog.Logger // nil: no access log
+	Log      *slog.Logger
+}
+
+// Gateway serves clients.
+type Gateway struct {
+	dispatch    *dispatch.Dispatcher
+	fleet       *fleet.Fleet
+	metrics     *metrics.Router
+	stored      *affinity.Table
+	watcher     *relay.Watcher
+	access      *accesslog.Logger
+	limits      Limits
+	forwardAuth bool
+	server      *fasthttp.Server
+	started     time.Time
+
+	draining atomic.Bool
+	streams  counter
+	live     liveCalls
+}
+
+// New makes a gateway. forwardAuth passes the client's Authorization to backends that have
+// no key of their own.
+func New(p Parts, l Limits, forwardAuth bool) *Gateway {
+	g := &Gateway{
+		dispatch: p.Dispatch, fleet: p.Fleet, metrics: p.Metrics, stored: p.Stored,
+		watcher: p.Watcher, access: p.Access, limits: l, forwardAuth: forwardAuth, started: time.Now(),
+	}
+	g.server = &fasthttp.Server{
+		Handler:                            g.handle,
+		ErrorHandler:                       g.unreadable,
+		HeaderReceived:                     g.bodyBounds,
+		Name:                               "cognitora",
+		Concurrency:                        l.MaxConnections,
+		ReadBufferSize:                     l.MaxHeader,
+		ReadTimeout:                        l.HeaderTimeout,
+		WriteTimeout:                       l.SlowReader,
+		IdleTimeout:                        l.KeepAlive,
+		MaxRequestBodySize:                 l.MaxBody,
+		MaxIdleWorkerDuration:              time.Minute,
+		NoDefaultContentType:               true,
+		DisableHeaderNamesNormalizing:      false,
+		StreamRequestBody:                  false,
+		DisablePreParseMultipartForm:       true,
+		SleepWhenConcurrencyLimitsExceeded: 100 * time.Millisecond,
+		Logger:                             serverLog{p.Log},
+	}
+	return g
+}
+
+// serverLog takes what fasthttp has to say about connections: noise of the internet.
+type serverLog struct{ log *slog.Logger }
+
+// Printf implements fasthttp.Logger.
+func (s serverLog) Printf(format string, args ...any) {
+	s.log.Debug("client connection", "event", fmt.Sprintf(format, args...))
+}
+
+// Serve accepts connections from l until it is closed. With t they speak TLS.
+func (g *Gateway) Serve(l net.Listener, t *tls.Config) error {
+	l = lingerListener{g.watcher.Listen(l, relay.ListenOptions{SendBufferBytes: sendBufferBytes})}
+	if t != nil {
+		l = tls.NewListener(l, t)
+	}
+	return g.server.Serve(l)
+}
+
+// sendBufferBytes is what the kernel holds for one client that does not read.
+const sendBufferBytes = 256 << 10
+
+// bodyBounds gives a request body more time than its head.
+func (g *Gateway) bodyBounds(*fasthttp.RequestHeader) fasthttp.RequestConfig {
+	return fasthttp.RequestConfig{ReadTimeout: g.limits.BodyTimeout, WriteTimeout: g.limits.SlowReader}
+}
+
+// StartDrain makes every answer from now on close its connection, so that clients move on.
+func (g *Gateway) StartDrain() { g.draining.Store(true) }
+
+// Shutdown stops accepting and waits for running requests until ctx ends; then it ends them:
+// a stream gets an error event.
+func (g *Gateway) Shutdown(ctx context.Context) error {
+	err := g.server.ShutdownWithContext(ctx)
+	if err == nil {
+		return nil
+	}
+	g.live.each(func(c *call) { c.job.Shutdown() })
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	return g.server.ShutdownWithContext(last)
+}
+
+// Connections is the number of open client connections.
+func (g *Gateway) Connections() int { return int(g.server.GetOpenConnectionsCount()) }
+
+// Streams is the number of requests for a stream that are being worked on.
+func (g *Gateway) Streams() int { return int(g.streams.n.Load()) }
+
+func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
+	g.identify(ctx)
+	if g.draining.Load() {
+		ctx.SetConnectionClose()
+	}
+	r, api, rest := find(ctx.Method(), ctx.Path())
+	switch r {
+	case routeInfer:
+		g.infer(ctx, api)
+		return
+	case routeHealth:
+		g.health(ctx)
+	case routeModels:
+		g.listModels(ctx)
+	case routeModel:
+		g.getModel(ctx, rest)
+	case routeStored:
+		g.storedResponse(ctx, rest)
+		return
+	case routeMethod:
+		g.fail(ctx, api, errMethod)
+	default:
+		g.fail(ctx, api, errNoPath)
+	}
+	g.count(api, "", ctx.Response.StatusCode())
+}
+
+// identify gives the request the id under which everybody logs it: the client's own if it
+// is one, or a new one.
+func (g *Gateway) identify(ctx *fasthttp.RequestCtx) {
+	id := ctx.Request.Header.Peek("x-request-id")
+	if len(id) == 0 || len(id) > 128 || bytes.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		var b [16]byte
+		const digits = "0123456789abcdef"
+		for i, v := 0, rand.Uint64(); i < len(b); i, v = i+1, v>>4 {
+			b[i] = digits[v&15]
+		}
+		ctx.Request.Header.SetBytesV("X-Request-Id", b[:])
+		id = b[:]
+	}
+	ctx.Response.Header.SetBytesV("X-Request-Id", id)
+}
+
+// health answers load balancers: 200 while requests would be answered.
+func (g *Gateway) health(ctx *fasthttp.RequestCtx) {
+	ok, detail := g.Ready(time.Now())
+	ctx.SetContentType("application/json")
+	if !ok {
+		ctx.SetStatusCode(fasthttp.StatusServiceUnavailable)
+	}
+	b := append([]byte(`{"status":`), map[bool]string{true: `"ok"`, false: `"unavailable"`}[ok]...)
+	if detail != "" {
+		b = jsonscan.AppendQuoted(append(b, `,"detail":`...), []byte(detail))
+	}
+	ctx.SetBody(append(b, '}'))
+}
+
+// Ready tells whether a request would be answered now, and if not why.
+func (g *Gateway) Ready(now time.Time) (ok bool, detail string) {
+	if g.draining.Load() {
+		return false, "draining"
+	}
+	return g.fleet.Load().Ready(now)
+}
+
+func (g *Gateway) count(api scan.API, model string, status int) {
+	g.metrics.Requests.WithLabelValues(api.String(), model, strconv.Itoa(status)).Inc()
+}

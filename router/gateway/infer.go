@@ -1,0 +1,122 @@
+package gateway
+
+import (
+	"bytes"
+	"strconv"
+	"time"
+	"unsafe"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/dispatch"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// infer sends a request with a body to the node that should answer it.
+func (g *Gateway) infer(ctx *fasthttp.RequestCtx, api scan.API) {
+	c := g.begin(ctx, api)
+	err := c.read()
+	if err == nil {
+		err = g.dispatch.Do(c.job)
+	}
+	if err != nil {
+		c.refuse(err)
+	}
+}
+
+// read fills the job from the client's request.
+func (c *call) read() *apierror.Error {
+	j, h := c.job, &c.ctx.Request.Header
+	j.Method = "POST"
+	j.Path = stringOf(c.ctx.RequestURI())
+	j.Body = c.ctx.Request.Body()
+	j.Session, j.Pin = h.Peek("x-cgn-session-id"), h.Peek("x-cgn-node")
+	j.Header = relay.AppendForwardHeaders(j.Header[:0], h)
+	if c.g.forwardAuth {
+		j.Auth = h.Peek("Authorization")
+	}
+	if len(h.ContentEncoding()) > 0 && !bytes.EqualFold(h.ContentEncoding(), []byte("identity")) {
+		return errEncoding
+	}
+	if v := h.Peek("x-cgn-deadline-ms"); len(v) > 0 {
+		ms, err := strconv.ParseInt(stringOf(v), 10, 32)
+		if err != nil || ms <= 0 {
+			return errDeadline
+		}
+		j.Deadline = j.Received.Add(time.Duration(ms) * time.Millisecond)
+	}
+	var err error
+	if kind := h.ContentType(); bytes.HasPrefix(kind, []byte("multipart/form-data")) {
+		err = scan.ScanMultipart(kind, j.Body, &j.Scan)
+	} else {
+		err = scan.Scan(c.api, j.Body, &j.Scan)
+	}
+	if err != nil {
+		return apierror.FromScan(err)
+	}
+	if j.Scan.Stream {
+		if !c.g.streams.take(c.g.limits.MaxStreams) {
+			return errStreams
+		}
+		c.streaming = true
+	}
+	return c.chain()
+}
+
+// chain pins a request that goes on from a stored response to the node that stored it.
+func (c *call) chain() *apierror.Error {
+	j := c.job
+	if len(j.Scan.PreviousResponseID) == 0 {
+		return nil
+	}
+	pin, err := c.g.holder(j.Scan.PreviousResponseID)
+	if err != nil {
+		return err
+	}
+	j.Pin = append(c.pin[:0], pin...)
+	c.pin = j.Pin
+	return nil
+}
+
+// stringOf is b as a string without a copy, valid for as long as b is.
+func stringOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// refuse ends a call that nobody answered.
+func (c *call) refuse(err *apierror.Error) {
+	if c.stop != nil {
+		c.stop()
+	}
+	c.status = err.Status
+	o := relay.UpstreamFailed
+	if err == dispatch.ErrClientLeft {
+		o = relay.ClientGone
+		c.g.metrics.ClientCut.WithLabelValues("left").Inc()
+		c.ctx.SetConnectionClose()
+	}
+	h := &c.ctx.Response.Header
+	h.Reset()
+	c.describe(h)
+	c.g.fail(c.ctx, c.api, err)
+	c.end(o)
+}
+
+// describe adds the router's own headers to an answer.
+func (c *call) describe(h *fasthttp.ResponseHeader) {
+	j := c.job
+	h.SetBytesV("X-Request-Id", c.id)
+	if c.g.draining.Load() {
+		h.SetConnectionClose()
+	}
+	if j.Attempts == 0 {
+		return
+	}
+	var number [48]byte
+	h.SetBytesV("X-Cgn-Attempts", strconv.AppendInt(number[:0], int64(j.Attempts), 10))
+	if id := j.NodeID(); id != "" {
+		h.Set("X-Cgn-Node", id)
+		b := strconv.AppendInt(number[:0], int64(j.Matched()), 10)
+		h.SetBytesV("X-Cgn-Overlap", strconv.AppendInt(append(b, '/'), int64(j.Blocks), 10))
+	}
+}

@@ -1,0 +1,55 @@
+package gateway
+
+import (
+	"strconv"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/cognitora/dataplane/internal/jsonscan"
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// listModels answers GET /v1/models with every model that some node serves, aliases too.
+func (g *Gateway) listModels(ctx *fasthttp.RequestCtx) {
+	b := []byte(`{"object":"list","data":[`)
+	n := 0
+	for _, m := range g.fleet.Load().Models() {
+		if len(m.Nodes) == 0 {
+			continue
+		}
+		for _, name := range append([]string{m.Name}, m.Aliases...) {
+			if n++; n > 1 {
+				b = append(b, ',')
+			}
+			b = g.appendModel(b, name, m)
+		}
+	}
+	ctx.SetContentType("application/json")
+	ctx.SetBody(append(b, `]}`...))
+}
+
+// getModel answers GET /v1/models/{id}.
+func (g *Gateway) getModel(ctx *fasthttp.RequestCtx, id []byte) {
+	m := g.fleet.Load().Model(id)
+	if m == nil || len(m.Nodes) == 0 {
+		g.fail(ctx, scan.Other, apierror.ModelNotFound(id[:min(len(id), 256)]))
+		return
+	}
+	ctx.SetContentType("application/json")
+	ctx.SetBody(g.appendModel(nil, string(id), m))
+}
+
+func (g *Gateway) appendModel(b []byte, name string, m *fleet.ModelView) []byte {
+	b = append(b, `{"id":`...)
+	b = jsonscan.AppendQuoted(b, []byte(name))
+	b = append(b, `,"object":"model","created":`...)
+	b = strconv.AppendInt(b, g.started.Unix(), 10)
+	b = append(b, `,"owned_by":"cognitora"`...)
+	if name != m.Name {
+		b = append(b, `,"root":`...)
+		b = jsonscan.AppendQuoted(b, []byte(m.Name))
+	}
+	return append(b, '}')
+}

@@ -1,0 +1,110 @@
+// Package metrics holds what the router counts. Handles that the request path needs are
+// bound to their labels once per model or node, so that counting is an atomic add.
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cognitora/dataplane/internal/metric"
+)
+
+// Router is every metric of one router process.
+type Router struct {
+	Set *metric.Set
+
+	Requests       *prometheus.CounterVec // api, model, code
+	Rejected       *prometheus.CounterVec // reason
+	ClientCut      *prometheus.CounterVec // reason
+	StreamErrors   *prometheus.CounterVec // reason
+	Retries        *prometheus.CounterVec // reason
+	RetriesRefused prometheus.Counter
+	UpstreamErrors *prometheus.CounterVec // node, kind
+	PolicyReloads  *prometheus.CounterVec // result
+	AccessDropped  prometheus.Counter
+	Pick           prometheus.Observer
+
+	seconds, ttft, itl, overlap    *prometheus.HistogramVec // model
+	prompt, completion, cached     *prometheus.CounterVec   // model
+	prediction                     *prometheus.HistogramVec // node
+	setAside, unreported, rejected *prometheus.CounterVec   // node
+}
+
+// Model holds the handles of one served model.
+type Model struct {
+	Seconds, TTFT, ITL, Overlap prometheus.Observer
+	Prompt, Completion, Cached  prometheus.Counter
+}
+
+// Node holds the handles of one node.
+type Node struct {
+	Prediction           prometheus.Observer
+	SetAside             prometheus.Counter
+	Unreported           prometheus.Counter
+	RejectsStreamOptions prometheus.Counter
+}
+
+var (
+	latencyBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
+	gapBuckets     = []float64{.0005, .001, .0025, .005, .01, .02, .03, .05, .075, .1, .25, .5, 1, 5}
+	pickBuckets    = []float64{1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 1e-2}
+	ratioBuckets   = []float64{0, .1, .2, .3, .4, .5, .6, .7, .8, .9, 1}
+	errorBuckets   = []float64{-1, -.5, -.25, -.1, -.05, -.02, 0, .02, .05, .1, .25, .5, 1}
+)
+
+// New defines the router's metrics.
+func New() *Router {
+	s := metric.NewSet()
+	r := &Router{
+		Set:            s,
+		Requests:       s.Counter("cgn_router_requests_total", "Requests answered, by endpoint, served model (empty: unknown) and HTTP status.", "api", "model", "code"),
+		Rejected:       s.Counter("cgn_router_rejected_total", "Requests that the router refused itself, by reason.", "reason"),
+		ClientCut:      s.Counter("cgn_router_client_cut_total", "Client connections ended early: slow_request, slow_reader, left, too_many.", "reason"),
+		StreamErrors:   s.Counter("cgn_router_stream_errors_total", "Streams that ended with an error event, by reason.", "reason"),
+		Retries:        s.Counter("cgn_router_retries_total", "Requests sent to a further node, by what the last one did.", "reason"),
+		RetriesRefused: s.Counter("cgn_router_retries_refused_total", "Retries that the budget did not allow.").WithLabelValues(),
+		UpstreamErrors: s.Counter("cgn_router_upstream_errors_total", "Attempts that failed before anything reached the client, by node and kind.", "node", "kind"),
+		PolicyReloads:  s.Counter("cgn_router_policy_reloads_total", "Policy documents seen: applied or refused.", "result"),
+		AccessDropped:  s.Counter("cgn_router_access_log_dropped_total", "Access log lines dropped because the writer was behind.").WithLabelValues(),
+		Pick:           s.Histogram("cgn_router_pick_seconds", "Time from parsed request to chosen node.", pickBuckets).WithLabelValues(),
+		seconds:        s.Histogram("cgn_router_request_seconds", "Time from request read to response written.", latencyBuckets, "model"),
+		ttft:           s.Histogram("cgn_router_ttft_seconds", "Time from request read to the first body event of a stream.", latencyBuckets, "model"),
+		itl:            s.Histogram("cgn_router_itl_seconds", "Mean time between the body events of a stream, one observation per stream.", gapBuckets, "model"),
+		overlap:        s.Histogram("cgn_router_overlap_ratio", "Share of the prompt's blocks believed cached on the chosen node.", ratioBuckets, "model"),
+		prompt:         s.Counter("cgn_router_prompt_tokens_total", "Prompt tokens, as engines report them.", "model"),
+		completion:     s.Counter("cgn_router_completion_tokens_total", "Completion tokens, as engines report them.", "model"),
+		cached:         s.Counter("cgn_router_cached_tokens_total", "Prompt tokens found in an engine's cache, as engines report them.", "model"),
+		prediction:     s.Histogram("cgn_router_prediction_error_ratio", "Believed minus reported cached share of a prompt, per answer that reports one.", errorBuckets, "node"),
+		setAside:       s.Counter("cgn_router_set_aside_total", "Times a node made no progress while its peers did and got no new requests.", "node"),
+		unreported:     s.Counter("cgn_router_cached_unreported_total", "Answers with a usage but no cached-token count.", "node"),
+		rejected:       s.Counter("cgn_router_stream_options_rejected_total", "Requests resent without stream_options because the engine refuses them.", "node"),
+	}
+	return r
+}
+
+// Model binds the handles of a served model.
+func (r *Router) Model(name string) Model {
+	return Model{
+		Seconds: r.seconds.WithLabelValues(name), TTFT: r.ttft.WithLabelValues(name),
+		ITL: r.itl.WithLabelValues(name), Overlap: r.overlap.WithLabelValues(name),
+		Prompt: r.prompt.WithLabelValues(name), Completion: r.completion.WithLabelValues(name),
+		Cached: r.cached.WithLabelValues(name),
+	}
+}
+
+// Node binds the handles of a node.
+func (r *Router) Node(id string) Node {
+	return Node{
+		Prediction: r.prediction.WithLabelValues(id), SetAside: r.setAside.WithLabelValues(id),
+		Unreported: r.unreported.WithLabelValues(id), RejectsStreamOptions: r.rejected.WithLabelValues(id),
+	}
+}
+
+// ForgetNode removes the series of a node that left.
+func (r *Router) ForgetNode(id string) {
+	match := prometheus.Labels{"node": id}
+	r.prediction.DeletePartialMatch(match)
+	r.UpstreamErrors.DeletePartialMatch(match)
+	for _, v := range []*prometheus.CounterVec{r.setAside, r.unreported, r.rejected} {
+		v.DeletePartialMatch(match)
+	}
+}

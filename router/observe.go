@@ -1,0 +1,59 @@
+package router
+
+import (
+	"time"
+
+	"github.com/cognitora/dataplane/internal/metric"
+	"github.com/cognitora/dataplane/router/fleet"
+)
+
+var nodeGauges = []metric.Def{
+	{Name: "cgn_router_node_in_flight", Labels: []string{"node"}, Help: "Requests that this router has in flight on the node."},
+	{Name: "cgn_router_node_eligible", Labels: []string{"node"}, Help: "1 if the node may be picked now, else 0."},
+	{Name: "cgn_router_node_state", Labels: []string{"node", "state"}, Help: "1 for the state of the node's breaker: unproven, healthy, half-open, open or aside."},
+	{Name: "cgn_router_node_breaker_opens", Labels: []string{"node"}, Help: "How often the node's breaker has opened or the node was set aside."},
+	{Name: "cgn_router_block_lifetime_seconds", Labels: []string{"node"}, Help: "How long an untouched block is believed to stay in the node's cache."},
+	{Name: "cgn_router_upstream_connections", Labels: []string{"node", "state"}, Help: "Connections to the node: idle or open (idle ones included)."},
+}
+
+// observe defines the metrics that are read from the parts when they are scraped.
+func (r *Router) observe() {
+	s := r.metrics.Set
+	s.GaugeFunc("cgn_router_connections", "Open client connections.", func() float64 { return float64(r.gateway.Connections()) })
+	s.GaugeFunc("cgn_router_streams", "Streamed responses being relayed.", func() float64 { return float64(r.gateway.Streams()) })
+	s.GaugeFunc("cgn_router_in_flight", "Requests that hold a permit.", func() float64 { return float64(r.gate.InFlight()) })
+	s.GaugeFunc("cgn_router_index_blocks", "Blocks in the prefix index.", func() float64 { return float64(r.index.Len()) })
+	s.GaugeFunc("cgn_router_fleet_nodes", "Nodes in the fleet's snapshot.", func() float64 { return float64(len(r.fleet.Load().Nodes)) })
+	s.GaugeFunc("cgn_router_fleet_stale", "1 while etcd does not answer and the last snapshot serves.", func() float64 { return number(r.fleet.Load().Stale) })
+	s.GaugeFunc("cgn_router_fleet_malformed", "Values in etcd that were refused since the start.", func() float64 { return float64(r.fleet.Malformed()) })
+	s.Read(nodeGauges, r.readNodes)
+}
+
+var states = []fleet.State{fleet.Unproven, fleet.Healthy, fleet.HalfOpen, fleet.Open, fleet.Aside}
+
+func (r *Router) readNodes(emit func(def int, value float64, labels ...string)) {
+	now := time.Now()
+	for _, n := range r.fleet.Load().Nodes {
+		ok, _ := n.Eligible(now)
+		emit(0, float64(n.InFlight()), n.ID)
+		emit(1, number(ok), n.ID)
+		for _, s := range states {
+			emit(2, number(n.State() == s), n.ID, s.String())
+		}
+		emit(3, float64(n.Opens()), n.ID)
+		emit(4, r.index.Lifetime(n.Ref()).Seconds(), n.ID)
+		idle, open := n.Pool.Stats()
+		emit(5, float64(idle), n.ID, "idle")
+		emit(5, float64(open), n.ID, "open")
+	}
+}
+
+func number(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// MetricTable is every metric that a router exports.
+func (r *Router) MetricTable() []metric.Def { return r.metrics.Set.Defs() }

@@ -1,0 +1,119 @@
+package router
+
+import (
+	"crypto/tls"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/router/dispatch"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/gateway"
+)
+
+// backends are the static backends of both spellings.
+func (c *Config) backends() ([]fleet.Backend, error) {
+	var all []fleet.Backend
+	for _, text := range c.Router.Backends {
+		b, err := fleet.ParseBackend(text)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, b)
+	}
+	for _, b := range c.Backends {
+		all = append(all, fleet.Backend{
+			URL: b.URL, ID: b.ID, Model: b.Model, Role: b.Role, MaxConcurrent: b.MaxConcurrent,
+			APIKeyFile: b.APIKeyFile, CA: b.CA,
+		})
+	}
+	return all, nil
+}
+
+// LoadBackends reads the static backends of a configuration again, for a reload.
+func LoadBackends(o config.Options) ([]fleet.Backend, error) {
+	var c Config
+	if err := config.Load(&c, o); err != nil {
+		return nil, err
+	}
+	return c.backends()
+}
+
+func (e *EtcdConfig) dial() (*cluster.Client, error) {
+	c := cluster.Config{Endpoints: e.Endpoints, Username: e.Username}
+	if e.PasswordFile != "" {
+		secret, err := os.ReadFile(e.PasswordFile)
+		if err != nil {
+			return nil, fmt.Errorf("etcd.password_file: %w", err)
+		}
+		c.Password = strings.TrimSpace(string(secret))
+	}
+	if e.CA != "" || e.Cert != "" {
+		var err error
+		if c.TLS, err = pki.Service(pki.Files{CA: e.CA, Cert: e.Cert, Key: e.Key}); err != nil {
+			return nil, fmt.Errorf("etcd.ca, etcd.cert, etcd.key: %w", err)
+		}
+	}
+	return cluster.Dial(c)
+}
+
+// server is the TLS configuration of the serving port, nil for plain HTTP.
+func (t *TLSConfig) server() (*tls.Config, error) {
+	if t.Cert == "" {
+		return nil, nil
+	}
+	id, err := pki.Load(pki.Files{CA: t.ClientCA, Cert: t.Cert, Key: t.Key})
+	if err != nil {
+		return nil, fmt.Errorf("tls.cert, tls.key, tls.client_ca: %w", err)
+	}
+	return id.Server(t.ClientCA != ""), nil
+}
+
+// client is how the router shows itself to agents, nil where it has no certificate.
+func (t *AgentTLSConfig) client() (*tls.Config, error) {
+	if t.Cert == "" {
+		return nil, nil
+	}
+	c, err := pki.ClientConfig(pki.Files{CA: t.CA, Cert: t.Cert, Key: t.Key}, "", pki.Agent)
+	if err != nil {
+		return nil, fmt.Errorf("agent_tls.ca, agent_tls.cert, agent_tls.key: %w", err)
+	}
+	return c, nil
+}
+
+func (c *Config) dispatchOptions() dispatch.Options {
+	t := &c.Timeouts
+	common := dispatch.Limits{FirstByte: t.FirstByte.Std(), Idle: t.Idle.Std(), Total: t.Total.Std()}
+	own := map[string]dispatch.Limits{}
+	for _, m := range c.Models {
+		l := common
+		if m.FirstByte > 0 {
+			l.FirstByte = m.FirstByte.Std()
+		}
+		if m.Idle > 0 {
+			l.Idle = m.Idle.Std()
+		}
+		if m.Total > 0 {
+			l.Total = m.Total.Std()
+		}
+		l.MaxQueue = m.MaxQueue
+		own[m.Name] = l
+	}
+	return dispatch.Options{
+		Limits: common, ModelLimits: own, FirstByteCold: t.FirstByteCold.Std(),
+		PatienceFloor: t.PatienceFloor.Std(), StallFloor: t.StallFloor.Std(),
+		MaxNodes: c.Retry.MaxNodes, Feedback: c.Prefix.Feedback,
+	}
+}
+
+func (c *Config) gatewayLimits() gateway.Limits {
+	l := &c.Limits
+	return gateway.Limits{
+		MaxBody: int(l.MaxBody), MaxHeader: int(l.MaxHeader), MaxConnections: l.MaxConnections, MaxStreams: l.MaxStreams,
+		HeaderTimeout: l.HeaderTimeout.Std(), BodyTimeout: l.BodyTimeout.Std(),
+		KeepAlive: l.KeepAlive.Std(), SlowReader: l.SlowReader.Std(),
+	}
+}

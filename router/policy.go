@@ -1,0 +1,116 @@
+package router
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/cognitora/dataplane/router/policy"
+)
+
+const policyFileInterval = time.Second // between looks at the policy file
+
+// startPolicy puts the first policy in force: the file's, which must be good, or the
+// default until etcd says otherwise.
+func (r *Router) startPolicy() error {
+	p := policy.Default()
+	if name := r.config.Router.PolicyFile; name != "" {
+		doc, err := os.ReadFile(name)
+		if err != nil {
+			return fmt.Errorf("router.policy_file: %w", err)
+		}
+		if p, err = policy.Parse(doc); err != nil {
+			return fmt.Errorf("router.policy_file %s: %w", name, err)
+		}
+	}
+	p, err := r.withMode(p)
+	r.policy.Store(p)
+	return err
+}
+
+// withMode lets the mode of the command line win over the document's.
+func (r *Router) withMode(p *policy.Policy) (*policy.Policy, error) {
+	if r.config.Router.Mode == "" {
+		return p, nil
+	}
+	mode, err := policy.ParseMode(r.config.Router.Mode)
+	if err != nil {
+		return p, fmt.Errorf("router.mode: %w", err)
+	}
+	own := *p
+	own.Mode = mode
+	return &own, nil
+}
+
+// followPolicy puts every new policy document in force until ctx ends.
+func (r *Router) followPolicy(ctx context.Context) error {
+	switch {
+	case r.config.Router.PolicyFile != "":
+		return r.followPolicyFile(ctx)
+	case r.cluster != nil:
+		return ignoreCanceled(ctx, r.cluster.WatchPolicy(ctx, r.takePolicy))
+	}
+	<-ctx.Done()
+	return nil
+}
+
+func ignoreCanceled(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func (r *Router) followPolicyFile(ctx context.Context) error {
+	name := r.config.Router.PolicyFile
+	last, err := os.ReadFile(name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		r.log.Warn("policy file not read, the policy in force stays", "file", name, "error", err)
+	}
+	tick := time.NewTicker(policyFileInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		doc, err := os.ReadFile(name)
+		if err == nil && !bytes.Equal(doc, last) {
+			last = doc
+			r.takePolicy(doc)
+		}
+	}
+}
+
+// takePolicy puts a document in force, or refuses it as a whole and keeps the policy that
+// is. Nil stands for the default.
+func (r *Router) takePolicy(doc []byte) {
+	p := policy.Default()
+	if doc != nil {
+		var err error
+		if p, err = policy.Parse(doc); err != nil {
+			r.metrics.PolicyReloads.WithLabelValues("refused").Inc()
+			r.log.Error("policy refused, the one in force stays", "error", err)
+			return
+		}
+	}
+	p, _ = r.withMode(p)
+	r.policy.Store(p)
+	r.applyPolicy(p)
+	r.metrics.PolicyReloads.WithLabelValues("applied").Inc()
+	r.log.Info("policy in force", "mode", p.Mode.String(), "kv", p.KV, "load", p.Load, "power", p.Power, "capacity", p.Capacity)
+}
+
+// applyPolicy passes on what of a policy is not about picking.
+func (r *Router) applyPolicy(p *policy.Policy) {
+	limit := r.config.Admission.MaxQueue
+	if p.MaxQueue > 0 {
+		limit = p.MaxQueue
+	}
+	r.gate.SetMaxQueue(limit)
+}

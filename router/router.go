@@ -1,0 +1,257 @@
+// Package router is the cgn-router daemon as a library: an OpenAI-compatible port in front of
+// a fleet of inference engines.
+package router
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/accesslog"
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/lifecycle"
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/admission"
+	"github.com/cognitora/dataplane/router/affinity"
+	"github.com/cognitora/dataplane/router/dispatch"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/gateway"
+	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/prefix"
+)
+
+// Router is one router process. Make it with New, then Run it once, or Close it.
+type Router struct {
+	config  *Config
+	log     *slog.Logger
+	serving net.Listener
+	adminAt net.Listener
+	tls     *tls.Config // of the serving port; nil: plain
+
+	cluster  *cluster.Client // nil: static backends only
+	fleet    *fleet.Fleet
+	index    *prefix.Index
+	policy   atomic.Pointer[policy.Policy]
+	gate     *admission.Gate
+	metrics  *metrics.Router
+	watcher  *relay.Watcher
+	access   *accesslog.Logger
+	dispatch *dispatch.Dispatcher
+	gateway  *gateway.Gateway
+	admin    *http.Server
+}
+
+// Run is New followed by Router.Run. The end of ctx starts the drain.
+func Run(ctx context.Context, c Config) error {
+	r, err := New(c)
+	if err != nil {
+		return err
+	}
+	return r.Run(ctx, context.WithoutCancel(ctx))
+}
+
+// New checks c, binds both listeners and prepares everything; nothing is served before Run.
+func New(c Config) (r *Router, err error) {
+	if err := config.Check(&c); err != nil {
+		return nil, err
+	}
+	r = &Router{config: &c, log: c.Logger, metrics: metrics.New()}
+	if r.log == nil {
+		r.log = slog.Default()
+	}
+	defer func() {
+		if err != nil {
+			r.Close()
+		}
+	}()
+	if r.serving, err = listen("router.listen", c.Router.Listen); err != nil {
+		return r, err
+	}
+	if r.adminAt, err = listen("router.admin", c.Router.Admin); err != nil {
+		return r, err
+	}
+	if r.tls, err = c.TLS.server(); err != nil {
+		return r, err
+	}
+	if r.watcher, err = relay.NewWatcher(); err != nil {
+		return r, fmt.Errorf("watching client connections: %w", err)
+	}
+	if err = r.openAccessLog(); err != nil {
+		return r, err
+	}
+	r.index = prefix.NewIndex(prefix.Options{MaxBlocks: c.Prefix.MaxBlocks, Lifetime: c.Prefix.Lifetime.Std()})
+	if err = r.joinFleet(); err != nil {
+		return r, err
+	}
+	if err = r.startPolicy(); err != nil {
+		return r, err
+	}
+	r.assemble()
+	return r, nil
+}
+
+func listen(field, address string) (net.Listener, error) {
+	network, at := "tcp", address
+	if path, ok := strings.CutPrefix(address, "unix://"); ok {
+		network, at = "unix", path
+	}
+	l, err := net.Listen(network, at)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", field, err)
+	}
+	return l, nil
+}
+
+func (r *Router) openAccessLog() (err error) {
+	if r.config.Log.Access == "" {
+		return nil
+	}
+	r.access, err = accesslog.New(accesslog.Options{
+		Path: r.config.Log.Access, Queue: r.config.Log.AccessQueue, Dropped: r.metrics.AccessDropped.Inc,
+		Failed: func(err error, lines int) { r.log.Error("access log not written", "error", err, "lines", lines) },
+	})
+	if err != nil {
+		return fmt.Errorf("log.access: %w", err)
+	}
+	return nil
+}
+
+// joinFleet prepares the sources of nodes.
+func (r *Router) joinFleet() error {
+	c := r.config
+	backends, err := c.backends()
+	if err != nil {
+		return err
+	}
+	o := fleet.Options{
+		Backends: backends, Index: r.index, Log: r.log,
+		Pool: relay.PoolOptions{DialTimeout: c.Timeouts.Dial.Std()},
+	}
+	if len(c.Etcd.Endpoints) > 0 {
+		if r.cluster, err = c.Etcd.dial(); err != nil {
+			return err
+		}
+		o.Cluster = r.cluster
+	}
+	if o.AgentTLS, err = c.AgentTLS.client(); err != nil {
+		return err
+	}
+	r.fleet, err = fleet.New(o)
+	return err
+}
+
+// assemble puts the request path together.
+func (r *Router) assemble() {
+	c := r.config
+	r.gate = admission.New(admission.Options{MaxQueue: c.Admission.MaxQueue, Global: c.Admission.Global})
+	stored := affinity.New(c.Limits.ResponseIDs)
+	r.dispatch = dispatch.New(dispatch.Parts{
+		Fleet: r.fleet, Index: r.index, Policy: &r.policy, Gate: r.gate, Metrics: r.metrics, Stored: stored, Log: r.log,
+		Budget: admission.NewBudget(c.Retry.Percent, c.Retry.Floor, nil),
+	}, c.dispatchOptions())
+	r.gateway = gateway.New(gateway.Parts{
+		Dispatch: r.dispatch, Fleet: r.fleet, Metrics: r.metrics, Stored: stored,
+		Watcher: r.watcher, Access: r.access, Log: r.log,
+	}, c.gatewayLimits(), c.Router.ForwardAuth)
+	r.applyPolicy(r.policy.Load())
+	r.observe()
+	r.admin = &http.Server{Handler: r.adminRoutes(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+}
+
+// Addr is where clients are served.
+func (r *Router) Addr() net.Addr { return r.serving.Addr() }
+
+// AdminAddr is where the admin port is.
+func (r *Router) AdminAddr() net.Addr { return r.adminAt.Addr() }
+
+// Reload reads the policy file again and reopens the access log. backends, when not nil,
+// replace the static backends.
+func (r *Router) Reload(ctx context.Context, backends []fleet.Backend) error {
+	var errs []error
+	if backends != nil {
+		errs = append(errs, r.fleet.Reload(ctx, backends))
+	}
+	if r.access != nil {
+		errs = append(errs, r.access.Reopen())
+	}
+	return errors.Join(errs...)
+}
+
+// Run serves until drain ends, then drains: readiness goes false while accepting goes on for
+// drain_delay, then running requests have drain_timeout to finish. The end of force cuts
+// that short. It returns when nothing is left running.
+func (r *Router) Run(drain, force context.Context) error {
+	defer r.Close()
+	work, stop := context.WithCancel(force)
+	defer stop()
+	g := lifecycle.NewGroup(work)
+	g.Go("fleet", r.fleet.Run)
+	g.Go("dispatch", r.dispatch.Run)
+	g.Go("policy", r.followPolicy)
+	g.Go("admin", func(context.Context) error { return ignoreClosed(r.admin.Serve(r.adminAt)) })
+	g.Go("serve", func(context.Context) error { return r.gateway.Serve(r.serving, r.tls) })
+	r.log.Info("router serves", "address", r.serving.Addr().String(), "admin", r.adminAt.Addr().String(), "mode", r.policy.Load().Mode.String())
+	g.Go("drain", func(ctx context.Context) error {
+		select {
+		case <-drain.Done():
+		case <-ctx.Done():
+		}
+		r.drain(force)
+		g.Stop()
+		return nil
+	})
+	return g.Wait()
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// drain takes the process out of service, step by step.
+func (r *Router) drain(force context.Context) {
+	r.gateway.StartDrain()
+	lifecycle.Drain(force, r.log,
+		lifecycle.Step{Name: "announce that readiness is gone", Run: func(ctx context.Context) error {
+			select {
+			case <-time.After(r.config.Router.DrainDelay.Std()):
+			case <-ctx.Done():
+			}
+			return nil
+		}},
+		lifecycle.Step{Name: "finish running requests", Limit: r.config.Router.DrainTimeout.Std(), Run: r.gateway.Shutdown},
+		lifecycle.Step{Name: "close the admin port", Limit: time.Second, Run: r.admin.Shutdown},
+	)
+}
+
+// Close releases what New has made. Run does so itself.
+func (r *Router) Close() {
+	for _, l := range []net.Listener{r.serving, r.adminAt} {
+		if l != nil {
+			l.Close()
+		}
+	}
+	if r.watcher != nil {
+		r.watcher.Close()
+	}
+	if r.index != nil {
+		r.index.Close()
+	}
+	if r.cluster != nil {
+		r.cluster.Close()
+	}
+	if r.access != nil {
+		r.access.Close()
+	}
+}
