@@ -162,8 +162,8 @@ func hex4(b []byte, i int) (r rune, ok bool) {
 		switch {
 		case d-'0' <= 9:
 			d -= '0'
-		case d|0x20 >= 'a' && d|0x20 <= 'f':
-			d = d | 0x20 - 'a' + 10
+		case (d|0x20) >= 'a' && (d|0x20) <= 'f':
+			d = (d | 0x20) - 'a' + 10
 		default:
 			return 0, false
 		}
