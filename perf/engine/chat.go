@@ -74,7 +74,7 @@ type chatAnswer struct {
 	model   string
 	created int64
 
-	open, textEnd string // of a content chunk, around index and delta
+	open string // how every chunk begins
 }
 
 // reason is a choice's finish reason.

@@ -11,8 +11,16 @@ type dialogue struct {
 	sampling
 	tools    json.RawMessage
 	specs    []toolSpec
-	choice   string // tool choice in OpenAI's words, or the name of a tool
+	choice   string   // tool choice in OpenAI's words, or the name of a tool
+	system   *message // before the messages; not part of a stored conversation
 	messages []message
+}
+
+func (d *dialogue) prompt() []uint32 {
+	if d.system == nil {
+		return chatPrompt(d.tools, d.messages)
+	}
+	return chatPrompt(d.tools, append([]message{*d.system}, d.messages...))
 }
 
 // begin decides and prepares the answer; tool is nil for an answer in words.
@@ -30,7 +38,7 @@ func (c *call) begin(d *dialogue) (g *generation, tool *toolCall, err error) {
 	if tool != nil {
 		fixed = tool.arguments
 	}
-	prompt := chatPrompt(d.tools, d.messages)
+	prompt := d.prompt()
 	outs, err := c.outputs(&d.sampling, prompt, fixed)
 	if err != nil {
 		return nil, nil, err

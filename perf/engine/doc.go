@@ -26,7 +26,11 @@
 //
 // # Faults
 //
-// A request asks for a fault with the header x-sim-fault; a Fault set through
-// Engine.SetFault or POST /sim/fault strikes requests of the whole engine. GET
-// /sim/stats says what the engine has seen.
+// A request asks for a fault with the header x-sim-fault, for example
+// "die_after=10", "hang" or "status=429,retry_after=1"; a Fault set through
+// Engine.SetFault or POST /sim/fault (the same fields as JSON, with count,
+// probability and path; DELETE ends it) strikes requests of the whole engine.
+// Engine.Refuse, Kill and Accept are a host that is gone and one that returns;
+// {"refuse":"2s"} does it over HTTP. GET /sim/stats says what the engine has
+// seen, GET /sim/requests what the last requests looked like.
 package engine

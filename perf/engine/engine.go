@@ -66,12 +66,22 @@ func New(cfg Config) (*Engine, error) {
 // Addr is the bound host:port, or the path of the Unix socket.
 func (e *Engine) Addr() string { return e.addr }
 
-// URL is the base URL of the engine, without a trailing slash.
+// URL is the base URL of the engine, without a trailing slash. An engine that
+// listens on every address is reached on loopback.
 func (e *Engine) URL() string {
 	if e.network == "unix" {
 		return "unix://" + e.addr
 	}
-	return "http://" + e.addr
+	return "http://" + reachable(e.addr)
+}
+
+// reachable is a bound host:port with loopback for an unspecified host.
+func reachable(addr string) string {
+	host, port, err := net.SplitHostPort(addr)
+	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
+		return net.JoinHostPort("127.0.0.1", port)
+	}
+	return addr
 }
 
 // Close ends all requests, connections and goroutines of the engine and waits
@@ -120,7 +130,7 @@ func (e *Engine) accept() error {
 }
 
 // Kill resets every connection, refuses new ones and loses the cache and the
-// counters, as kill -9 does.
+// counters, as a crash does.
 func (e *Engine) Kill() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -180,7 +190,7 @@ func (e *Engine) KVEndpoints() (events, replay string) {
 	if e.kv == nil {
 		return "", ""
 	}
-	return e.kv.Endpoint, e.kv.ReplayEndpoint
+	return reachableEndpoint(e.kv.Endpoint), reachableEndpoint(e.kv.ReplayEndpoint)
 }
 
 // open listens and serves. e.mu is held.
@@ -189,7 +199,9 @@ func (e *Engine) open() error {
 	if err != nil {
 		return fmt.Errorf("engine %s: %w", e.cfg.ID, err)
 	}
-	e.addr = l.Addr().String()
+	if e.addr != l.Addr().String() {
+		e.addr = l.Addr().String() // the first time: later it is bound already
+	}
 	e.door = newDoor(l, e)
 	return nil
 }
@@ -201,4 +213,11 @@ func (e *Engine) shut(reset bool) {
 	}
 	e.door.close(reset)
 	e.door = nil
+}
+
+func reachableEndpoint(endpoint string) string {
+	if addr, ok := strings.CutPrefix(endpoint, "tcp://"); ok {
+		return "tcp://" + reachable(addr)
+	}
+	return endpoint
 }

@@ -10,11 +10,7 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"go.uber.org/goleak"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // start runs an engine that is fast enough for tests.
 func start(t testing.TB, change ...func(*Config)) *Engine {

@@ -32,9 +32,9 @@ func (c *call) messagesDialogue() (*dialogue, error) {
 	d := &dialogue{tools: q.Tools}
 	d.Model, d.MaxTokens, d.Stop, d.Stream, d.CacheSalt = q.Model, q.MaxTokens, q.Stop, q.Stream, q.CacheSalt
 	if q.System != "" {
-		d.messages = append(d.messages, message{Role: "system", Content: q.System})
+		d.system = &message{Role: "system", Content: q.System}
 	}
-	d.messages = append(d.messages, q.Messages...)
+	d.messages = q.Messages
 	switch q.ToolChoice.Type {
 	case "any":
 		d.choice = "required"
@@ -56,7 +56,7 @@ func countTokens(c *call) error {
 	if _, err = c.model(d.Model); err != nil {
 		return err
 	}
-	return c.answer(map[string]int{"input_tokens": len(chatPrompt(d.tools, d.messages))})
+	return c.answer(map[string]int{"input_tokens": len(d.prompt())})
 }
 
 func createMessage(c *call) error {

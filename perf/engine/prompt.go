@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -20,7 +21,11 @@ type content string
 
 // UnmarshalJSON reads either form.
 func (c *content) UnmarshalJSON(b []byte) error {
-	if len(b) > 0 && b[0] == '"' {
+	if b[0] == '"' && bytes.IndexByte(b, '\\') < 0 {
+		*c = content(b[1 : len(b)-1]) // long prompts come here
+		return nil
+	}
+	if b[0] == '"' {
 		return json.Unmarshal(b, (*string)(c))
 	}
 	var parts []json.RawMessage

@@ -116,7 +116,7 @@ func (c *call) responsesDialogue(q *responsesRequest) (*dialogue, error) {
 	d := &dialogue{tools: q.Tools}
 	d.Model, d.MaxTokens, d.Stream, d.CacheSalt = q.Model, q.MaxOutput, q.Stream, q.CacheSalt
 	if q.Instructions != nil {
-		d.messages = append(d.messages, message{Role: "system", Content: content(*q.Instructions)})
+		d.system = &message{Role: "system", Content: content(*q.Instructions)}
 	}
 	if q.Previous != nil {
 		before, err := c.core.stored.get(*q.Previous)

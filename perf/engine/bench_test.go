@@ -1,0 +1,115 @@
+package engine
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// childArgs makes the test binary an engine process of its own, so that a
+// benchmark can tell the engine's CPU time from that of its clients.
+const childArgs = "CGN_SIM_CHILD_ARGS"
+
+func TestMain(m *testing.M) {
+	if args := os.Getenv(childArgs); args != "" {
+		ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer cancel()
+		if err := Main(ctx, strings.Fields(args), os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// child starts an engine process and returns its address; stop ends it and
+// returns the CPU time it used.
+func child(b *testing.B, args string) (addr string, stop func() time.Duration) {
+	b.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childArgs+"="+args)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadBytes('\n')
+	if err != nil {
+		b.Fatal(err)
+	}
+	var started struct{ URL string }
+	if err := json.Unmarshal(line, &started); err != nil {
+		b.Fatal(err)
+	}
+	return strings.TrimPrefix(started.URL, "http://"), func() time.Duration {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait()
+		return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	}
+}
+
+// BenchmarkStreams runs 2,000 streams at 20 tokens/s each and reports the
+// engine's CPU time per token and the cores it kept busy.
+func BenchmarkStreams(b *testing.B) {
+	const streams, tokens = 2000, 100
+	for b.Loop() {
+		addr, stop := child(b, fmt.Sprintf("--decode-step 50ms --max-seqs %d --prefill-rate 1000000", streams))
+		begun := time.Now()
+		var clients sync.WaitGroup
+		for range streams {
+			clients.Go(func() { drain(b, addr, tokens) })
+		}
+		clients.Wait()
+		wall := time.Since(begun)
+		cpu := stop()
+		b.ReportMetric(float64(cpu.Microseconds())/(streams*tokens), "cpu-us/token")
+		b.ReportMetric(cpu.Seconds()/wall.Seconds(), "cores")
+		b.ReportMetric(streams*tokens/wall.Seconds(), "tokens/s")
+	}
+}
+
+// drain reads one stream over a connection of its own, as cheaply as possible.
+func drain(b *testing.B, addr string, tokens int) {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		b.Error(err)
+		return
+	}
+	defer conn.Close()
+	body := fmt.Sprintf(`{"messages":[{"role":"user","content":"hello"}],"stream":true,"max_tokens":%d}`, tokens)
+	fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	if n, err := io.Copy(io.Discard, conn); err != nil || n < int64(tokens)*100 {
+		b.Errorf("%d bytes, %v", n, err)
+	}
+}
+
+// BenchmarkShortChat is the cost of one request whose answer is one token.
+func BenchmarkShortChat(b *testing.B) {
+	for _, size := range []int{2 << 10, 220 << 10} {
+		b.Run(fmt.Sprintf("prompt=%dKiB", size>>10), func(b *testing.B) {
+			e := start(b, func(c *Config) { c.Speed = 1e6 })
+			body := chatBody(strings.Repeat("word", size/4), `,"max_tokens":1`)
+			b.ReportAllocs()
+			for b.Loop() {
+				object(b, post(b, e, "/v1/chat/completions", body), 200)
+			}
+		})
+	}
+}

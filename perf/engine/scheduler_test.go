@@ -1,0 +1,242 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// stepper is a scheduler stepped by hand, without time.
+func stepper(cfg Config) *scheduler {
+	return newScheduler(cfg.withDefaults(), newMeters(), nil)
+}
+
+// step runs one step and returns its simulated duration, -1 when idle.
+func (s *scheduler) step() time.Duration {
+	s.receive()
+	d := s.plan()
+	if d >= 0 {
+		s.now += d
+		s.commit()
+	}
+	return d
+}
+
+func sequenceOf(s *scheduler, prompt, answer int, salt uint32) *sequence {
+	tokens := make([]uint32, prompt)
+	for i := range tokens {
+		tokens[i] = uint32(i) + salt<<16
+	}
+	return newSequence(tokens, output{limit: answer, cut: answer * tokenBytes}, s.cfg.BlockTokens, "", make(chan struct{}, 1))
+}
+
+func TestStepTimes(t *testing.T) {
+	s := stepper(Config{PrefillTokensPerSecond: 1000, DecodeStep: 10 * time.Millisecond, DecodePerSequence: time.Millisecond, MaxBatchTokens: 100})
+	a, b := sequenceOf(s, 150, 3, 1), sequenceOf(s, 20, 2, 2)
+	s.submit([]*sequence{a, b})
+	for i, want := range []struct {
+		d    time.Duration
+		a, b int64 // tokens produced
+	}{
+		{100 * time.Millisecond, 0, 0}, // 100 of a
+		{70 * time.Millisecond, 1, 1},  // 50 of a, 20 of b
+		{12 * time.Millisecond, 2, 2},  // both decode
+		{11 * time.Millisecond, 3, 2},  // a alone
+		{-1, 3, 2},
+	} {
+		if d := s.step(); d != want.d || a.produced.Load() != want.a || b.produced.Load() != want.b {
+			t.Errorf("step %d took %v: %d and %d tokens, want %+v", i, d, a.produced.Load(), b.produced.Load(), want)
+		}
+	}
+	if !a.over.Load() || !b.over.Load() || s.cache.used() != 0 {
+		t.Error("sequences were not freed")
+	}
+}
+
+func TestBatchIsBounded(t *testing.T) {
+	s := stepper(Config{MaxSeqs: 2})
+	for i := range 5 {
+		s.submit([]*sequence{sequenceOf(s, 10, 3, uint32(i))})
+	}
+	s.step()
+	if len(s.running) != 2 || len(s.waiting) != 3 {
+		t.Errorf("%d running, %d waiting", len(s.running), len(s.waiting))
+	}
+	for s.step() >= 0 {
+	}
+	if n := s.meters.maxRunning.Load(); n != 2 || s.meters.generated.Load() != 15 {
+		t.Errorf("%d at once, %d tokens", n, s.meters.generated.Load())
+	}
+}
+
+func TestPreemptionKeepsTheAnswerWhole(t *testing.T) {
+	s := stepper(Config{CacheBlocks: 4, BlockTokens: 4, MaxModelTokens: 16})
+	a, b := sequenceOf(s, 4, 10, 1), sequenceOf(s, 4, 10, 2)
+	s.submit([]*sequence{a, b})
+	for range 100 {
+		if s.step() < 0 {
+			break
+		}
+	}
+	if s.meters.preemptions.Load() == 0 {
+		t.Error("no preemption: the test is too small")
+	}
+	if a.produced.Load() != 10 || b.produced.Load() != 10 || s.cache.used() != 0 {
+		t.Errorf("%d and %d tokens, %d blocks used", a.produced.Load(), b.produced.Load(), s.cache.used())
+	}
+}
+
+// TestCacheInvariants runs random sequences and checks after every step that
+// the blocks add up and that no block outlives its parent.
+func TestCacheInvariants(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := stepper(Config{CacheBlocks: 24, BlockTokens: 4, MaxModelTokens: 60, MaxSeqs: 6, MaxBatchTokens: 20})
+		var all []*sequence
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			if rapid.Bool().Draw(t, "arrival") {
+				q := sequenceOf(s, rapid.IntRange(1, 40).Draw(t, "prompt"), rapid.IntRange(1, 20).Draw(t, "answer"),
+					uint32(rapid.IntRange(0, 3).Draw(t, "family")))
+				all = append(all, q)
+				s.submit([]*sequence{q})
+			}
+			if len(all) > 0 && rapid.IntRange(0, 9).Draw(t, "abort") == 0 {
+				all[rapid.IntRange(0, len(all)-1).Draw(t, "victim")].aborted.Store(true)
+			}
+			s.step()
+			checkCache(t, s)
+		}
+		for s.step() >= 0 {
+		}
+		if s.cache.used() != 0 {
+			t.Fatalf("%d blocks leaked", s.cache.used())
+		}
+	})
+}
+
+func checkCache(t *rapid.T, s *scheduler) {
+	c := s.cache
+	pinned, free := 0, 0
+	for _, b := range c.blocks {
+		if b.refs > 0 {
+			pinned++
+		}
+	}
+	for b := c.free.next; b != &c.free; b = b.next {
+		free++
+	}
+	held := map[*block]int{}
+	loose := 0
+	for _, q := range s.running {
+		loose += q.loose
+		for _, b := range q.held {
+			held[b]++
+		}
+	}
+	switch {
+	case pinned != c.pinned || pinned+free != len(c.blocks) || loose != c.loose:
+		t.Fatalf("pinned %d of %d, free %d, blocks %d, loose %d of %d", pinned, c.pinned, free, len(c.blocks), loose, c.loose)
+	case c.loose+len(c.blocks) > c.capacity:
+		t.Fatalf("%d blocks in a cache of %d", c.loose+len(c.blocks), c.capacity)
+	}
+	for b, n := range held {
+		if b.refs != n || c.blocks[b.hash] != b {
+			t.Fatalf("block held %d times has %d references", n, b.refs)
+		}
+	}
+}
+
+func TestLeavesAreEvictedBeforeTheirParents(t *testing.T) {
+	s := stepper(Config{CacheBlocks: 8, BlockTokens: 4, MaxModelTokens: 32})
+	long := sequenceOf(s, 24, 1, 1)
+	s.submit([]*sequence{long})
+	for s.step() >= 0 {
+	}
+	s.submit([]*sequence{sequenceOf(s, 16, 1, 2)})
+	for s.step() >= 0 {
+	}
+	kept := 0
+	for kept < len(long.hashes) && s.cache.blocks[long.hashes[kept]] != nil {
+		kept++
+	}
+	for _, h := range long.hashes[kept:] {
+		if s.cache.blocks[h] != nil {
+			t.Error("a block outlived its parent")
+		}
+	}
+	if kept != 4 {
+		t.Errorf("%d leading blocks left, want 4", kept)
+	}
+}
+
+func TestCommandLineStartsEngines(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	r, w := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- Main(ctx, strings.Fields("--engines 2 --model a,b --kv-events tcp://127.0.0.1:0 --speed 100"), w)
+		_ = w.Close()
+	}()
+	d := json.NewDecoder(r)
+	for i := range 2 {
+		var line struct {
+			ID, URL  string
+			KVEvents string `json:"kv_events"`
+		}
+		if err := d.Decode(&line); err != nil {
+			t.Fatal(err)
+		}
+		if want := []string{"sim", "sim-1"}[i]; line.ID != want || !strings.HasPrefix(line.URL, "http://127.0.0.1:") || line.KVEvents == "" {
+			t.Errorf("%+v", line)
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPortsCountUp(t *testing.T) {
+	for in, want := range map[string]string{
+		"127.0.0.1:8000": "127.0.0.1:8002", "127.0.0.1:0": "127.0.0.1:0", "tcp://*:5557": "tcp://*:5559",
+		"unix:/x": "unix:/x-2", "[::1]:80": "[::1]:82",
+	} {
+		if got, err := shift(in, 2); got != want || err != nil {
+			t.Errorf("%s: %s, %v", in, got, err)
+		}
+	}
+	for _, args := range []string{"--listen nowhere --engines 2", "--block-tokens -1", "--engines 0", "extra", "--kv-events tcp://*:0 --kv-hash-form hex"} {
+		if err := Main(context.Background(), strings.Fields(args), io.Discard); err == nil {
+			t.Errorf("%s was accepted", args)
+		}
+	}
+}
+
+// TestManyStreams shows that concurrent streams each get all their tokens.
+func TestManyStreams(t *testing.T) {
+	e := start(t, func(c *Config) { c.Speed = 5; c.MaxSeqs = 16 })
+	var clients sync.WaitGroup
+	for i := range 100 {
+		clients.Go(func() {
+			res, err := send(e, chatBody(fmt.Sprint("stream ", i), `,"stream":true,"max_tokens":20`))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer res.Body.Close()
+			if list, err := events(res.Body); err != nil || len(list) != 22 {
+				t.Errorf("%d events, %v", len(list), err)
+			}
+		})
+	}
+	clients.Wait()
+	if s := e.Stats(); s.MaxRunning != 16 || s.GeneratedTokens != 2000 {
+		t.Errorf("%+v", s)
+	}
+}
