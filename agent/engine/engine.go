@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/enginemetrics"
 )
@@ -30,7 +32,20 @@ type Options struct {
 	TP            int    // tensor-parallel size for a started engine
 	DType         string // data type for a started engine
 	MaxConcurrent int    // requests at once for a started engine; 0: its own choice
+	Counters      Counters
 	Log           *slog.Logger
+}
+
+// Counters is what the engine counts; a nil counter is left out.
+type Counters struct {
+	Restarts         prometheus.Counter // of a started engine
+	Answered, Failed prometheus.Counter // looks
+}
+
+func inc(c prometheus.Counter) {
+	if c != nil {
+		c.Inc()
+	}
 }
 
 // Engine is one engine, attached to or started. Run owns everything it does.
@@ -44,16 +59,14 @@ type Engine struct {
 
 	state   atomic.Pointer[State]
 	changed chan struct{}
-	looks   lookCounts
+	count   Counters
 
 	life life // owned by the goroutine of Run
 }
 
-type lookCounts struct{ ok, failed atomic.Int64 }
-
 // New prepares the engine. Nothing is started or asked before Run.
 func New(c *Config, o Options) (*Engine, error) {
-	e := &Engine{config: c, log: o.Log, changed: make(chan struct{}, 1)}
+	e := &Engine{config: c, log: o.Log, count: o.Counters, changed: make(chan struct{}, 1)}
 	if e.log == nil {
 		e.log = slog.Default()
 	}
@@ -112,6 +125,7 @@ func (e *Engine) prepareSpawn(o Options) error {
 		grace:   e.config.StopGrace.Std(),
 		backoff: backoff{first: e.config.RestartDelay.Std(), most: e.config.RestartDelayMax.Std(), stable: e.config.StableAfter.Std()},
 		reason:  "engine not started yet",
+		count:   e.count.Restarts,
 	}
 	return nil
 }
@@ -144,5 +158,13 @@ func (e *Engine) State() *State { return e.state.Load() }
 // are merged; there is one receiver.
 func (e *Engine) Changed() <-chan struct{} { return e.changed }
 
-// Looks counts the looks at the engine that were answered, and the others.
-func (e *Engine) Looks() (answered, failed int64) { return e.looks.ok.Load(), e.looks.failed.Load() }
+// URL is where the engine listens, for people.
+func (e *Engine) URL() string {
+	switch {
+	case e.endpoint.Network == "unix":
+		return "unix://" + e.endpoint.Addr
+	case e.endpoint.TLS:
+		return "https://" + e.endpoint.Host + e.endpoint.BasePath
+	}
+	return "http://" + e.endpoint.Host + e.endpoint.BasePath
+}

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 )
 
@@ -31,7 +32,8 @@ type supervisor struct {
 	grace     time.Duration
 	backoff   backoff
 	log       *slog.Logger
-	event     chan struct{} // signalled, never blocked on, at each start and exit
+	event     chan struct{}      // signalled, never blocked on, at each start and exit
+	count     prometheus.Counter // restarts; may be nil
 
 	mu       sync.Mutex
 	current  *run   // nil while no process runs
@@ -62,13 +64,13 @@ func (s *supervisor) set(r *run, reason string) {
 
 // supervise starts the process again and again until ctx ends, and returns once
 // the last one and its whole group are gone.
-func (s *supervisor) supervise(ctx context.Context) {
+func (s *supervisor) supervise(ctx, force context.Context) {
 	// The kernel kills the engine when the thread that started it ends: stay on
 	// one thread, and let it end with this goroutine.
 	runtime.LockOSThread()
 	for {
 		started := time.Now()
-		err := s.once(ctx)
+		err := s.once(ctx, force)
 		if ctx.Err() != nil {
 			s.set(nil, "engine stopped")
 			return
@@ -89,6 +91,7 @@ func (s *supervisor) exited(err error) {
 	s.mu.Lock()
 	s.restarts++
 	s.mu.Unlock()
+	inc(s.count)
 	s.set(nil, fmt.Sprintf("engine exited: %v", err))
 }
 
@@ -100,7 +103,7 @@ func (s *supervisor) restarted() int64 {
 }
 
 // once runs the process to its end, which ctx or run.restart bring about.
-func (s *supervisor) once(ctx context.Context) error {
+func (s *supervisor) once(ctx, force context.Context) error {
 	cmd := exec.Command(s.argv[0], s.argv[1:]...)
 	cmd.Env = s.env
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -117,7 +120,7 @@ func (s *supervisor) once(ctx context.Context) error {
 	s.log.Info("engine started", "pid", pid, "program", s.argv[0])
 	s.set(&run{epoch: time.Now().UnixNano(), pid: pid, restart: cancel}, "")
 
-	s.waitExit(ctx, pid)
+	s.waitExit(ctx, force, pid)
 	_ = unix.Kill(-pid, unix.SIGKILL) // what is left of its group
 	err := cmd.Wait()
 	stdout.flush()
@@ -130,12 +133,12 @@ func (s *supervisor) once(ctx context.Context) error {
 
 // waitExit returns when the process has exited, stopping it when ctx ends. The
 // process is not reaped yet, so that its id cannot name another group.
-func (s *supervisor) waitExit(ctx context.Context, pid int) {
+func (s *supervisor) waitExit(ctx, force context.Context, pid int) {
 	exited := make(chan struct{})
 	stopper := make(chan struct{})
 	go func() {
 		defer close(stopper)
-		s.stopWhenDone(ctx, pid, exited)
+		s.stopWhenDone(ctx, force, pid, exited)
 	}()
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -147,8 +150,9 @@ func (s *supervisor) waitExit(ctx context.Context, pid int) {
 	<-stopper
 }
 
-// stopWhenDone ends the group when ctx ends: SIGTERM, grace, SIGKILL.
-func (s *supervisor) stopWhenDone(ctx context.Context, pid int, exited <-chan struct{}) {
+// stopWhenDone ends the group when ctx ends: SIGTERM, then SIGKILL after the
+// grace or when force ends.
+func (s *supervisor) stopWhenDone(ctx, force context.Context, pid int, exited <-chan struct{}) {
 	select {
 	case <-exited:
 		return
@@ -160,9 +164,11 @@ func (s *supervisor) stopWhenDone(ctx context.Context, pid int, exited <-chan st
 	defer timer.Stop()
 	select {
 	case <-exited:
+		return
 	case <-timer.C:
-		s.log.Warn("engine still runs after SIGTERM, killing it", "pid", pid)
-		_ = unix.Kill(-pid, unix.SIGKILL)
-		<-exited
+	case <-force.Done():
 	}
+	s.log.Warn("engine still runs after SIGTERM, killing it", "pid", pid)
+	_ = unix.Kill(-pid, unix.SIGKILL)
+	<-exited
 }

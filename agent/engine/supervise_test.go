@@ -62,7 +62,7 @@ func start(t *testing.T, c *Config) (e *Engine, log *logBuffer, stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		e.Run(ctx)
+		e.Run(ctx, t.Context())
 	}()
 	stop = func() {
 		cancel()
@@ -146,6 +146,26 @@ func TestStubbornEngineIsKilled(t *testing.T) {
 	if !gone(pid) || !strings.Contains(log.String(), "still runs after SIGTERM") {
 		t.Errorf("gone %v, log:\n%s", gone(pid), log)
 	}
+}
+
+func TestForceSkipsTheGrace(t *testing.T) {
+	c := fakeConfig("stubborn")
+	c.StopGrace = config.Duration(time.Hour)
+	e, err := New(c, Options{Log: testLog(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	force, kill := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		e.Run(ctx, force)
+	}()
+	eventually(t, "ready", func() bool { return e.State().Ready })
+	stop()
+	kill()
+	<-done
 }
 
 func TestChildrenOfTheEngineGoWithIt(t *testing.T) {

@@ -27,16 +27,17 @@ type life struct {
 	timeouts     int // looks in a row without an answer
 }
 
-// Run keeps State current, and a started engine alive, until ctx ends. When it
-// returns, a started engine and all its children are gone.
-func (e *Engine) Run(ctx context.Context) {
+// Run keeps State current, and a started engine alive, until ctx ends. Then a
+// started engine has its StopGrace to end; force takes that away. When Run
+// returns, the engine it started and all its children are gone.
+func (e *Engine) Run(ctx, force context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer e.prober.close()
 	var event chan struct{}
 	if e.sup != nil {
 		event = e.sup.event
-		wg.Go(func() { e.sup.supervise(ctx) })
+		wg.Go(func() { e.sup.supervise(ctx, force) })
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -105,10 +106,10 @@ func (e *Engine) look(ctx context.Context) *State {
 		}
 	}
 	if err := e.prober.health(ctx); err != nil {
-		e.looks.failed.Add(1)
+		inc(e.count.Failed)
 		return e.unhealthy(err)
 	}
-	e.looks.ok.Add(1)
+	inc(e.count.Answered)
 	e.life.timeouts = 0
 	s := e.next()
 	e.readMetrics(ctx, s)

@@ -1,0 +1,303 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/agent/engine"
+	"github.com/cognitora/dataplane/agent/front"
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/lifecycle"
+	"github.com/cognitora/dataplane/internal/pki"
+)
+
+// Bounds of the steps of a drain that the configuration does not set.
+const (
+	leaveLimit = 5 * time.Second
+	closeLimit = 5 * time.Second
+	adminLimit = time.Second
+)
+
+// Agent is one node's daemon. Make it with New, then Run it once, or Close it.
+type Agent struct {
+	config   *Config
+	log      *slog.Logger
+	listener net.Listener // of the front
+	adminAt  net.Listener
+	identity *pki.Identity // of the front; nil without TLS
+	engine   *engine.Engine
+	front    *front.Server
+	member   *membership
+	node     cluster.NodeHealth // what never changes
+	cpu      *cpuMeter
+	metrics  *instruments
+	draining atomic.Bool
+}
+
+// Run is New followed by Agent.Run. The end of ctx starts the drain.
+func Run(ctx context.Context, c Config) error {
+	a, err := New(c)
+	if err != nil {
+		return err
+	}
+	return a.Run(ctx, context.WithoutCancel(ctx))
+}
+
+// New checks c, binds both listeners and prepares everything; nothing is
+// started, asked or announced before Run.
+func New(c Config) (a *Agent, err error) {
+	if err := config.Check(&c); err != nil {
+		return nil, err
+	}
+	a = &Agent{config: &c, log: c.Logger, cpu: newCPUMeter(), metrics: newInstruments()}
+	if a.log == nil {
+		a.log = slog.Default()
+	}
+	defer func() {
+		if err != nil {
+			a.Close()
+		}
+	}()
+	if err := a.listen(); err != nil {
+		return nil, err
+	}
+	a.node = c.describe(c.nodeID(a.listener.Addr()), c.advertised(a.listener.Addr()))
+	if err := a.node.Check(); err != nil {
+		return nil, err
+	}
+	a.log = a.log.With("node", a.node.NodeID)
+	if err := a.prepare(); err != nil {
+		return nil, err
+	}
+	a.metrics.watch(a)
+	return a, nil
+}
+
+// Close releases an agent that is not going to run.
+func (a *Agent) Close() {
+	for _, ln := range []net.Listener{a.listener, a.adminAt} {
+		if ln != nil {
+			_ = ln.Close()
+		}
+	}
+	if a.front != nil {
+		a.front.Close()
+	}
+}
+
+// NodeID is the node's name in the fleet.
+func (a *Agent) NodeID() string { return a.node.NodeID }
+
+// Address is the URL that routers are told.
+func (a *Agent) Address() string { return a.node.Address }
+
+// AdminAddr is the address of the admin listener.
+func (a *Agent) AdminAddr() net.Addr { return a.adminAt.Addr() }
+
+func (a *Agent) listen() (err error) {
+	if a.listener, err = listen(a.config.Agent.Listen); err != nil {
+		return fmt.Errorf("agent.listen: %w", err)
+	}
+	if a.adminAt, err = listen(a.config.Agent.Admin); err != nil {
+		return fmt.Errorf("agent.admin: %w", err)
+	}
+	return nil
+}
+
+// listen binds host:port or unix:///path. A socket file that a killed agent
+// left behind is replaced; one that somebody answers on is not.
+func listen(addr string) (net.Listener, error) {
+	network, addr := splitListen(addr)
+	ln, err := net.Listen(network, addr)
+	if network != "unix" || err == nil {
+		return ln, err
+	}
+	if c, dialErr := net.Dial(network, addr); dialErr == nil {
+		_ = c.Close()
+		return nil, err
+	}
+	if rmErr := os.Remove(addr); rmErr != nil && !errors.Is(rmErr, fs.ErrNotExist) {
+		return nil, err
+	}
+	return net.Listen(network, addr)
+}
+
+func (a *Agent) prepare() (err error) {
+	c := a.config
+	if a.engine, err = engine.New(&c.Engine, engine.Options{
+		TP: c.Agent.TP, DType: c.Agent.DType, MaxConcurrent: c.Agent.MaxConcurrent,
+		Counters: a.metrics.engine, Log: a.log,
+	}); err != nil {
+		return err
+	}
+	if c.TLS.Cert != "" {
+		if a.identity, err = pki.Load(pki.Files{CA: c.TLS.CA, Cert: c.TLS.Cert, Key: c.TLS.Key}); err != nil {
+			return fmt.Errorf("tls: %w", err)
+		}
+	}
+	if a.front, err = a.newFront(); err != nil {
+		return err
+	}
+	a.member = &membership{nodeID: a.node.NodeID, log: a.log}
+	if a.member.config, err = c.Etcd.etcdConfig(); err != nil {
+		return err
+	}
+	token, err := instance(c.Agent.StateDir)
+	a.member.registration = cluster.Registration{
+		Health: a.health, Heartbeat: c.Agent.Heartbeat.Std(), Instance: token, Log: a.log,
+	}
+	return err
+}
+
+func (a *Agent) newFront() (*front.Server, error) {
+	tls, err := a.config.Engine.EngineTLS(a.engine.Endpoint())
+	if err != nil {
+		return nil, err
+	}
+	o := front.Options{
+		Engine: a.engine.Endpoint(), EngineTLS: tls, Authorization: a.engine.Authorization(),
+		Health: a.unready, Limits: a.config.Limits.front(), Counters: a.metrics.front, Log: a.log,
+	}
+	if a.identity != nil {
+		o.TLS = a.identity.Server(a.config.TLS.CA != "", pki.Router, pki.Ctl)
+	}
+	return front.New(o)
+}
+
+// unready says why the node takes no requests; "" while it does.
+func (a *Agent) unready() string {
+	switch s := a.engine.State(); {
+	case a.draining.Load():
+		return "agent is stopping"
+	case !s.Ready:
+		return s.Reason
+	}
+	return ""
+}
+
+func (a *Agent) ready() bool { return a.unready() == "" }
+
+// Run serves until ctx ends, then drains: it says that it is not ready, goes on
+// serving until its requests have finished or DrainTimeout has passed, takes
+// the node out of the fleet and stops an engine that it started. The end of
+// force cuts every wait short. Run returns an error where a part fails, after
+// draining the others; the node id being held by another agent is one.
+func (a *Agent) Run(ctx, force context.Context) error {
+	r := a.start(force)
+	a.log.Info("agent runs", "address", a.node.Address, "admin", a.adminAt.Addr().String(), "engine", a.engine.URL(), "kind", a.node.Engine, "etcd", a.member.state())
+	select {
+	case <-ctx.Done():
+	case <-r.group.Context().Done():
+		a.log.Error("a part of the agent failed, stopping", "err", context.Cause(r.group.Context()))
+	}
+	a.draining.Store(true)
+	a.member.notify()
+	r.drain(force) // what fails in it has been logged
+	return r.group.Wait()
+}
+
+// running is the started parts of an agent, with what ends each of them.
+type running struct {
+	agent              *Agent
+	group              *lifecycle.Group
+	admin              *http.Server
+	stopEngine, leave  context.CancelFunc
+	engineGone, leftAt chan struct{}
+}
+
+// start starts every part. None of them ends with the group: when one fails,
+// the drain ends the others in order.
+func (a *Agent) start(force context.Context) *running {
+	life := context.Background()
+	r := &running{agent: a, group: lifecycle.NewGroup(life), admin: a.admin(), engineGone: make(chan struct{}), leftAt: make(chan struct{})}
+	engineLife, stopEngine := context.WithCancel(life)
+	memberLife, leave := context.WithCancel(life)
+	r.stopEngine, r.leave = stopEngine, leave
+
+	r.group.Go("engine", func(context.Context) error {
+		defer close(r.engineGone)
+		a.engine.Run(engineLife, force)
+		return nil
+	})
+	r.group.Go("front", func(context.Context) error { return a.front.Serve(a.listener) })
+	r.group.Go("admin", func(context.Context) error {
+		if err := r.admin.Serve(a.adminAt); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	r.group.Go("registration", func(context.Context) error {
+		defer close(r.leftAt)
+		return a.member.run(memberLife)
+	})
+	r.group.Go("changes", func(context.Context) error {
+		a.forwardChanges(memberLife)
+		return nil
+	})
+	return r
+}
+
+// forwardChanges announces a change of the engine without waiting for the next heartbeat.
+func (a *Agent) forwardChanges(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.engine.Changed():
+			a.member.notify()
+		}
+	}
+}
+
+func (r *running) drain(force context.Context) {
+	a := r.agent
+	_ = lifecycle.Drain(force, a.log,
+		lifecycle.Step{Name: "let routers know", Run: func(ctx context.Context) error {
+			return a.sayUnready(ctx)
+		}},
+		lifecycle.Step{Name: "finish requests", Limit: max(a.config.Agent.DrainTimeout.Std(), time.Millisecond), Run: a.front.Drain},
+		lifecycle.Step{Name: "leave the fleet", Limit: leaveLimit, Run: func(ctx context.Context) error {
+			r.leave()
+			return await(ctx, r.leftAt)
+		}},
+		lifecycle.Step{Name: "close the front", Limit: closeLimit, Run: a.front.Shutdown},
+		lifecycle.Step{Name: "stop the engine", Run: func(context.Context) error {
+			r.stopEngine()
+			<-r.engineGone // its own grace and force bound this
+			return nil
+		}},
+		lifecycle.Step{Name: "close the admin port", Limit: adminLimit, Run: func(ctx context.Context) error {
+			return errors.Join(r.admin.Shutdown(ctx), r.admin.Close())
+		}},
+	)
+}
+
+// sayUnready gives routers the time to hear that the node takes nothing new.
+func (a *Agent) sayUnready(ctx context.Context) error {
+	timer := time.NewTimer(a.config.Agent.DrainDelay.Std())
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func await(ctx context.Context, done <-chan struct{}) error {
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,249 @@
+// Package agent is the daemon beside one inference engine: it starts or
+// attaches to the engine, is its authenticated front for the routers, and tells
+// the fleet through etcd how its node is.
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/cognitora/dataplane/agent/engine"
+	"github.com/cognitora/dataplane/agent/front"
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/config"
+)
+
+// Config is everything an agent can be told. Every field has a default, except
+// the engine's model or URL.
+type Config struct {
+	Agent  NodeConfig    `toml:"agent" help:"The node and its front."`
+	Engine engine.Config `toml:"engine" help:"The inference engine: attached to with url, or started and supervised."`
+	Etcd   EtcdConfig    `toml:"etcd" help:"Where the node is announced. Without endpoints the agent is only a front."`
+	TLS    TLSConfig     `toml:"tls" help:"Certificate of the front. With a ca, clients must show a certificate of it whose role is router or ctl."`
+	Limits LimitConfig   `toml:"limits" help:"Bounds on what clients can make the agent hold."`
+	Log    LogConfig     `toml:"log" help:"What is logged, to standard error."`
+
+	Logger *slog.Logger `toml:"-"` // nil means slog.Default
+}
+
+// NodeConfig is the [agent] section.
+type NodeConfig struct {
+	Listen         string          `toml:"listen" default:"127.0.0.1:9081" flag:"listen" help:"address of the front (host:port, or unix:///path)"`
+	Admin          string          `toml:"admin" default:"127.0.0.1:9092" flag:"admin" help:"address of the admin port: /healthz, /readyz, /metrics, /debug/pprof"`
+	Advertise      string          `toml:"advertise" flag:"advertise" help:"URL under which routers reach the front; empty: made of listen, with the host's name in place of a wildcard"`
+	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen and admin beyond loopback without client certificates"`
+	NodeID         string          `toml:"node_id" flag:"node-id" help:"name of the node in the fleet, letters, digits and . _ : -; empty: host name and port"`
+	StateDir       string          `toml:"state_dir" flag:"state-dir" help:"directory where the agent remembers itself, so that a restart takes its node back at once; empty: it waits for the old lease to end"`
+	Heartbeat      config.Duration `toml:"heartbeat" default:"5s" help:"time between two writes of the node's state; its lease lasts three of them"`
+	DrainDelay     config.Duration `toml:"drain_delay" default:"2s" help:"time the front goes on accepting after it said it is not ready, so that routers have heard it"`
+	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish when the agent is stopped; then they are cut"`
+
+	Role          string      `toml:"role" default:"both" flag:"role" oneof:"prefill|decode|both" help:"prefill, decode or both"`
+	Device        string      `toml:"device" default:"" oneof:"|gpu|cpu" help:"what the engine computes on; empty: unknown"`
+	GPUIndex      int         `toml:"gpu_index" default:"0" help:"first GPU of the engine"`
+	TP            int         `toml:"tp" default:"0" help:"tensor-parallel size, announced and given to a started engine; 0: unknown"`
+	DType         string      `toml:"dtype" default:"" help:"data type such as bfloat16, announced and given to a started vllm or sglang; empty: unknown"`
+	VRAM          config.Size `toml:"vram_bytes" default:"0" help:"memory of the node's GPUs together; 0: unknown"`
+	MaxConcurrent int         `toml:"max_concurrent" default:"0" flag:"max-concurrent" help:"requests the engine computes at once, announced and given to a started engine; 0: what the engine says, if it does"`
+}
+
+// EtcdConfig is the [etcd] section.
+type EtcdConfig struct {
+	Endpoints    []string `toml:"endpoints" flag:"etcd" help:"etcd client URLs; empty: the node is not announced"`
+	CA           string   `toml:"ca" help:"PEM file that etcd's certificate is checked against"`
+	Cert         string   `toml:"cert" help:"client certificate for etcd"`
+	Key          string   `toml:"key" help:"key of the client certificate"`
+	Username     string   `toml:"username" help:"etcd user"`
+	PasswordFile string   `toml:"password_file" help:"file with the etcd user's password"`
+}
+
+// TLSConfig is the [tls] section.
+type TLSConfig struct {
+	CA   string `toml:"ca" flag:"tls-ca" help:"PEM file that clients' certificates must chain to; empty: clients show none"`
+	Cert string `toml:"cert" flag:"tls-cert" help:"certificate of the front; plain HTTP when empty"`
+	Key  string `toml:"key" flag:"tls-key" help:"key of the certificate"`
+}
+
+// LimitConfig is the [limits] section.
+type LimitConfig struct {
+	MaxBody        config.Size     `toml:"max_body" default:"64MiB" help:"largest request body; above it 413"`
+	MaxHeader      config.Size     `toml:"max_header" default:"32KiB" help:"largest request head; above it 431"`
+	MaxConnections int             `toml:"max_connections" default:"16384" help:"open connections; above it they are closed at once"`
+	MaxRequests    int             `toml:"max_requests" default:"8192" help:"requests in flight; above it 503 with Retry-After"`
+	ReadTimeout    config.Duration `toml:"read_timeout" default:"60s" help:"time a client has to send a request"`
+	KeepAlive      config.Duration `toml:"keep_alive" default:"120s" help:"how long an idle connection is kept"`
+	SlowReader     config.Duration `toml:"slow_reader" default:"30s" help:"a client that reads nothing for this long is cut"`
+	Idle           config.Duration `toml:"idle" default:"600s" help:"longest gap between two reads of the engine's answer"`
+	Total          config.Duration `toml:"total" default:"3600s" help:"longest whole request"`
+}
+
+func (l *LimitConfig) front() front.Limits {
+	return front.Limits{
+		MaxBody: int(l.MaxBody), MaxHeader: int(l.MaxHeader), MaxConnections: l.MaxConnections, MaxRequests: l.MaxRequests,
+		ReadTimeout: l.ReadTimeout.Std(), KeepAlive: l.KeepAlive.Std(), SlowReader: l.SlowReader.Std(),
+		Idle: l.Idle.Std(), Total: l.Total.Std(),
+	}
+}
+
+// LogConfig is the [log] section.
+type LogConfig struct {
+	Level  string `toml:"level" default:"info" flag:"log-level" oneof:"debug|info|warn|error" help:"debug, info, warn or error"`
+	Format string `toml:"format" default:"text" flag:"log-format" oneof:"text|json" help:"text or json"`
+}
+
+// problems collects what is wrong with a configuration.
+type problems []error
+
+func (p *problems) add(field, format string, args ...any) {
+	*p = append(*p, fmt.Errorf("%s: %s", field, fmt.Sprintf(format, args...)))
+}
+
+// Validate names each field that cannot work, and the fix. The [engine] section
+// validates itself.
+func (c *Config) Validate() error {
+	var p problems
+	c.validateListeners(&p)
+	c.validateNode(&p)
+	c.validateFiles(&p)
+	for field, v := range map[string]int64{
+		"limits.max_connections": int64(c.Limits.MaxConnections), "limits.max_requests": int64(c.Limits.MaxRequests),
+		"limits.read_timeout": int64(c.Limits.ReadTimeout), "limits.keep_alive": int64(c.Limits.KeepAlive),
+		"limits.slow_reader": int64(c.Limits.SlowReader), "limits.idle": int64(c.Limits.Idle), "limits.total": int64(c.Limits.Total),
+	} {
+		if v < 1 {
+			p.add(field, "must be above 0")
+		}
+	}
+	if c.Limits.MaxBody < 1024 || c.Limits.MaxHeader < 4096 {
+		p.add("limits.max_body", "max_body must be 1KiB or more, max_header 4KiB or more")
+	}
+	return errors.Join(p...)
+}
+
+func (c *Config) validateListeners(p *problems) {
+	for field, addr := range map[string]string{"agent.listen": c.Agent.Listen, "agent.admin": c.Agent.Admin} {
+		network, a := splitListen(addr)
+		if _, _, err := net.SplitHostPort(a); network == "tcp" && err != nil {
+			p.add(field, "%q is not an address; use host:port or unix:///path", addr)
+			continue
+		}
+		authenticated := field == "agent.listen" && c.TLS.CA != "" && c.TLS.Cert != ""
+		if authenticated || c.Agent.InsecureListen || loopback(addr) {
+			continue
+		}
+		fix := "listen on loopback"
+		if field == "agent.listen" {
+			fix = "set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them)"
+		}
+		p.add(field, "%q is reachable from other hosts without authentication; %s, or insecure_listen = true (--insecure-listen) if the network is trusted", addr, fix)
+	}
+	if c.Agent.Advertise != "" {
+		if _, err := cluster.SplitAddress(c.Agent.Advertise); err != nil {
+			p.add("agent.advertise", "%v", err)
+		}
+	}
+}
+
+func (c *Config) validateNode(p *problems) {
+	if c.Agent.NodeID != "" {
+		if err := cluster.CheckNodeID(c.Agent.NodeID); err != nil {
+			p.add("agent.node_id", "%v", err)
+		}
+	}
+	if c.Agent.Heartbeat.Std().Milliseconds() < 100 {
+		p.add("agent.heartbeat", "%s is too short; use 100ms or more, 5s suits most fleets", c.Agent.Heartbeat)
+	}
+	if c.Agent.TP < 0 || c.Agent.GPUIndex < 0 || c.Agent.MaxConcurrent < 0 || c.Agent.MaxConcurrent > 1<<20 {
+		p.add("agent.max_concurrent", "tp and gpu_index must not be negative, and max_concurrent must be in 0..%d", 1<<20)
+	}
+}
+
+func (c *Config) validateFiles(p *problems) {
+	together := func(section, cert, key string) {
+		if (cert == "") != (key == "") {
+			p.add(section+".cert", "cert and key go together")
+		}
+	}
+	together("tls", c.TLS.Cert, c.TLS.Key)
+	together("etcd", c.Etcd.Cert, c.Etcd.Key)
+	if c.TLS.CA != "" && c.TLS.Cert == "" {
+		p.add("tls.ca", "needs tls.cert and tls.key")
+	}
+	if (c.Etcd.Username == "") != (c.Etcd.PasswordFile == "") {
+		p.add("etcd.username", "username and password_file go together")
+	}
+}
+
+// splitListen takes apart host:port and unix:///path.
+func splitListen(listen string) (network, addr string) {
+	if path, ok := strings.CutPrefix(listen, "unix://"); ok {
+		return "unix", path
+	}
+	return "tcp", listen
+}
+
+// loopback tells whether only this host can reach a listener on addr.
+func loopback(addr string) bool {
+	network, addr := splitListen(addr)
+	if network == "unix" {
+		return true
+	}
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// advertised is the URL of the front for a listener bound to addr.
+func (c *Config) advertised(addr net.Addr) string {
+	if c.Agent.Advertise != "" {
+		return c.Agent.Advertise
+	}
+	if addr.Network() == "unix" {
+		return "unix://" + addr.String()
+	}
+	scheme := "http://"
+	if c.TLS.Cert != "" {
+		scheme = "https://"
+	}
+	host, port, _ := net.SplitHostPort(c.Agent.Listen)
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = hostname()
+	}
+	if port = portOf(addr); port == "" {
+		return scheme + host
+	}
+	return scheme + net.JoinHostPort(host, port)
+}
+
+// nodeID is the configured name, else host name and port or socket name.
+func (c *Config) nodeID(addr net.Addr) string {
+	if c.Agent.NodeID != "" {
+		return c.Agent.NodeID
+	}
+	suffix := portOf(addr)
+	if addr.Network() == "unix" {
+		suffix = addr.String()[strings.LastIndexByte(addr.String(), '/')+1:]
+	}
+	return hostname() + "-" + suffix
+}
+
+func portOf(addr net.Addr) string {
+	_, port, _ := net.SplitHostPort(addr.String())
+	return port
+}
+
+// hostname is the host's name, "localhost" where the kernel has none.
+func hostname() string {
+	name, err := os.Hostname()
+	if err != nil || name == "" {
+		return "localhost"
+	}
+	return name
+}

@@ -1,0 +1,128 @@
+package agent
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/config"
+)
+
+// valid is the default configuration, attached to an engine, with one change.
+func valid(change func(*Config)) *Config {
+	c := &Config{}
+	if err := config.Defaults(c); err != nil {
+		panic(err)
+	}
+	c.Engine.URL = "http://127.0.0.1:8000"
+	change(c)
+	return c
+}
+
+func TestValidate(t *testing.T) {
+	secure := func(c *Config) { c.TLS = TLSConfig{"ca", "cert", "key"} }
+	for _, c := range []struct {
+		name   string
+		change func(*Config)
+		want   string // part of the error; "" means valid
+	}{
+		{"defaults", func(*Config) {}, ""},
+		{"socket", func(c *Config) { c.Agent.Listen = "unix:///run/a.sock" }, ""},
+		{"beyond loopback", func(c *Config) { c.Agent.Listen = "0.0.0.0:9081" }, "set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them), or insecure_listen"},
+		{"beyond loopback, TLS alone", func(c *Config) { c.Agent.Listen, c.TLS.Cert, c.TLS.Key = ":9081", "c", "k" }, "agent.listen"},
+		{"beyond loopback, client certificates", func(c *Config) { secure(c); c.Agent.Listen = ":9081" }, ""},
+		{"beyond loopback, allowed", func(c *Config) { c.Agent.Listen, c.Agent.InsecureListen = ":9081", true }, ""},
+		{"admin beyond loopback", func(c *Config) { secure(c); c.Agent.Admin = "10.0.0.1:9092" }, "agent.admin"},
+		{"no port", func(c *Config) { c.Agent.Listen = "localhost" }, "use host:port"},
+		{"advertise", func(c *Config) { c.Agent.Advertise = "host:1" }, "agent.advertise"},
+		{"node id", func(c *Config) { c.Agent.NodeID = "a/b" }, "agent.node_id"},
+		{"heartbeat", func(c *Config) { c.Agent.Heartbeat = config.Duration(time.Millisecond) }, "agent.heartbeat"},
+		{"max_concurrent", func(c *Config) { c.Agent.MaxConcurrent = -1 }, "agent.max_concurrent"},
+		{"ca alone", func(c *Config) { c.TLS.CA = "ca" }, "tls.ca"},
+		{"cert alone", func(c *Config) { c.TLS.Cert = "cert" }, "tls.cert"},
+		{"etcd key alone", func(c *Config) { c.Etcd.Key = "key" }, "etcd.cert"},
+		{"etcd user alone", func(c *Config) { c.Etcd.Username = "u" }, "etcd.username"},
+		{"limit", func(c *Config) { c.Limits.Idle = 0 }, "limits.idle"},
+		{"body limit", func(c *Config) { c.Limits.MaxBody = 1 }, "limits.max_body"},
+		{"engine", func(c *Config) { c.Engine.URL = "nowhere" }, "engine.url"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := config.Check(valid(c.change))
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestNamesOfTheNode(t *testing.T) {
+	tcp := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9081}
+	sock := &net.UnixAddr{Name: "/run/a.sock", Net: "unix"}
+	host := hostname()
+	for _, c := range []struct {
+		change  func(*Config)
+		addr    net.Addr
+		id, url string
+	}{
+		{func(*Config) {}, tcp, host + "-9081", "http://127.0.0.1:9081"},
+		{func(c *Config) { c.Agent.Listen = ":0" }, tcp, host + "-9081", "http://" + host + ":9081"},
+		{func(c *Config) { c.Agent.Listen, c.TLS.Cert = "[::]:9081", "c" }, tcp, host + "-9081", "https://" + host + ":9081"},
+		{func(c *Config) { c.Agent.Listen = "[::1]:9081" }, tcp, host + "-9081", "http://[::1]:9081"},
+		{func(c *Config) { c.Agent.Listen = "unix:///run/a.sock" }, sock, host + "-a.sock", "unix:///run/a.sock"},
+		{func(c *Config) { c.Agent.NodeID, c.Agent.Advertise = "n", "https://n:1" }, tcp, "n", "https://n:1"},
+	} {
+		cfg := valid(c.change)
+		if id, url := cfg.nodeID(c.addr), cfg.advertised(c.addr); id != c.id || url != c.url {
+			t.Errorf("%s, %s; want %s, %s", id, url, c.id, c.url)
+		}
+	}
+}
+
+func TestInstanceSurvivesARestart(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	first, err := instance(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := instance(dir); err != nil || again != first {
+		t.Errorf("%q, %v; want %q", again, err, first)
+	}
+	if other, err := instance(""); err != nil || other == first || other == "" {
+		t.Errorf("without a directory: %q, %v", other, err)
+	}
+	if _, err := instance(filepath.Join(dir, "instance")); err == nil || !strings.Contains(err.Error(), "agent.state_dir") {
+		t.Errorf("a file as directory: %v", err)
+	}
+}
+
+func TestCPUMeter(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "stat")
+	write := func(line string) {
+		if err := os.WriteFile(file, []byte(line+"\ncpu0 1 2 3\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, now := &cpuMeter{file: file}, time.Now()
+	write("cpu  100 0 100 800 0 0 0 0 0 0")
+	if _, known := m.percent(now).Get(); known {
+		t.Error("known after one sample")
+	}
+	write("cpu  150 0 125 875 40 5 5 0 77 0") // 85 busy of 200
+	if v, _ := m.percent(now.Add(time.Second)).Get(); v != 42.5 {
+		t.Errorf("%v %%, want 42.5", v)
+	}
+	write("cpu  999 0 125 875 40 5 5 0 77 0")
+	if v, _ := m.percent(now.Add(time.Second + minSample/2)).Get(); v != 42.5 {
+		t.Errorf("%v %% a moment later, want the same", v)
+	}
+	write("nonsense")
+	if _, known := m.percent(now.Add(time.Minute)).Get(); known {
+		t.Error("known from nonsense")
+	}
+	if v, known := newCPUMeter().last().Get(); known {
+		t.Errorf("%v before any sample", v)
+	}
+}

@@ -1,0 +1,82 @@
+package agent
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+)
+
+// minSample is the shortest time over which a CPU share means something.
+const minSample = 250 * time.Millisecond
+
+// cpuMeter measures how busy this host's CPUs are, from /proc/stat.
+type cpuMeter struct {
+	file string
+
+	mu    sync.Mutex
+	at    time.Time
+	times cpuTimes
+	share cluster.Gauge
+}
+
+// cpuTimes are clock ticks since boot, of all CPUs together.
+type cpuTimes struct{ busy, total uint64 }
+
+func newCPUMeter() *cpuMeter { return &cpuMeter{file: "/proc/stat"} }
+
+// percent returns the share of CPU time spent since the last call, 0..100. It
+// is unknown at first and where there is no /proc; a call soon after another
+// returns the same.
+func (m *cpuMeter) percent(now time.Time) cluster.Gauge {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.at.IsZero() && now.Sub(m.at) < minSample {
+		return m.share
+	}
+	t, err := readCPUTimes(m.file)
+	if err != nil {
+		return cluster.Gauge{}
+	}
+	if !m.at.IsZero() && t.total > m.times.total && t.busy >= m.times.busy {
+		m.share = cluster.Known(min(100, 100*float64(t.busy-m.times.busy)/float64(t.total-m.times.total)))
+	}
+	m.at, m.times = now, t
+	return m.share
+}
+
+// readCPUTimes reads the first line of /proc/stat: user nice system idle iowait
+// irq softirq steal guest guest_nice. The guest times are part of user and nice.
+func readCPUTimes(file string) (t cpuTimes, err error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return t, err
+	}
+	line, _, _ := bytes.Cut(data, []byte{'\n'})
+	fields := bytes.Fields(line)
+	if len(fields) < 6 || string(fields[0]) != "cpu" {
+		return t, fmt.Errorf("%s: no cpu line", file)
+	}
+	for i, f := range fields[1:min(len(fields), 9)] {
+		v, err := strconv.ParseUint(string(f), 10, 64)
+		if err != nil {
+			return t, fmt.Errorf("%s: %w", file, err)
+		}
+		t.total += v
+		if i != 3 && i != 4 { // idle, iowait
+			t.busy += v
+		}
+	}
+	return t, nil
+}
+
+// last returns what percent returned last.
+func (m *cpuMeter) last() cluster.Gauge {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.share
+}

@@ -1,0 +1,80 @@
+package front
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/cognitora/dataplane/internal/relay"
+)
+
+// failure is an answer that the agent makes itself.
+type failure struct {
+	status     int
+	code       string // machine-readable reason; also a metric's label
+	message    string
+	retryAfter string // seconds, or ""
+}
+
+var (
+	errNoPath   = failure{404, "unknown_path", "the agent serves /health, /metrics and the inference paths under /v1/ only", ""}
+	errTooMany  = failure{503, "agent_full", "the agent has as many requests in flight as it allows (limits.max_requests)", "1"}
+	errBody     = failure{413, "body_too_large", "the request body is larger than limits.max_body", ""}
+	errHeader   = failure{431, "header_too_large", "the request head is larger than limits.max_header", ""}
+	errMangled  = failure{400, "bad_request", "not an HTTP/1.1 request", ""}
+	errSlow     = failure{408, "slow_request", "the request was not sent within limits.read_timeout", ""}
+	errNoEngine = failure{502, "engine_unreachable", "the engine accepts no connection", ""}
+	errReset    = failure{500, "engine_reset", "the engine closed the connection without an answer", ""}
+	errTimeout  = failure{504, "engine_timeout", "the engine did not answer in time", ""}
+	errPoolFull = failure{503, "engine_connections", "all connections to the engine are in use", "1"}
+	errProtocol = failure{502, "engine_protocol", "the engine's answer is not valid HTTP/1.1", ""}
+)
+
+// failureOf says how a failed exchange is answered while nothing has reached
+// the client. A reset is a 500, so that a router sends a request that may have
+// killed this engine to one other node at most.
+func failureOf(err error) failure {
+	var e *relay.Error
+	if !errors.As(err, &e) {
+		return errProtocol
+	}
+	switch {
+	case errors.Is(err, relay.ErrPoolFull):
+		return errPoolFull
+	case e.Phase == relay.PhaseDial:
+		return errNoEngine
+	case e.Kind == relay.KindReset:
+		return errReset
+	case e.Kind == relay.KindTimeout:
+		return errTimeout
+	}
+	return errProtocol
+}
+
+// write makes f the answer of ctx.
+func (f failure) write(ctx *fasthttp.RequestCtx) {
+	ctx.Response.Reset()
+	ctx.SetStatusCode(f.status)
+	ctx.SetContentType("application/json")
+	if f.retryAfter != "" {
+		ctx.Response.Header.Set("Retry-After", f.retryAfter)
+	}
+	ctx.SetBody(f.envelope(bytes.HasPrefix(ctx.Path(), []byte("/v1/messages"))))
+}
+
+// envelope is the body in OpenAI's form, or in Anthropic's.
+func (f failure) envelope(anthropic bool) []byte {
+	kind := "invalid_request_error"
+	if f.status >= http.StatusInternalServerError {
+		kind = "api_error"
+	}
+	answer := map[string]any{"error": map[string]any{"message": f.message, "type": kind, "param": nil, "code": f.code}}
+	if anthropic {
+		answer = map[string]any{"type": "error", "error": map[string]any{"type": kind, "message": f.message}}
+	}
+	body, _ := json.Marshal(answer) // strings only: cannot fail
+	return body
+}

@@ -1,0 +1,512 @@
+package front
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/pki"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// fasthttp's janitors: one of each server looks every 10 s whether it has
+		// stopped, one of the process keeps the date.
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"))
+}
+
+const patience = 10 * time.Second // for what happens at once on an idle machine
+
+func testOptions(t *testing.T) Options {
+	vec := func(labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "x"}, labels)
+	}
+	return Options{
+		Health: func() string { return "" },
+		Limits: Limits{
+			MaxBody: 1 << 20, MaxHeader: 8 << 10, MaxConnections: 64, MaxRequests: 16,
+			ReadTimeout: patience, KeepAlive: patience, SlowReader: patience, Idle: patience, Total: time.Minute,
+		},
+		Counters: Counters{
+			Requests: vec("code"), Rejected: vec("reason"), Failures: vec("phase", "kind"),
+			ClientLeft: prometheus.NewCounter(prometheus.CounterOpts{Name: "x"}),
+			Seconds:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: "x"}),
+		},
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}
+}
+
+// counted is the sum of a collector's counters.
+func counted(c prometheus.Collector) (n float64) {
+	r := prometheus.NewRegistry()
+	r.MustRegister(c)
+	families, err := r.Gather()
+	if err != nil {
+		panic(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			n += m.GetCounter().GetValue()
+		}
+	}
+	return n
+}
+
+// engineOf serves h as the engine of o.
+func engineOf(t *testing.T, o *Options, h http.HandlerFunc) {
+	t.Helper()
+	srv := httptest.NewServer(h)
+	t.Cleanup(srv.Close)
+	var err error
+	if o.Engine, err = cluster.SplitAddress(srv.URL); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// serve runs a front until the test ends and returns its URL and a client.
+func serve(t *testing.T, o Options) (s *Server, url string, client *http.Client) {
+	t.Helper()
+	s, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ln) }()
+	transport := &http.Transport{DisableCompression: true}
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := s.Shutdown(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return s, "http://" + ln.Addr().String(), &http.Client{Transport: transport}
+}
+
+func post(t *testing.T, c *http.Client, url, body string) (*http.Response, string) {
+	t.Helper()
+	resp, err := c.Post(url, "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp, string(b)
+}
+
+func TestRequestAndAnswerPassThrough(t *testing.T) {
+	o := testOptions(t)
+	o.Authorization = "Bearer engine"
+	engineOf(t, &o, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		w.Header().Set("X-Engine", "1")
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusTeapot)
+		fmt.Fprintf(w, "%s %s|%s|%s|%s|%s|%s", r.Method, r.RequestURI, body, r.Header.Get("Authorization"),
+			r.Header.Get("Traceparent"), r.Header.Get("X-Cgn-Tenant"), r.Header.Get("Content-Type"))
+	})
+	_, url, client := serve(t, o)
+	req, _ := http.NewRequest("POST", url+"/v1/chat/completions?x=1", strings.NewReader(`{"model":"m"}`))
+	for k, v := range map[string]string{"Authorization": "Bearer client", "Traceparent": "00-1", "X-Cgn-Tenant": "evil", "Content-Type": "application/json"} {
+		req.Header.Set(k, v)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	got, _ := io.ReadAll(resp.Body)
+	want := `POST /v1/chat/completions?x=1|{"model":"m"}|Bearer engine|00-1||application/json`
+	if string(got) != want || resp.StatusCode != http.StatusTeapot || resp.Header.Get("X-Engine") != "1" {
+		t.Errorf("%d %s\nwant %s", resp.StatusCode, got, want)
+	}
+	if n := counted(o.Counters.Requests.WithLabelValues("418")); n != 1 {
+		t.Errorf("counted %v", n)
+	}
+}
+
+func TestOverloadPassesThrough(t *testing.T) {
+	o := testOptions(t)
+	engineOf(t, &o, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "7")
+		http.Error(w, "busy", http.StatusServiceUnavailable)
+	})
+	_, url, client := serve(t, o)
+	resp, body := post(t, client, url+"/v1/completions", "{}")
+	if resp.StatusCode != 503 || resp.Header.Get("Retry-After") != "7" || body != "busy\n" {
+		t.Errorf("%d %q", resp.StatusCode, body)
+	}
+}
+
+func TestStreamIsNotBuffered(t *testing.T) {
+	o := testOptions(t)
+	next := make(chan struct{})
+	engineOf(t, &o, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for i := range 3 {
+			fmt.Fprintf(w, "data: %d\n\n", i)
+			w.(http.Flusher).Flush()
+			<-next
+		}
+	})
+	s, url, client := serve(t, o)
+	resp, err := client.Post(url+"/v1/completions", "application/json", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	for i := range 3 {
+		if !lines.Scan() || lines.Text() != fmt.Sprintf("data: %d", i) || !lines.Scan() {
+			t.Fatalf("event %d: %q", i, lines.Text())
+		}
+		if s.InFlight() != 1 {
+			t.Errorf("in flight %d", s.InFlight())
+		}
+		next <- struct{}{}
+	}
+	if lines.Scan() || lines.Err() != nil {
+		t.Errorf("after the end: %q, %v", lines.Text(), lines.Err())
+	}
+	if err := s.Drain(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestBrokenStreamIsCut(t *testing.T) {
+	o := testOptions(t)
+	engineOf(t, &o, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, "data: 1\n\n")
+		w.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	})
+	_, url, client := serve(t, o)
+	resp, err := client.Post(url+"/v1/completions", "application/json", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if !errors.Is(err, io.ErrUnexpectedEOF) || string(body) != "data: 1\n\n" {
+		t.Errorf("%q, %v: must not look like a clean end", body, err)
+	}
+	eventually(t, "counted", func() bool { return counted(o.Counters.Failures.WithLabelValues("body", "reset")) == 1 })
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func TestClientThatLeavesCancelsTheEngine(t *testing.T) {
+	for name, head := range map[string]bool{"before headers": false, "in a silent stream": true} {
+		t.Run(name, func(t *testing.T) {
+			o := testOptions(t)
+			arrived, canceled := make(chan struct{}), make(chan time.Time, 1)
+			engineOf(t, &o, func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				if head {
+					w.Header().Set("Content-Type", "text/event-stream")
+					fmt.Fprint(w, "data: 1\n\n")
+					w.(http.Flusher).Flush()
+				}
+				close(arrived)
+				<-r.Context().Done()
+				canceled <- time.Now()
+			})
+			s, url, client := serve(t, o)
+			ctx, leave := context.WithCancel(t.Context())
+			req, _ := http.NewRequestWithContext(ctx, "POST", url+"/v1/completions", strings.NewReader("{}"))
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				if resp, err := client.Do(req); err == nil {
+					_, _ = io.ReadAll(resp.Body)
+					resp.Body.Close()
+				}
+			}()
+			<-arrived
+			left := time.Now()
+			leave()
+			if took := (<-canceled).Sub(left); took > 100*time.Millisecond {
+				t.Errorf("the engine heard of it after %v", took)
+			}
+			<-done
+			if err := s.Drain(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if n := counted(o.Counters.ClientLeft); n != 1 {
+				t.Errorf("counted %v", n)
+			}
+		})
+	}
+}
+
+func TestEngineFailures(t *testing.T) {
+	t.Run("refused", func(t *testing.T) {
+		o := testOptions(t)
+		o.Engine = cluster.Address{Network: "tcp", Addr: "127.0.0.1:1", Host: "x"}
+		_, url, client := serve(t, o)
+		resp, body := post(t, client, url+"/v1/completions", "{}")
+		if resp.StatusCode != 502 || !strings.Contains(body, `"engine_unreachable"`) || !strings.HasPrefix(body, `{"error":{`) {
+			t.Errorf("%d %s", resp.StatusCode, body)
+		}
+	})
+	t.Run("reset before headers", func(t *testing.T) {
+		o := testOptions(t)
+		engineOf(t, &o, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+		_, url, client := serve(t, o)
+		resp, body := post(t, client, url+"/v1/messages", "{}")
+		if resp.StatusCode != 500 || !strings.HasPrefix(body, `{"error":{"message"`) || !strings.HasSuffix(body, `"type":"error"}`) {
+			t.Errorf("%d %s", resp.StatusCode, body)
+		}
+	})
+	t.Run("silent", func(t *testing.T) {
+		o := testOptions(t)
+		o.Limits.Total = 50 * time.Millisecond
+		engineOf(t, &o, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+		_, url, client := serve(t, o)
+		if resp, body := post(t, client, url+"/v1/completions", ""); resp.StatusCode != 504 {
+			t.Errorf("%d %s", resp.StatusCode, body)
+		}
+	})
+}
+
+func TestPaths(t *testing.T) {
+	o := testOptions(t)
+	engineOf(t, &o, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.URL.Path) })
+	_, url, client := serve(t, o)
+	for path, want := range map[string]int{
+		"/v1/models": 200, "/tokenize": 200, "/metrics": 200, "/v1/audio/speech": 200, "/v1/chat/../models": 200,
+		"/reset_prefix_cache": 404, "/v1/../reset_prefix_cache": 404, "/v1/%2e%2e/sleep": 404, "/": 404,
+		"/v1/load_lora_adapter": 404, "/slots/1": 404, "//sleep": 404,
+	} {
+		req, _ := http.NewRequest("GET", url, nil)
+		req.URL.Opaque = path
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != want || strings.Contains(string(body), "..") {
+			t.Errorf("%s: %d %s, want %d", path, resp.StatusCode, body, want)
+		}
+	}
+}
+
+func TestHealth(t *testing.T) {
+	o := testOptions(t)
+	reason := ""
+	o.Health = func() string { return reason }
+	_, url, client := serve(t, o)
+	for _, c := range []struct {
+		reason, body string
+		status       int
+	}{{"", `{"status":"ok"}`, 200}, {"engine is loading", `{"reason":"engine is loading","status":"unavailable"}`, 503}} {
+		reason = c.reason
+		resp, err := client.Get(url + "/health")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != c.status || string(body) != c.body {
+			t.Errorf("%d %s", resp.StatusCode, body)
+		}
+	}
+}
+
+func TestLimits(t *testing.T) {
+	o := testOptions(t)
+	o.Limits.MaxRequests = 1
+	arrived, finish := make(chan struct{}), make(chan struct{})
+	engineOf(t, &o, func(w http.ResponseWriter, r *http.Request) {
+		close(arrived)
+		<-finish
+	})
+	s, url, client := serve(t, o)
+	first := make(chan *http.Response, 1)
+	go func() {
+		resp, err := client.Post(url+"/v1/completions", "", nil)
+		if err == nil {
+			resp.Body.Close()
+		}
+		first <- resp
+	}()
+	<-arrived
+	if resp, body := post(t, client, url+"/v1/completions", ""); resp.StatusCode != 503 || resp.Header.Get("Retry-After") != "1" || !strings.Contains(body, "agent_full") {
+		t.Errorf("second request: %d %s", resp.StatusCode, body)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := s.Drain(ctx); err == nil || !strings.Contains(err.Error(), "1 requests in flight") {
+		t.Errorf("drain: %v", err)
+	}
+	close(finish)
+	if resp := <-first; resp == nil || resp.StatusCode != 200 {
+		t.Errorf("first request: %v", resp)
+	}
+	if resp, body := post(t, client, url+"/v1/completions", strings.Repeat("x", o.Limits.MaxBody+1)); resp.StatusCode != 413 || !strings.Contains(body, "body_too_large") {
+		t.Errorf("body: %d %s", resp.StatusCode, body)
+	}
+	req, _ := http.NewRequest("GET", url+"/health", nil)
+	req.Header.Set("X-Long", strings.Repeat("x", o.Limits.MaxHeader))
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != 431 {
+		t.Errorf("header: %d", resp.StatusCode)
+	}
+}
+
+func TestNotHTTP(t *testing.T) {
+	o := testOptions(t)
+	_, url, _ := serve(t, o)
+	c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	fmt.Fprint(c, "what is this\r\n\r\n")
+	answer, _ := io.ReadAll(c)
+	if !strings.HasPrefix(string(answer), "HTTP/1.1 400") || !strings.Contains(string(answer), "bad_request") {
+		t.Errorf("%s", answer)
+	}
+}
+
+func TestShutdownCutsWhatDoesNotFinish(t *testing.T) {
+	o := testOptions(t)
+	arrived := make(chan struct{})
+	engineOf(t, &o, func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		close(arrived)
+		<-r.Context().Done()
+	})
+	s, url, client := serve(t, o)
+	result := make(chan error, 1)
+	go func() {
+		resp, err := client.Post(url+"/v1/completions", "", strings.NewReader("{}"))
+		if err == nil {
+			resp.Body.Close()
+		}
+		result <- err
+	}()
+	<-arrived
+	if err := s.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-result; err == nil {
+		t.Error("the cut request was answered")
+	}
+	if s.InFlight() != 0 {
+		t.Errorf("in flight %d", s.InFlight())
+	}
+}
+
+func TestOnlyRoutersGetIn(t *testing.T) {
+	dir := t.TempDir()
+	if err := pki.Bootstrap(dir, pki.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	o := testOptions(t)
+	var err error
+	if o.TLS, err = pki.ServerConfig(pki.FilesIn(dir, pki.Agent), true, pki.Router, pki.Ctl); err != nil {
+		t.Fatal(err)
+	}
+	engineOf(t, &o, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })
+	_, url, _ := serve(t, o)
+	get := func(c *tls.Config) (string, error) {
+		transport := &http.Transport{TLSClientConfig: c}
+		defer transport.CloseIdleConnections()
+		resp, err := (&http.Client{Transport: transport}).Get("https" + strings.TrimPrefix(url, "http") + "/v1/models")
+		if err != nil {
+			return "", err
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		return string(body), err
+	}
+	for role, allowed := range map[pki.Role]bool{pki.Router: true, pki.Ctl: true, pki.Agent: false, pki.Etcd: false} {
+		c, err := pki.ClientConfig(pki.FilesIn(dir, role), "127.0.0.1", pki.Agent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if body, err := get(c); (err == nil && body == "hello") != allowed {
+			t.Errorf("%s: %q, %v", role, body, err)
+		}
+	}
+	if _, err := get(&tls.Config{InsecureSkipVerify: true}); err == nil {
+		t.Error("a client without certificate was let in")
+	}
+}
+
+func TestStreamOverTLSIsCancelledByLeaving(t *testing.T) {
+	dir := t.TempDir()
+	if err := pki.Bootstrap(dir, pki.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	o := testOptions(t)
+	var err error
+	if o.TLS, err = pki.ServerConfig(pki.FilesIn(dir, pki.Agent), true, pki.Router); err != nil {
+		t.Fatal(err)
+	}
+	arrived, canceled := make(chan struct{}), make(chan struct{})
+	engineOf(t, &o, func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		close(arrived)
+		<-r.Context().Done()
+		close(canceled)
+	})
+	_, url, _ := serve(t, o)
+	config, err := pki.ClientConfig(pki.FilesIn(dir, pki.Router), "localhost")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := tls.Dial("tcp", strings.TrimPrefix(url, "http://"), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprint(c, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+	<-arrived
+	_ = c.NetConn().Close()
+	select {
+	case <-canceled:
+	case <-time.After(patience):
+		t.Error("the engine was not told")
+	}
+}

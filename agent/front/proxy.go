@@ -1,0 +1,193 @@
+package front
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/internal/sse"
+)
+
+// statusClientLeft is how a request is counted whose client did not wait.
+const statusClientLeft = 499
+
+// handle answers one request.
+func (s *Server) handle(ctx *fasthttp.RequestCtx) {
+	switch path := ctx.Path(); {
+	case string(path) == "/health":
+		s.health(ctx)
+	case !passes(path):
+		s.reject(ctx, errNoPath)
+	case s.inFlight.Add(1) > int64(s.o.Limits.MaxRequests):
+		s.release()
+		s.reject(ctx, errTooMany)
+	default:
+		s.forward(ctx)
+	}
+}
+
+// health says whether the node takes requests: agent and engine together.
+func (s *Server) health(ctx *fasthttp.RequestCtx) {
+	ctx.SetContentType("application/json")
+	reason := s.o.Health()
+	if reason == "" {
+		ctx.SetBodyString(`{"status":"ok"}`)
+		return
+	}
+	ctx.SetStatusCode(fasthttp.StatusServiceUnavailable)
+	body, _ := json.Marshal(map[string]string{"status": "unavailable", "reason": reason}) // strings only: cannot fail
+	ctx.SetBody(body)
+}
+
+func (s *Server) reject(ctx *fasthttp.RequestCtx, f failure) {
+	f.write(ctx)
+	s.o.Counters.Rejected.WithLabelValues(f.code).Inc()
+	s.count(f.status)
+}
+
+// malformed answers what fasthttp could not read.
+func (s *Server) malformed(ctx *fasthttp.RequestCtx, err error) {
+	var small *fasthttp.ErrSmallBuffer
+	var network net.Error
+	f := errMangled
+	switch {
+	case errors.As(err, &small):
+		f = errHeader
+	case errors.Is(err, fasthttp.ErrBodyTooLarge):
+		f = errBody
+	case errors.As(err, &network) && network.Timeout():
+		f = errSlow
+	}
+	s.reject(ctx, f)
+	ctx.SetConnectionClose()
+}
+
+func (s *Server) count(status int) {
+	s.o.Counters.Requests.WithLabelValues(strconv.Itoa(status)).Inc()
+}
+
+// release ends one request in flight.
+func (s *Server) release() {
+	if s.inFlight.Add(-1) == 0 {
+		select {
+		case s.idle <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// passage is one request on its way through the front. It observes its
+// response, whose end gives it back.
+type passage struct {
+	s       *Server
+	abort   relay.Abort
+	gone    func() // abort.Cancel, bound once
+	request relay.Request
+	header  []byte
+	body    [1][]byte
+	started time.Time
+	status  int
+}
+
+var passages = sync.Pool{New: func() any {
+	p := &passage{}
+	p.gone = p.abort.Cancel
+	return p
+}}
+
+// forward passes the request to the engine. Whatever happens, the passage is
+// ended exactly once: by Reply's Done, or by fail.
+func (s *Server) forward(ctx *fasthttp.RequestCtx) {
+	p := passages.Get().(*passage)
+	p.s, p.started = s, time.Now()
+	p.abort.Reset()
+	s.begin(p)
+	stop := s.watcher.Watch(ctx.Conn(), p.gone)
+	e, err := p.send(ctx)
+	if err == nil {
+		p.status = e.Status()
+		ctx.SetStatusCode(p.status)
+		relay.CopyHeaders(&ctx.Response.Header, e)
+		err = relay.Reply(ctx, e, relay.ReplyOptions{SlowReader: s.o.Limits.SlowReader, Observer: p, Stop: stop})
+		if err == nil {
+			return
+		}
+		e.Close()
+	}
+	stop()
+	p.fail(ctx, err)
+}
+
+// send returns the exchange once the engine has answered with a head.
+func (p *passage) send(ctx *fasthttp.RequestCtx) (*relay.Exchange, error) {
+	limits := &p.s.o.Limits
+	end := p.started.Add(limits.Total)
+	p.header = relay.AppendForwardHeaders(p.header[:0], &ctx.Request.Header)
+	p.body[0] = ctx.Request.Body()
+	p.request = relay.Request{
+		Method: string(ctx.Method()), Path: string(ctx.URI().RequestURI()),
+		Header: p.header, Body: p.body[:], Abort: &p.abort,
+	}
+	e, err := p.s.pool.Send(&p.request, end)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.ReadHead(end); err != nil {
+		e.Close()
+		return nil, err
+	}
+	e.SetReadDeadline(end)
+	e.SetIdleTimeout(limits.Idle)
+	return e, nil
+}
+
+// fail answers a request that nothing of an answer has been sent for.
+func (p *passage) fail(ctx *fasthttp.RequestCtx, err error) {
+	if p.abort.Canceled() {
+		ctx.Response.Reset()
+		ctx.SetConnectionClose()
+		p.end(relay.ClientGone, statusClientLeft, err)
+		return
+	}
+	f := failureOf(err)
+	f.write(ctx)
+	p.end(relay.UpstreamFailed, f.status, err)
+}
+
+// Event keeps every event: the front changes nothing.
+func (p *passage) Event(sse.Event) bool { return true }
+
+// Body lets everything pass.
+func (p *passage) Body([]byte, bool) {}
+
+// Tail adds nothing, so that the connection is cut: the router then knows that
+// the stream is broken and tells its client in the client's own protocol.
+func (p *passage) Tail(dst []byte, _ relay.Outcome, _ error) []byte { return dst }
+
+// Done ends the passage of a request whose answer was begun.
+func (p *passage) Done(o relay.Outcome, err error) { p.end(o, p.status, err) }
+
+func (p *passage) end(o relay.Outcome, status int, err error) {
+	s, c := p.s, &p.s.o.Counters
+	var failed *relay.Error
+	switch {
+	case o == relay.ClientGone:
+		c.ClientLeft.Inc()
+	case o == relay.SlowReader:
+		c.Rejected.WithLabelValues("slow_reader").Inc()
+	case errors.As(err, &failed):
+		c.Failures.WithLabelValues(failed.Phase.String(), failed.Kind.String()).Inc()
+	}
+	c.Seconds.Observe(time.Since(p.started).Seconds())
+	s.count(status)
+	s.forget(p)
+	p.s, p.body[0], p.request = nil, nil, relay.Request{}
+	passages.Put(p)
+	s.release()
+}

@@ -1,0 +1,224 @@
+// Package front is the agent's authenticated side: an HTTP server that passes
+// inference requests to the engine and streams its answers back as they come.
+package front
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/valyala/fasthttp"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/relay"
+)
+
+const (
+	sendBufferBytes = 256 << 10 // kernel memory for a client that does not read
+	enginePoolIdle  = 4 * time.Second
+	complainEvery   = 10 * time.Second
+)
+
+// Limits bound what clients can make the front hold.
+type Limits struct {
+	MaxBody        int           // request body, bytes; above it 413
+	MaxHeader      int           // request head, bytes; above it 431
+	MaxConnections int           // open connections; above it they are closed
+	MaxRequests    int           // requests in flight; above it 503
+	ReadTimeout    time.Duration // for sending a request
+	KeepAlive      time.Duration // for an idle connection
+	SlowReader     time.Duration // for one write to a client
+	Idle           time.Duration // between two reads of the engine's answer
+	Total          time.Duration // for a whole request
+}
+
+// Options of New.
+type Options struct {
+	Engine        cluster.Address
+	EngineTLS     *tls.Config // for an https engine
+	Authorization string      // header value for the engine; "" sends none
+	TLS           *tls.Config // of the front; nil for plain HTTP
+	Health        func() (unready string)
+	Limits        Limits
+	Counters      Counters
+	Log           *slog.Logger
+}
+
+// Counters is what the front counts.
+type Counters struct {
+	Requests   *prometheus.CounterVec // code
+	Rejected   *prometheus.CounterVec // reason
+	Failures   *prometheus.CounterVec // phase, kind
+	ClientLeft prometheus.Counter
+	Seconds    prometheus.Observer
+}
+
+// Server is the front of one engine. Serve it once; Close ends what New
+// started.
+type Server struct {
+	o       Options
+	http    *fasthttp.Server
+	pool    *relay.Pool
+	watcher *relay.Watcher
+
+	inFlight atomic.Int64
+	idle     chan struct{} // signalled when inFlight reaches zero
+	spoke    atomic.Int64  // when a broken connection was last logged, Unix ns
+
+	mu       sync.Mutex
+	listener net.Listener
+	conns    map[net.Conn]struct{}
+	passages map[*passage]struct{} // in flight
+	closed   bool
+}
+
+// New makes a server. It connects to the engine with the first request.
+func New(o Options) (*Server, error) {
+	w, err := relay.NewWatcher()
+	if err != nil {
+		return nil, fmt.Errorf("front: %w", err)
+	}
+	s := &Server{o: o, watcher: w, idle: make(chan struct{}, 1), conns: map[net.Conn]struct{}{}, passages: map[*passage]struct{}{}}
+	s.pool = relay.NewPool(relay.Target{
+		Network: o.Engine.Network, Addr: o.Engine.Addr, TLS: o.EngineTLS,
+		Host: o.Engine.Host, BasePath: o.Engine.BasePath, Authorization: o.Authorization,
+	}, relay.PoolOptions{MaxConns: o.Limits.MaxRequests, IdleTimeout: enginePoolIdle})
+	s.http = &fasthttp.Server{
+		Handler: s.handle, ErrorHandler: s.malformed, ConnState: s.track, Logger: s,
+		Concurrency: o.Limits.MaxConnections, MaxRequestBodySize: o.Limits.MaxBody, ReadBufferSize: o.Limits.MaxHeader,
+		ReadTimeout: o.Limits.ReadTimeout, IdleTimeout: o.Limits.KeepAlive, WriteTimeout: o.Limits.SlowReader,
+		NoDefaultServerHeader: true, NoDefaultDate: true, NoDefaultContentType: true,
+		DisablePreParseMultipartForm: true, CloseOnShutdown: true,
+	}
+	return s, nil
+}
+
+// Serve answers the connections of ln until Shutdown or Close, and closes it.
+func (s *Server) Serve(ln net.Listener) error {
+	s.mu.Lock()
+	closed := s.closed
+	s.listener = ln
+	s.mu.Unlock()
+	if closed {
+		return ln.Close()
+	}
+	watched := s.watcher.Listen(ln, relay.ListenOptions{SendBufferBytes: sendBufferBytes})
+	if s.o.TLS != nil {
+		watched = tls.NewListener(watched, s.o.TLS)
+	}
+	err := s.http.Serve(watched)
+	if s.isClosed() {
+		return nil
+	}
+	return err
+}
+
+func (s *Server) isClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+// InFlight counts the requests between client and engine.
+func (s *Server) InFlight() int { return int(s.inFlight.Load()) }
+
+// Drain returns when no request is in flight, or with the error of ctx. The
+// front goes on accepting meanwhile.
+func (s *Server) Drain(ctx context.Context) error {
+	for s.inFlight.Load() > 0 {
+		select {
+		case <-s.idle:
+		case <-ctx.Done():
+			return fmt.Errorf("%d requests in flight: %w", s.InFlight(), ctx.Err())
+		}
+	}
+	return nil
+}
+
+// Shutdown stops accepting, cuts the connections whose requests have not
+// finished, and closes the front. Call Drain before to let them finish.
+func (s *Server) Shutdown(ctx context.Context) error {
+	defer s.Close()
+	s.stopAccepting()
+	s.cut()
+	if err := s.http.ShutdownWithContext(ctx); err != nil && !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+func (s *Server) stopAccepting() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if s.listener != nil {
+		_ = s.listener.Close()
+	}
+}
+
+// cut ends what is in flight on both sides: towards clients that do not read,
+// and towards an engine that does not answer.
+func (s *Server) cut() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		_ = c.Close()
+	}
+	for p := range s.passages {
+		p.abort.Cancel()
+	}
+}
+
+// begin notes p as in flight.
+func (s *Server) begin(p *passage) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.passages[p] = struct{}{}
+	if s.closed {
+		p.abort.Cancel()
+	}
+}
+
+func (s *Server) forget(p *passage) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.passages, p)
+}
+
+// Close releases the engine's connections and the watcher.
+func (s *Server) Close() {
+	s.stopAccepting()
+	s.pool.Close()
+	s.watcher.Close()
+}
+
+// track keeps the set of open connections, so that Shutdown can cut them.
+func (s *Server) track(c net.Conn, state fasthttp.ConnState) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch state {
+	case fasthttp.StateNew:
+		s.conns[c] = struct{}{}
+		if s.closed {
+			_ = c.Close()
+		}
+	case fasthttp.StateClosed, fasthttp.StateHijacked:
+		delete(s.conns, c)
+	}
+}
+
+// Printf is fasthttp's log: connections that broke, among them clients without
+// a valid certificate. One in complainEvery is logged.
+func (s *Server) Printf(format string, args ...any) {
+	now, last := time.Now().UnixNano(), s.spoke.Load()
+	if now-last >= int64(complainEvery) && s.spoke.CompareAndSwap(last, now) {
+		s.o.Log.Warn("connection to the front broken", "err", fmt.Sprintf(format, args...))
+	}
+}

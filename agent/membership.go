@@ -1,0 +1,152 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/pki"
+)
+
+// redialEvery is the wait between attempts to log in to an etcd that is not there.
+const redialEvery = time.Second
+
+// membership is the node's place in the fleet: it announces the node in etcd
+// and follows its cordon. The zero value of config means no etcd at all.
+type membership struct {
+	config       cluster.Config
+	registration cluster.Registration
+	nodeID       string
+	log          *slog.Logger
+
+	registrar atomic.Pointer[cluster.Registrar]
+	cordon    atomic.Pointer[cluster.Cordon] // nil: not cordoned
+	connected atomic.Bool
+}
+
+// etcdConfig reads the files that [etcd] names.
+func (c *EtcdConfig) etcdConfig() (cluster.Config, error) {
+	out := cluster.Config{Endpoints: c.Endpoints, Username: c.Username}
+	if c.PasswordFile != "" {
+		b, err := os.ReadFile(c.PasswordFile)
+		if err != nil {
+			return out, fmt.Errorf("etcd.password_file: %w", err)
+		}
+		out.Password = strings.TrimSpace(string(b))
+	}
+	if c.CA == "" && c.Cert == "" {
+		return out, nil
+	}
+	tls, err := pki.Service(pki.Files{CA: c.CA, Cert: c.Cert, Key: c.Key})
+	if err != nil {
+		return out, fmt.Errorf("etcd.ca, etcd.cert: %w", err)
+	}
+	out.TLS = tls
+	return out, nil
+}
+
+// run keeps the node announced until ctx ends, then takes it out. It fails
+// where another agent holds the node id.
+func (m *membership) run(ctx context.Context) error {
+	if len(m.config.Endpoints) == 0 {
+		m.log.Info("no etcd endpoints: the node is not announced")
+		return nil
+	}
+	client, err := m.dial(ctx)
+	if client == nil {
+		return err
+	}
+	defer client.Close()
+	r := cluster.NewRegistrar(client, m.registration)
+	m.registrar.Store(r)
+
+	watching, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
+	wg.Go(func() { m.followCordon(watching, client) })
+	return r.Run(ctx)
+}
+
+// dial tries until it has a client. Only a wrong configuration is an error; an
+// etcd that has to be logged in to and is not there yet is waited for.
+func (m *membership) dial(ctx context.Context) (*cluster.Client, error) {
+	for logged := false; ; logged = true {
+		client, err := cluster.Dial(m.config)
+		if err == nil {
+			return client, nil
+		}
+		if m.config.Username == "" {
+			return nil, err
+		}
+		if !logged {
+			m.log.Warn("etcd not reached, trying on", "endpoints", m.config.Endpoints, "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, nil
+		case <-time.After(redialEvery):
+		}
+	}
+}
+
+// notify has the node's state written soon.
+func (m *membership) notify() {
+	if r := m.registrar.Load(); r != nil {
+		r.Notify()
+	}
+}
+
+// state says off, connected or lost.
+func (m *membership) state() string {
+	switch {
+	case len(m.config.Endpoints) == 0:
+		return "off"
+	case m.connected.Load():
+		return "connected"
+	}
+	return "lost"
+}
+
+// followCordon keeps cordon in step with etcd. It is for people to see: routers
+// obey the key by themselves.
+func (m *membership) followCordon(ctx context.Context, client *cluster.Client) {
+	key := cluster.CordonKey(m.nodeID)
+	put := func(e cluster.Entry) {
+		if e.Key == key {
+			m.setCordon(e.Value)
+		}
+	}
+	_ = client.Watch(ctx, key, cluster.Handler{
+		List: func(l cluster.Listing) {
+			m.connected.Store(true)
+			m.cordon.Store(nil)
+			for _, e := range l.Entries {
+				put(e)
+			}
+		},
+		Put: put,
+		Delete: func(deleted string) {
+			if deleted == key {
+				m.cordon.Store(nil)
+				m.log.Info("node is no longer cordoned")
+			}
+		},
+		Lost: func(err error) {
+			m.connected.Store(false)
+			m.log.Warn("etcd does not answer, serving on", "err", err)
+		},
+	})
+}
+
+func (m *membership) setCordon(value []byte) {
+	c := cluster.ParseCordon(value)
+	m.cordon.Store(&c)
+	m.log.Info("node is cordoned", "reason", c.Reason, "drain", c.Drain)
+}

@@ -1,0 +1,125 @@
+package agent
+
+import (
+	"github.com/cognitora/dataplane/agent/engine"
+	"github.com/cognitora/dataplane/agent/front"
+	"github.com/cognitora/dataplane/internal/enginemetrics"
+	"github.com/cognitora/dataplane/internal/metric"
+)
+
+// instruments is every metric of one agent.
+type instruments struct {
+	set    *metric.Set
+	engine engine.Counters
+	front  front.Counters
+}
+
+func newInstruments() *instruments {
+	s := metric.NewSet()
+	looks := s.Counter("cgn_agent_engine_looks_total", "Looks at the engine's health and metrics, by result: answered or failed.", "result")
+	return &instruments{
+		set: s,
+		engine: engine.Counters{
+			Restarts: s.Counter("cgn_agent_engine_restarts_total", "Times a started engine exited and was started again.").WithLabelValues(),
+			Answered: looks.WithLabelValues("answered"),
+			Failed:   looks.WithLabelValues("failed"),
+		},
+		front: front.Counters{
+			Requests:   s.Counter("cgn_agent_requests_total", "Requests answered, by HTTP status.", "code"),
+			Rejected:   s.Counter("cgn_agent_rejected_total", "Requests that the agent refused itself, by reason.", "reason"),
+			Failures:   s.Counter("cgn_agent_engine_failures_total", "Requests that failed on the way to or from the engine, by phase and kind.", "phase", "kind"),
+			ClientLeft: s.Counter("cgn_agent_client_left_total", "Requests cancelled because their client had left.").WithLabelValues(),
+			Seconds:    s.Histogram("cgn_agent_request_seconds", "Time from request read to response written.", requestBuckets).WithLabelValues(),
+		},
+	}
+}
+
+var requestBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
+
+// indexes of stateDefs.
+const (
+	defReady = iota
+	defDraining
+	defCordoned
+	defInFlight
+	defEngineReady
+	defEngineRunning
+	defEngineWaiting
+	defEngineKVUsage
+	defEnginePromptTokens
+	defEngineGenerated
+	defCPU
+	defCertificateEnd
+	defReloadFailures
+	defInfo
+)
+
+var stateDefs = []metric.Def{
+	defReady:              {Name: "cgn_agent_ready", Help: "1 while the node says that it takes requests."},
+	defDraining:           {Name: "cgn_agent_draining", Help: "1 while the agent is being stopped."},
+	defCordoned:           {Name: "cgn_agent_cordoned", Help: "1 while etcd holds a cordon for the node."},
+	defInFlight:           {Name: "cgn_agent_in_flight", Help: "Requests between the front and the engine."},
+	defEngineReady:        {Name: "cgn_agent_engine_ready", Help: "1 while the engine is healthy and lists a model."},
+	defEngineRunning:      {Name: "cgn_agent_engine_running", Help: "Requests the engine computes; absent while it does not tell."},
+	defEngineWaiting:      {Name: "cgn_agent_engine_waiting", Help: "Requests queued in the engine; absent while it does not tell."},
+	defEngineKVUsage:      {Name: "cgn_agent_engine_kv_usage_ratio", Help: "Share of the engine's KV cache in use; absent while it does not tell."},
+	defEnginePromptTokens: {Name: "cgn_agent_engine_prompt_tokens", Help: "Prompt tokens since the engine started, as it counts them."},
+	defEngineGenerated:    {Name: "cgn_agent_engine_generation_tokens", Help: "Tokens generated since the engine started, as it counts them."},
+	defCPU:                {Name: "cgn_agent_host_cpu_ratio", Help: "Busy share of the host's CPUs since the last heartbeat."},
+	defCertificateEnd:     {Name: "cgn_agent_tls_certificate_end_seconds", Help: "When the front's certificate ends, Unix time; absent without TLS."},
+	defReloadFailures:     {Name: "cgn_agent_tls_reload_failures", Help: "Changed certificate files that could not be used, since the start; absent without TLS."},
+	defInfo:               {Name: "cgn_agent_info", Labels: []string{"node", "engine", "version"}, Help: "Always 1."},
+}
+
+// watch makes the agent's state readable at each scrape.
+func (in *instruments) watch(a *Agent) {
+	in.set.Read(stateDefs, func(emit func(def int, value float64, labels ...string)) {
+		s := a.engine.State()
+		emit(defReady, oneIf(a.ready()))
+		emit(defDraining, oneIf(a.draining.Load()))
+		emit(defCordoned, oneIf(a.member.cordon.Load() != nil))
+		emit(defInFlight, float64(a.front.InFlight()))
+		emit(defEngineReady, oneIf(s.Ready))
+		emitKnown(emit, &s.Stats)
+		if share, known := a.cpu.last().Get(); known {
+			emit(defCPU, share/100)
+		}
+		if a.identity != nil {
+			emit(defCertificateEnd, float64(a.identity.NotAfter().Unix()))
+			emit(defReloadFailures, float64(a.identity.Failures()))
+		}
+		emit(defInfo, 1, a.node.NodeID, a.node.Engine, a.node.Version)
+	})
+}
+
+func emitKnown(emit func(def int, value float64, labels ...string), s *enginemetrics.Stats) {
+	for _, g := range []struct {
+		def   int
+		field enginemetrics.Field
+		value float64
+	}{
+		{defEngineRunning, enginemetrics.Running, s.Running},
+		{defEngineWaiting, enginemetrics.Waiting, s.Waiting},
+		{defEngineKVUsage, enginemetrics.KVUsage, s.KVUsage},
+		{defEnginePromptTokens, enginemetrics.PromptTokens, s.PromptTokens},
+		{defEngineGenerated, enginemetrics.GenerationTokens, s.GenerationTokens},
+	} {
+		if s.Known(g.field) {
+			emit(g.def, g.value)
+		}
+	}
+}
+
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Metrics returns the table of an agent's metrics, sorted by name.
+func Metrics() []metric.Def {
+	in := newInstruments()
+	in.set.Read(stateDefs, func(func(int, float64, ...string)) {})
+	return in.set.Defs()
+}

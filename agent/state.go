@@ -1,0 +1,77 @@
+package agent
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/buildinfo"
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/enginemetrics"
+)
+
+// describe is the part of the node's health that never changes.
+func (c *Config) describe(id, address string) cluster.NodeHealth {
+	return cluster.NodeHealth{
+		NodeID: id, Address: address,
+		Role: cluster.Role(c.Agent.Role), Engine: c.Engine.Kind,
+		Device: c.Agent.Device, GPUIndex: c.Agent.GPUIndex, TP: c.Agent.TP, DType: c.Agent.DType,
+		VRAMBytes: int64(c.Agent.VRAM), MaxConcurrent: c.Agent.MaxConcurrent,
+		Version: buildinfo.Version(),
+	}
+}
+
+// health describes the node now. What nobody measures stays unknown.
+func (a *Agent) health() cluster.NodeHealth {
+	h, s := a.node, a.engine.State()
+	h.Ready, h.Models, h.KVEpoch = a.ready(), s.Models, uint64(s.Epoch)
+	if h.MaxConcurrent == 0 {
+		h.MaxConcurrent = s.Slots
+	}
+	inFlight := float64(a.front.InFlight())
+	if s.Stats.Known(enginemetrics.Running | enginemetrics.Waiting) {
+		// An engine may have other clients, and its figures may be a second old.
+		inFlight = max(inFlight, s.Stats.Running+s.Stats.Waiting)
+	}
+	h.InFlight = cluster.Known(inFlight)
+	if s.Stats.Known(enginemetrics.Waiting) {
+		h.QueueDepth = cluster.Known(s.Stats.Waiting)
+	}
+	if s.Stats.Known(enginemetrics.TotalBlocks) {
+		h.TotalBlocks = cluster.Known(s.Stats.TotalBlocks)
+	}
+	if free, known := s.Stats.FreeBlocks(); known {
+		h.FreeBlocks = cluster.Known(free)
+	}
+	h.CPUPct = a.cpu.percent(time.Now())
+	return h
+}
+
+// instance names this agent to etcd. Kept in dir it survives a restart, which
+// then takes the node back without waiting for the old lease to end.
+func instance(dir string) (string, error) {
+	if dir == "" {
+		return rand.Text(), nil
+	}
+	file := filepath.Join(dir, "instance")
+	b, err := os.ReadFile(file)
+	if token := strings.TrimSpace(string(b)); err == nil && token != "" {
+		return token, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("agent.state_dir: %w", err)
+	}
+	token := rand.Text()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("agent.state_dir: %w", err)
+	}
+	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
+		return "", fmt.Errorf("agent.state_dir: %w", err)
+	}
+	return token, nil
+}
