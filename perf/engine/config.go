@@ -93,7 +93,7 @@ type KVEvents struct {
 	ReplayWithoutTopic bool
 	// Topic is the first frame. Default "".
 	Topic string
-	// BufferSteps is the number of batches kept for replay. Default 10000.
+	// BufferSteps bounds the batches kept for replay. Default 10000.
 	BufferSteps int
 	// Events and Hashes choose the form. Defaults EventMap and HashInt.
 	Events EventForm

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"slices"
 	"sync"
@@ -101,7 +102,7 @@ func (l *eventLog) since(seq uint64) []batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i, _ := slices.BinarySearchFunc(l.kept, seq, func(b batch, s uint64) int {
-		return int(int64(b.seq - s))
+		return cmp.Compare(b.seq, s)
 	})
 	return slices.Clone(l.kept[i:])
 }

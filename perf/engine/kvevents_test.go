@@ -280,3 +280,37 @@ func TestRestartKeepsEndpointsAndStartsCountingAgain(t *testing.T) {
 		t.Errorf("first batch after a restart is %d", seq)
 	}
 }
+
+func TestPublisherConnectsToABoundSubscriber(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	sub := zmq4.NewSub(ctx)
+	defer sub.Close()
+	if err := sub.Listen("tcp://127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := sub.SetOption(zmq4.OptionSubscribe, "kv"); err != nil {
+		t.Fatal(err)
+	}
+	e := start(t, func(c *Config) { c.KVEvents = &KVEvents{Endpoint: "tcp://" + sub.Addr().String(), Topic: "kv"} })
+	eventually(t, "a subscription", func() bool { return e.core().events.subscribers() == 1 })
+	object(t, post(t, e, "/v1/completions", `{"prompt":"`+strings.Repeat("abcd", 40)+`","max_tokens":1}`), 200)
+	if seq, kinds, _ := next(t, sub); seq != 0 || kinds[0] != "BlockStored" {
+		t.Errorf("batch %d %v", seq, kinds)
+	}
+}
+
+func TestReplayIsBounded(t *testing.T) {
+	l := &eventLog{form: KVEvents{Events: EventMap, Hashes: HashInt, BufferSteps: 20}, send: func(batch) {}}
+	for range 100 {
+		l.cleared()
+		l.publish()
+	}
+	kept := l.since(0)
+	if n := len(kept); n < 18 || n > 20 || kept[n-1].seq != 99 {
+		t.Errorf("%d batches kept, the last is %d", n, kept[n-1].seq)
+	}
+	if len(l.since(95)) != 5 || len(l.since(endOfReplay)) != 0 {
+		t.Errorf("%d since 95, %d since the end", len(l.since(95)), len(l.since(endOfReplay)))
+	}
+}

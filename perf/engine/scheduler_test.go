@@ -240,3 +240,15 @@ func TestManyStreams(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// TestSpeedDividesTime shows that an answer takes its simulated time divided by
+// Speed, and no less.
+func TestSpeedDividesTime(t *testing.T) {
+	e := start(t, func(c *Config) { c.Speed = 10 })
+	begun := time.Now()
+	object(t, post(t, e, "/v1/completions", `{"prompt":"`+strings.Repeat("abcd", 2000)+`","max_tokens":21}`), 200)
+	want := (100*time.Millisecond + 20*15*time.Millisecond) / 10
+	if took := time.Since(begun); took < want {
+		t.Errorf("took %v, want %v or a little more", took, want)
+	}
+}
