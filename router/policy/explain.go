@@ -34,7 +34,7 @@ func (p *Policy) terms(c *Candidate, f *fleet, promptBlocks int) Terms {
 		t.Reason = fmt.Sprintf("full: %d in flight and %d waiting of %d slots", c.InFlight, c.Waiting, c.slots())
 	}
 	if p.Mode != Score {
-		t.Load = 1 - float64(c.busy())/float64(c.slots())
+		t.Load = max(0, 1-float64(c.busy())/float64(c.slots()))
 		t.Total = t.Load
 		return t
 	}

@@ -1,0 +1,349 @@
+package policy
+
+import (
+	"math"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+type key uint64
+
+func (k key) RendezvousKey() uint64 { return uint64(k) }
+
+type countingKey struct {
+	asked int
+	value uint64
+}
+
+func (k *countingKey) RendezvousKey() uint64 { k.asked++; return k.value }
+
+// blank is a node of which nothing is known but its slots.
+func blank(id uint64) Candidate {
+	return Candidate{IDHash: mix(id), MaxConcurrent: 10, SM: Unknown(), Watts: Unknown(), VRAM: Unknown(), Throughput: Unknown()}
+}
+
+func blanks(n int) []Candidate {
+	out := make([]Candidate, n)
+	for i := range out {
+		out[i] = blank(uint64(i + 1))
+	}
+	return out
+}
+
+func near(t *testing.T, name string, got, want float64) {
+	t.Helper()
+	if math.Abs(got-want) > 1e-6 {
+		t.Errorf("%s = %v, want %v", name, got, want)
+	}
+}
+
+func TestTermsByHand(t *testing.T) {
+	a := Candidate{IDHash: 1, Matched: 3, InFlight: 2, MaxConcurrent: 10, SM: 0.1, Watts: 300, VRAM: 80, Throughput: 2}
+	b := Candidate{IDHash: 2, Matched: 12, InFlight: 1, Waiting: 1, MaxConcurrent: 4, SM: 0.9, Watts: 600, VRAM: 40, Throughput: 8}
+	var out [2]Terms
+	pick, why := Default().Explain([]Candidate{a, b}, 12, nil, 0, out[:])
+	near(t, "a.overlap", out[0].Overlap, 0.25)
+	near(t, "a.load", out[0].Load, 0.8)
+	near(t, "a.power", out[0].Power, 0.5)
+	near(t, "a.capacity", out[0].Capacity, (1+0.25+1)/3)
+	near(t, "a.total", out[0].Total, 0.55*0.25+0.25*0.8+0.10*0.5+0.10*0.75)
+	near(t, "b.overlap", out[1].Overlap, 1)
+	near(t, "b.load", out[1].Load, 0.1) // sm above in-flight
+	near(t, "b.power", out[1].Power, 0)
+	near(t, "b.capacity", out[1].Capacity, (0.5+1+0.25)/3)
+	if pick != 1 || why != "highest score 0.6333 of 2 candidates with a free slot" {
+		t.Errorf("pick %d, %q", pick, why)
+	}
+}
+
+func TestUnknownTelemetryIsTheMean(t *testing.T) {
+	c := blanks(3)
+	c[0].SM, c[1].SM = 0.2, 0.6
+	c[0].Watts, c[1].Watts = 100, 400
+	c[0].VRAM, c[1].VRAM = 20, 80
+	c[0].Throughput, c[1].Throughput = 1, 2
+	c[2].Watts, c[2].SM = -1, float32(math.Inf(1)) // as unknown as NaN
+	out := make([]Terms, 3)
+	Default().Explain(c, 0, nil, 0, out)
+	near(t, "load", out[2].Load, 1-0.4)
+	near(t, "power", out[2].Power, 1-250.0/400)
+	near(t, "capacity", out[2].Capacity, (50.0/80+1.5/2+1)/3)
+
+	Default().Explain(blanks(2), 0, nil, 0, out)
+	near(t, "power nobody knows", out[0].Power, 0)
+	near(t, "capacity nobody knows", out[0].Capacity, 1.0/3)
+	near(t, "load nobody knows", out[0].Load, 1)
+}
+
+func TestOutOfRangeInputsStayInRange(t *testing.T) {
+	c := Candidate{Matched: 50, InFlight: -3, MaxConcurrent: 0, SM: 7, Watts: 1, VRAM: 1, Throughput: 1}
+	out := make([]Terms, 1)
+	if pick, _ := Default().Explain([]Candidate{c}, 10, nil, 0, out); pick != 0 {
+		t.Fatal("not picked")
+	}
+	near(t, "overlap", out[0].Overlap, 1)
+	near(t, "load", out[0].Load, 0)
+}
+
+func TestFullNodesAreNoCandidates(t *testing.T) {
+	c := blanks(3)
+	c[0].Matched, c[0].InFlight = 100, 10
+	c[1].Matched, c[1].InFlight, c[1].Waiting = 100, 4, 6
+	for m := range Mode(len(modeNames)) {
+		p := Default()
+		p.Mode = m
+		for r := range uint64(50) {
+			if got := p.Pick(c, 100, key(r), mix(r)); got != 2 {
+				t.Fatalf("%v picked %d", m, got)
+			}
+		}
+		if got := p.Pick(c[:2], 100, key(1), 1); got != -1 {
+			t.Errorf("%v picked %d of full nodes", m, got)
+		}
+		if got := p.Pick(nil, 100, nil, 1); got != -1 {
+			t.Errorf("%v picked %d of none", m, got)
+		}
+	}
+	out := make([]Terms, 3)
+	Default().Explain(c, 100, nil, 0, out)
+	if out[1].Eligible || out[1].Reason != "full: 4 in flight and 6 waiting of 10 slots" || !out[2].Eligible || out[2].Reason != "" {
+		t.Errorf("%+v", out)
+	}
+}
+
+func TestDefaultSlots(t *testing.T) {
+	c := blank(1)
+	c.MaxConcurrent, c.InFlight = 0, DefaultMaxConcurrent-1
+	if Default().Pick([]Candidate{c}, 1, nil, 0) != 0 {
+		t.Error("one slot is free")
+	}
+	c.InFlight++
+	if Default().Pick([]Candidate{c}, 1, nil, 0) != -1 {
+		t.Error("no slot is free")
+	}
+}
+
+func TestKeyIsAskedOnlyOnATie(t *testing.T) {
+	k := &countingKey{value: 7}
+	c := blanks(4)
+	c[2].Matched = 10
+	if got := Default().Pick(c, 10, k, 0); got != 2 || k.asked != 0 {
+		t.Errorf("picked %d, asked %d times", got, k.asked)
+	}
+	c[2].Matched = 0
+	Default().Pick(c, 10, k, 0)
+	if k.asked != 1 {
+		t.Errorf("asked %d times on a tie of 4", k.asked)
+	}
+	c[0].InFlight, c[1].InFlight, c[2].InFlight = 10, 10, 10
+	Default().Pick(c, 10, k, 0)
+	if k.asked != 1 {
+		t.Error("asked with one candidate left")
+	}
+}
+
+func TestRendezvous(t *testing.T) {
+	p, c := Default(), blanks(8)
+	var counts [8]int
+	for k := range uint64(8000) {
+		first := p.Pick(c, 10, key(mix(k)|1), k)
+		if again := p.Pick(c, 10, key(mix(k)|1), ^k); again != first {
+			t.Fatalf("key %d went to %d and %d", k, first, again)
+		}
+		counts[first]++
+		// Without the winner the others keep their order; without a loser nothing moves.
+		loser := (first + 1) % 8
+		without := append(append([]Candidate{}, c[:loser]...), c[loser+1:]...)
+		if c[first].IDHash != without[p.Pick(without, 10, key(mix(k)|1), k)].IDHash {
+			t.Fatalf("key %d moved because another node left", k)
+		}
+	}
+	for i, n := range counts {
+		if n < 850 || n > 1150 {
+			t.Errorf("node %d got %d of 8000", i, n)
+		}
+	}
+}
+
+func TestTieWithoutAKeyIsRandom(t *testing.T) {
+	var counts [4]int
+	c := blanks(4)
+	for i := range c {
+		c[i].IDHash = 5 // even then
+	}
+	for r := range uint64(4000) {
+		counts[Default().Pick(c, 10, key(0), mix(r))]++
+	}
+	for i, n := range counts {
+		if n < 850 || n > 1150 {
+			t.Errorf("node %d got %d of 4000", i, n)
+		}
+	}
+}
+
+func TestEpsilonBoundsTheTie(t *testing.T) {
+	p, c := Default(), blanks(2)
+	p.KV, p.Load, p.Power, p.Capacity = 1, 0, 0, 0
+	c[0].Matched, c[1].Matched = 1000, 985
+	for k := range uint64(100) {
+		if p.Pick(c, 1000, key(k+1), k) != 0 {
+			t.Fatal("1.5 % apart is no tie")
+		}
+	}
+	c[1].Matched = 995
+	seen := [2]bool{}
+	for k := range uint64(100) {
+		seen[p.Pick(c, 1000, key(k+1), k)] = true
+	}
+	if seen != [2]bool{true, true} {
+		t.Error("0.5 % apart is a tie")
+	}
+}
+
+func TestSimpleModesSpread(t *testing.T) {
+	c := blanks(5)
+	c[3].InFlight = 10
+	for _, m := range []Mode{Random, RoundRobin, PowerOfTwo, LeastLoaded} {
+		p := &Policy{Mode: m}
+		var counts [5]int
+		for i := range uint64(4000) {
+			r := mix(i)
+			if m.Counts() {
+				r = i
+			}
+			counts[p.Pick(c, 0, nil, r)]++
+		}
+		for i, n := range counts {
+			if want := map[bool]int{true: 0, false: 1000}[i == 3]; n < want*85/100 || n > want*115/100 {
+				t.Errorf("%v: node %d got %d of 4000", m, i, n)
+			}
+		}
+	}
+}
+
+func TestRoundRobinIsFairUnderConcurrency(t *testing.T) {
+	p, c := &Policy{Mode: RoundRobin}, blanks(7)
+	var counter atomic.Uint64
+	var counts [7]atomic.Int64
+	var wg sync.WaitGroup
+	for range 7 {
+		wg.Go(func() {
+			for range 1000 {
+				counts[p.Pick(c, 0, nil, counter.Add(1))].Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	for i := range counts {
+		if n := counts[i].Load(); n != 1000 {
+			t.Errorf("node %d got %d, want exactly 1000", i, n)
+		}
+	}
+}
+
+func TestLoadAwareModes(t *testing.T) {
+	c := blanks(3)
+	c[0].InFlight, c[1].InFlight, c[2].InFlight = 5, 2, 4
+	c[1].Waiting, c[2].MaxConcurrent = 1, 40 // 0.5, 0.3, 0.1
+	least, two := &Policy{Mode: LeastLoaded}, &Policy{Mode: PowerOfTwo}
+	var counts [3]int
+	for r := range uint64(3000) {
+		if got := least.Pick(c, 0, nil, mix(r)); got != 2 {
+			t.Fatalf("least_loaded picked %d", got)
+		}
+		counts[two.Pick(c, 0, nil, mix(r))]++
+	}
+	if counts[0] != 0 || counts[1] < 900 || counts[2] < 1850 {
+		t.Errorf("power_of_two: %v, want 0, 1/3, 2/3", counts)
+	}
+}
+
+// Explain must say what Pick does, whatever the fleet looks like.
+func TestExplainAgreesWithPick(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	out := make([]Terms, 16)
+	for range 2000 {
+		c := make([]Candidate, rng.IntN(16))
+		for i := range c {
+			c[i] = randomCandidate(rng)
+		}
+		p := Default()
+		p.Mode, p.Epsilon = Mode(rng.IntN(len(modeNames))), rng.Float64()*0.1
+		k, r := key(rng.Uint64N(3)), rng.Uint64()
+		want := p.Pick(c, 20, k, r)
+		got, why := p.Explain(c, 20, k, r, out)
+		if got != want || why == "" {
+			t.Fatalf("explained %d (%s), picked %d", got, why, want)
+		}
+		for i := range c {
+			if out[i].Eligible && p.Mode == Score && out[i].Total > out[want].Total+p.Epsilon+1e-12 {
+				t.Fatalf("%v beats the winner %v", out[i], out[want])
+			}
+			if x := out[i]; min(x.Overlap, x.Load, x.Power, x.Capacity) < 0 || max(x.Overlap, x.Load, x.Power, x.Capacity) > 1 {
+				t.Fatalf("a term is out of [0,1]: %+v", x)
+			}
+		}
+	}
+}
+
+func randomCandidate(rng *rand.Rand) Candidate {
+	maybe := func(scale float64) float32 {
+		if rng.IntN(4) == 0 {
+			return Unknown()
+		}
+		return float32(rng.Float64() * scale)
+	}
+	return Candidate{IDHash: rng.Uint64(), Matched: rng.Int32N(25), InFlight: rng.Int32N(9), Waiting: rng.Int32N(3), MaxConcurrent: 1 + rng.Int32N(9),
+		SM: maybe(1), Watts: maybe(700), VRAM: maybe(8e10), Throughput: maybe(8)}
+}
+
+func TestPickAllocatesNothing(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	k := &countingKey{value: 9}
+	for _, n := range []int{8, 1000} {
+		c := make([]Candidate, n)
+		for i := range c {
+			c[i] = randomCandidate(rng)
+		}
+		for m := range Mode(len(modeNames)) {
+			p := Default()
+			p.Mode = m
+			if a := testing.AllocsPerRun(100, func() { p.Pick(c, 20, k, 12345) }); a != 0 {
+				t.Errorf("%v of %d: %v allocations", m, n, a)
+			}
+		}
+	}
+}
+
+func TestThroughput(t *testing.T) {
+	for dtype, want := range map[string]float32{"bfloat16": 4, "torch.float16": 4, "FP8_E4M3": 8, "int8": 8, "float32": 2, "nvfp4": 16, "awq": 4} {
+		if got := Throughput(4, dtype); got != want {
+			t.Errorf("%s: %v, want %v", dtype, got, want)
+		}
+	}
+	if known(Throughput(4, "q4_k_m")) || Throughput(0, "bf16") != 1 {
+		t.Error("an unknown dtype must be unknown, and tp 0 must count as 1")
+	}
+}
+
+func benchmarkPick(b *testing.B, n int, m Mode) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	c := make([]Candidate, n)
+	for i := range c {
+		c[i] = randomCandidate(rng)
+	}
+	p := Default()
+	p.Mode = m
+	k := &countingKey{value: 9}
+	b.ReportAllocs()
+	for b.Loop() {
+		p.Pick(c, 20, k, 12345)
+	}
+}
+
+func BenchmarkPickScore8(b *testing.B)       { benchmarkPick(b, 8, Score) }
+func BenchmarkPickScore1000(b *testing.B)    { benchmarkPick(b, 1000, Score) }
+func BenchmarkPickPowerOfTwo8(b *testing.B)  { benchmarkPick(b, 8, PowerOfTwo) }
+func BenchmarkPickLeastLoaded8(b *testing.B) { benchmarkPick(b, 8, LeastLoaded) }
