@@ -9,6 +9,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 )
 
 // Config says how to reach etcd.
@@ -24,6 +26,13 @@ type Config struct {
 type Client struct {
 	etcd    *clientv3.Client
 	timeout time.Duration
+}
+
+// reconnect keeps a client that had lost etcd for long from waiting minutes more, which is gRPC's default: nodes are kept
+// for a grace period only.
+var reconnect = grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+	MinConnectTimeout: 3 * time.Second,
 }
 
 // Dial prepares a client. It does not wait for etcd: a fleet may start before its etcd does. With a user name it has to
@@ -45,6 +54,7 @@ func Dial(cfg Config) (*Client, error) {
 		DialKeepAliveTime:    3 * time.Second,
 		DialKeepAliveTimeout: 3 * time.Second,
 		BackoffWaitBetween:   50 * time.Millisecond,
+		DialOptions:          []grpc.DialOption{grpc.WithConnectParams(reconnect)},
 		Logger:               zap.NewNop(),
 	})
 	if err != nil {

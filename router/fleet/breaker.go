@@ -320,7 +320,7 @@ func (b *breaker) checked(ok, refused bool, last time.Time) {
 }
 
 func (b *breaker) checkedWell(now time.Time) {
-	b.probesLost = 0
+	b.probesLost, b.refused = 0, 0
 	switch State(b.state.Load()) {
 	case Unproven:
 		b.close(now)

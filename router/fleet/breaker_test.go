@@ -66,11 +66,11 @@ func TestServerErrorsAreTriedAgainAfterABackoff(t *testing.T) {
 			t.Fatal(ok, reason)
 		}
 		for _, backoff := range []time.Duration{250, 500, 1000, 1000, 1000} {
-			time.Sleep(backoff*time.Millisecond - 1)
+			time.Sleep(backoff*time.Millisecond - time.Microsecond)
 			if ok, _ := b.eligible(time.Now()); ok {
 				t.Fatalf("eligible before %v ms", backoff)
 			}
-			time.Sleep(1)
+			time.Sleep(time.Microsecond)
 			if ok, _ := b.eligible(time.Now()); !ok || !b.admit() {
 				t.Fatalf("not admitted after %v ms", backoff)
 			}

@@ -136,7 +136,7 @@ func (f *Fleet) addEtcd(h *cluster.NodeHealth) *member {
 // update takes a heartbeat of a node that is a member.
 func (f *Fleet) update(m *member, h *cluster.NodeHealth) {
 	now := time.Now()
-	if m.health == nil || m.health.Stamp != h.Stamp {
+	if m.health == nil || m.health.Stamp != h.Stamp || h.Stamp == 0 {
 		m.stampAt = now
 		m.node.setFlag(flagSilent, false)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -72,7 +73,9 @@ func (e *etcdFleet) put(key, value string) {
 // agent registers a node until the test ends or stop is called.
 func (e *etcdFleet) agent(h cluster.NodeHealth) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	r := cluster.NewRegistrar(e.client, cluster.Registration{Health: func() cluster.NodeHealth { return h }, Heartbeat: 300 * time.Millisecond})
+	r := cluster.NewRegistrar(e.client, cluster.Registration{
+		Health: func() cluster.NodeHealth { return h }, Heartbeat: 300 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
+	})
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
 	stop = sync.OnceFunc(func() {
@@ -97,7 +100,7 @@ func TestNodesOfEtcd(t *testing.T) {
 	stop := e.agent(node("n1", eng.URL))
 	eventually(t, e.Fleet, "joined", serves("m", 1))
 	n := e.Load().Node("n1")
-	if l := n.Load(); l.SM != 0.5 || l.Watts != 300 || l.Waiting != 1 || l.KVUsage == l.KVUsage || n.MaxConcurrent() != 4 {
+	if l := n.Load(); l.SM != 0.5 || l.Watts != 300 || l.Waiting != 1 || known(l.KVUsage) != nil || n.MaxConcurrent() != 4 {
 		t.Fatalf("%+v", l)
 	}
 	if eng.count("/metrics") != 0 {
@@ -154,8 +157,8 @@ func TestAMalformedValueDropsNothing(t *testing.T) {
 		t.Fatal("the node was dropped or replaced")
 	}
 	eventually(t, e.Fleet, "its silence", func(*Snapshot) bool { _, r := n.Eligible(time.Now()); return r == "its heartbeat is stale" })
-	e.put(cluster.NodeKey("n1"), strings.Replace(string(value), `"stamp":1`, `"stamp":2,"kv_epoch":9`, 1))
 	ref := n.Ref()
+	e.put(cluster.NodeKey("n1"), strings.Replace(string(value), `"stamp":1`, `"stamp":2,"kv_epoch":9`, 1))
 	eventually(t, e.Fleet, "back with an empty cache", func(s *Snapshot) bool {
 		return serves("m", 1)(s) && n.Ref() != ref && len(s.Problems) == 0
 	})

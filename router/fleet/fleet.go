@@ -286,13 +286,17 @@ func (f *Fleet) breakerMoved(n *Node, from, to State, why string) {
 	}
 }
 
+// problem remembers why something is not served as configured. Only its beginning is logged.
 func (f *Fleet) problem(subject, reason string) {
-	if f.problems[subject] == reason {
+	old, had := f.problems[subject]
+	if old == reason {
 		return
 	}
 	f.problems[subject] = reason
-	f.opts.Log.Warn("not served as configured", "subject", subject, "reason", reason)
 	f.dirty = true
+	if !had {
+		f.opts.Log.Warn("not served as configured", "subject", subject, "reason", reason)
+	}
 }
 
 func (f *Fleet) solved(subject string) {

@@ -105,7 +105,7 @@ func TestDrainedOnceTheLastRequestEnds(t *testing.T) {
 
 func TestUnknownCapacityIsNaN(t *testing.T) {
 	i := &Info{}
-	if v, w := i.VRAM(), i.Throughput(); v == v || w == w {
+	if v, w := i.VRAM(), i.Throughput(); known(v) != nil || known(w) != nil {
 		t.Fatal("unknown is a number", v, w)
 	}
 	for dtype, want := range map[string]float32{"bfloat16": 2, "fp16": 2, "fp8_e4m3": 4, "float32": 1, "Q4_K_M": 8} {

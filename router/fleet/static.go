@@ -2,7 +2,9 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"maps"
+	"net"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -180,7 +182,7 @@ func (f *Fleet) resolve(ctx context.Context, name string) {
 	f.send(ctx, func(f *Fleet) {
 		switch {
 		case err != nil:
-			f.problem("name "+name, "look-up failed: "+err.Error())
+			f.problem("name "+name, lookupProblem(err))
 			return
 		case len(addresses) == 0:
 			f.problem("name "+name, "it has no address")
@@ -195,6 +197,18 @@ func (f *Fleet) resolve(ctx context.Context, name string) {
 			f.syncStatic()
 		}
 	})
+}
+
+// lookupProblem says in the same words what is the same problem: resolvers put port numbers into theirs.
+func lookupProblem(err error) string {
+	var dns *net.DNSError
+	switch {
+	case errors.As(err, &dns) && dns.IsNotFound:
+		return "look-up failed: no such host"
+	case errors.As(err, &dns) && dns.IsTimeout, errors.Is(err, context.DeadlineExceeded):
+		return "look-up failed: the name server does not answer in time"
+	}
+	return "look-up failed: " + err.Error()
 }
 
 // usable sorts a name's addresses. Where there are both kinds only IPv4 is used: the two are one server.
