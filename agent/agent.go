@@ -54,32 +54,39 @@ func Run(ctx context.Context, c Config) error {
 
 // New checks c, binds both listeners and prepares everything; nothing is
 // started, asked or announced before Run.
-func New(c Config) (a *Agent, err error) {
+func New(c Config) (*Agent, error) {
 	if err := config.Check(&c); err != nil {
 		return nil, err
 	}
-	a = &Agent{config: &c, log: c.Logger, cpu: newCPUMeter(), metrics: newInstruments()}
+	a := &Agent{config: &c, log: c.Logger, cpu: newCPUMeter(), metrics: newInstruments()}
 	if a.log == nil {
 		a.log = slog.Default()
 	}
-	defer func() {
-		if err != nil {
-			a.Close()
-		}
-	}()
-	if err := a.listen(); err != nil {
+	if err := a.prepare(); err != nil {
+		a.Close()
 		return nil, err
 	}
-	a.node = c.describe(c.nodeID(a.listener.Addr()), c.advertised(a.listener.Addr()))
+	return a, nil
+}
+
+func (a *Agent) prepare() error {
+	if err := a.listen(); err != nil {
+		return err
+	}
+	addr := a.listener.Addr()
+	a.node = a.config.describe(a.config.nodeID(addr), a.config.advertised(addr))
 	if err := a.node.Check(); err != nil {
-		return nil, err
+		return err
 	}
 	a.log = a.log.With("node", a.node.NodeID)
-	if err := a.prepare(); err != nil {
-		return nil, err
+	if err := errors.Join(a.prepareEngine(), a.prepareMember()); err != nil {
+		return err
+	}
+	if err := a.prepareFront(); err != nil {
+		return err
 	}
 	a.metrics.watch(a)
-	return a, nil
+	return nil
 }
 
 // Close releases an agent that is not going to run.
@@ -131,46 +138,45 @@ func listen(addr string) (net.Listener, error) {
 	return net.Listen(network, addr)
 }
 
-func (a *Agent) prepare() (err error) {
+func (a *Agent) prepareEngine() (err error) {
 	c := a.config
-	if a.engine, err = engine.New(&c.Engine, engine.Options{
+	a.engine, err = engine.New(&c.Engine, engine.Options{
 		TP: c.Agent.TP, DType: c.Agent.DType, MaxConcurrent: c.Agent.MaxConcurrent,
 		Counters: a.metrics.engine, Log: a.log,
-	}); err != nil {
+	})
+	return err
+}
+
+func (a *Agent) prepareMember() error {
+	etcd, err := a.config.Etcd.etcdConfig()
+	if err != nil {
 		return err
+	}
+	token, err := instance(a.config.Agent.StateDir)
+	a.member = &membership{nodeID: a.node.NodeID, log: a.log, config: etcd, registration: cluster.Registration{
+		Health: a.health, Heartbeat: a.config.Agent.Heartbeat.Std(), Instance: token, Log: a.log,
+	}}
+	return err
+}
+
+func (a *Agent) prepareFront() error {
+	c := a.config
+	engineTLS, err := c.Engine.EngineTLS(a.engine.Endpoint())
+	if err != nil {
+		return err
+	}
+	o := front.Options{
+		Engine: a.engine.Endpoint(), EngineTLS: engineTLS, Authorization: a.engine.Authorization(),
+		Health: a.unready, Limits: c.Limits.front(), Counters: a.metrics.front, Log: a.log,
 	}
 	if c.TLS.Cert != "" {
 		if a.identity, err = pki.Load(pki.Files{CA: c.TLS.CA, Cert: c.TLS.Cert, Key: c.TLS.Key}); err != nil {
 			return fmt.Errorf("tls: %w", err)
 		}
+		o.TLS = a.identity.Server(c.TLS.CA != "", pki.Router, pki.Ctl)
 	}
-	if a.front, err = a.newFront(); err != nil {
-		return err
-	}
-	a.member = &membership{nodeID: a.node.NodeID, log: a.log}
-	if a.member.config, err = c.Etcd.etcdConfig(); err != nil {
-		return err
-	}
-	token, err := instance(c.Agent.StateDir)
-	a.member.registration = cluster.Registration{
-		Health: a.health, Heartbeat: c.Agent.Heartbeat.Std(), Instance: token, Log: a.log,
-	}
+	a.front, err = front.New(o)
 	return err
-}
-
-func (a *Agent) newFront() (*front.Server, error) {
-	tls, err := a.config.Engine.EngineTLS(a.engine.Endpoint())
-	if err != nil {
-		return nil, err
-	}
-	o := front.Options{
-		Engine: a.engine.Endpoint(), EngineTLS: tls, Authorization: a.engine.Authorization(),
-		Health: a.unready, Limits: a.config.Limits.front(), Counters: a.metrics.front, Log: a.log,
-	}
-	if a.identity != nil {
-		o.TLS = a.identity.Server(a.config.TLS.CA != "", pki.Router, pki.Ctl)
-	}
-	return front.New(o)
 }
 
 // unready says why the node takes no requests; "" while it does.

@@ -1,0 +1,246 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestMain makes the test binary the agent, or an engine, where CGN_TEST_AS says so.
+func TestMain(m *testing.M) {
+	switch os.Getenv("TEST_AS") {
+	case "agent":
+		main()
+		os.Exit(0)
+	case "engine":
+		engine(os.Args[1], os.Args[2])
+	}
+	os.Exit(m.Run())
+}
+
+// engine serves until it is killed, an hour at most. A completion never ends
+// before its client leaves.
+func engine(port, pidFile string) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"data":[{"id":"tiny"}]}`)
+	})
+	mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, "data: 1\n\n")
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	})
+	go func() {
+		time.Sleep(time.Hour)
+		os.Exit(1)
+	}()
+	if err := os.WriteFile(pidFile, []byte(strconv.Itoa(os.Getpid())), 0o600); err != nil {
+		panic(err)
+	}
+	panic(http.ListenAndServe("127.0.0.1:"+port, mux))
+}
+
+const patience = 20 * time.Second // for what happens at once on an idle machine
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// process is an agent that has started an engine of its own.
+type process struct {
+	*exec.Cmd
+	front, pidFile string
+	log            bytes.Buffer // complete once exited is closed
+	exited         chan struct{}
+}
+
+func startProcess(t *testing.T) *process {
+	t.Helper()
+	dir := t.TempDir()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{front: ln.Addr().String(), pidFile: filepath.Join(dir, "pid"), exited: make(chan struct{})}
+	ln.Close()
+	file := filepath.Join(dir, "agent.toml")
+	doc := fmt.Sprintf(`[agent]
+listen = %q
+admin = "127.0.0.1:0"
+drain_delay = "1ms"
+drain_timeout = "1h"
+[engine]
+kind = "openai_compat"
+binary = %q
+args = ["{port}", %q]
+env = ["TEST_AS=engine"]
+`, p.front, os.Args[0], p.pidFile)
+	if err := os.WriteFile(file, []byte(doc), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.Cmd = exec.Command(os.Args[0], "--config", file)
+	p.Env = append(os.Environ(), "TEST_AS=agent")
+	p.Stdout, p.Stderr = &p.log, &p.log
+	p.WaitDelay = time.Second
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(p.exited)
+		_ = p.Wait()
+	}()
+	t.Cleanup(func() {
+		_ = p.Process.Kill()
+		<-p.exited
+		if t.Failed() {
+			t.Log(p.log.String())
+		}
+	})
+	eventually(t, "ready", func() bool {
+		resp, err := client.Get("http://" + p.front + "/health")
+		if err != nil {
+			return false
+		}
+		resp.Body.Close()
+		return resp.StatusCode == 200
+	})
+	return p
+}
+
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+
+func (p *process) enginePID(t *testing.T) int {
+	t.Helper()
+	b, err := os.ReadFile(p.pidFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(string(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
+// gone tells whether no process has pid, or a dead one that nobody reaped.
+func gone(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return errors.Is(err, os.ErrNotExist) || strings.Contains(string(stat), ") Z ")
+}
+
+func (p *process) waitExit(t *testing.T) {
+	t.Helper()
+	select {
+	case <-p.exited:
+	case <-time.After(patience):
+		t.Fatal("the agent did not exit")
+	}
+}
+
+func TestSIGTERMStopsAgentAndEngine(t *testing.T) {
+	p := startProcess(t)
+	pid := p.enginePID(t)
+	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	p.waitExit(t)
+	if code := p.ProcessState.ExitCode(); code != 0 {
+		t.Errorf("exit status %d", code)
+	}
+	if !gone(pid) {
+		t.Error("the engine outlived its agent")
+	}
+	for _, step := range []string{"let routers know", "finish requests", "leave the fleet", "close the front", "stop the engine"} {
+		if !strings.Contains(p.log.String(), `msg="drain step done" step="`+step) && !strings.Contains(p.log.String(), `step="`+step) {
+			t.Errorf("the log does not time %q", step)
+		}
+	}
+}
+
+func TestSecondSignalForces(t *testing.T) {
+	p := startProcess(t)
+	resp, err := client.Post("http://"+p.front+"/v1/completions", "application/json", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	for i, still := range []bool{true, false} {
+		if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			eventually(t, "draining", func() bool {
+				resp, err := client.Get("http://" + p.front + "/health")
+				if err != nil {
+					return false
+				}
+				resp.Body.Close()
+				return resp.StatusCode == 503
+			})
+		}
+		select {
+		case <-p.exited:
+			if still {
+				t.Fatal("the first signal cut the running request")
+			}
+		default:
+		}
+	}
+	p.waitExit(t)
+	if body, err := io.ReadAll(resp.Body); err == nil {
+		t.Errorf("the cut stream looks complete: %q", body)
+	}
+}
+
+func TestKilledAgentLeavesNoEngine(t *testing.T) {
+	p := startProcess(t)
+	pid := p.enginePID(t)
+	if err := p.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	p.waitExit(t)
+	eventually(t, "the engine is gone too", func() bool { return gone(pid) })
+}
+
+func TestCommandLine(t *testing.T) {
+	for _, c := range []struct {
+		name, args, out, err string
+	}{
+		{"version", "--version", "cgn-agent ", ""},
+		{"help", "--help", "--engine", ""},
+		{"check", "--check-config --engine http://127.0.0.1:8000", "url = \"http://127.0.0.1:8000\"", ""},
+		{"nothing to do", "--check-config", "", "engine.model: empty; give the model to load, or engine.url"},
+		{"unknown flag", "--engin=x", "", "--engine"},
+		{"exposed", "--check-config --engine http://127.0.0.1:8000 --listen :9081", "", "cgn-ctl pki bootstrap"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var out bytes.Buffer
+			err := run(strings.Fields(c.args), nil, &out, io.Discard)
+			if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+				t.Errorf("got %v, want %q", err, c.err)
+			}
+			if !strings.Contains(out.String(), c.out) {
+				t.Errorf("output:\n%s", out.String())
+			}
+		})
+	}
+}
