@@ -52,7 +52,7 @@ func flagArgument(f *field) string {
 func (f *field) sentence() string {
 	notes := []string{}
 	if len(f.oneof) > 0 {
-		notes = append(notes, strings.Join(f.oneof, "|"))
+		notes = append(notes, strings.Join(f.words(), "|"))
 	}
 	if f.isList() {
 		notes = append(notes, "repeatable")
@@ -61,6 +61,11 @@ func (f *field) sentence() string {
 		notes = append(notes, "default "+f.def)
 	}
 	return fmt.Sprintf("%s (%s)", f.help, strings.Join(append(notes, "env "+f.env()), ", "))
+}
+
+// words are the values of oneof that have a spelling.
+func (f *field) words() []string {
+	return slices.DeleteFunc(slices.Clone(f.oneof), func(w string) bool { return w == "" })
 }
 
 // Reference writes the settings of the struct that cfg points to as Markdown,
@@ -129,7 +134,7 @@ func referenceElements(b *bytes.Buffer, f *field) error {
 func (f *field) row(settable bool) string {
 	help := f.help
 	if len(f.oneof) > 0 {
-		help += " One of `" + strings.Join(f.oneof, "`, `") + "`."
+		help += " One of `" + strings.Join(f.words(), "`, `") + "`."
 	}
 	cells := []string{code(f.key), typeName(f.value.Type()), code(f.def)}
 	if !settable {

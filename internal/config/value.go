@@ -146,7 +146,7 @@ func (f *field) allowed(v reflect.Value) error {
 	}
 	for _, w := range words {
 		if !slices.Contains(f.oneof, w) {
-			return fmt.Errorf("must be one of %s%s", strings.Join(f.oneof, ", "), didYouMean(w, f.oneof))
+			return fmt.Errorf("must be one of %s%s", strings.Join(f.words(), ", "), didYouMean(w, f.oneof))
 		}
 	}
 	return nil

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+const defaultAdmin = "http://127.0.0.1:9091"
+
+const (
+	adminTimeout     = 10 * time.Second
+	adminAnswerBytes = 32 << 20
+)
+
+func (a *app) adminFlag(flags *pflag.FlagSet, getenv func(string) string) {
+	flags.StringVar(&a.admin, "admin", orDefault(getenv("CGN_ADMIN"), defaultAdmin), "a router's admin address (env CGN_ADMIN)")
+}
+
+// adminURL makes "127.0.0.1:9091" and "http://127.0.0.1:9091/" the same.
+func (a *app) adminURL(path string) string {
+	base := strings.TrimRight(a.admin, "/")
+	if !strings.Contains(base, "://") {
+		base = "http://" + base
+	}
+	return base + path
+}
+
+// askAdmin sends one request to the router's admin port and returns the body
+// of a 200.
+func (a *app) askAdmin(ctx context.Context, method, path, body string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, a.adminURL(path), strings.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("--admin %q: %w", a.admin, err)
+	}
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, hinted{fmt.Errorf("no router answers at %s: %w", a.adminURL(""), err),
+			"is a router running? Give its admin address with --admin HOST:PORT or CGN_ADMIN (cgn-router --admin, cgn-ctl up)."}
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, adminAnswerBytes))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", req.URL, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, refused(req, resp.StatusCode, answer)
+	}
+	return answer, nil
+}
+
+// refused turns an error answer into an error with the router's own words.
+func refused(req *http.Request, status int, answer []byte) error {
+	var envelope struct {
+		Error struct {
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	if json.Unmarshal(answer, &envelope) == nil && envelope.Error.Message != "" {
+		return fmt.Errorf("%s (HTTP %d from %s)", envelope.Error.Message, status, req.URL)
+	}
+	err := fmt.Errorf("%s answers HTTP %d: %s", req.URL, status, firstLine(answer))
+	if status == http.StatusNotFound {
+		return hinted{err, "is that the admin port of a cgn-router? The port that serves /v1 is another one."}
+	}
+	return err
+}
+
+func firstLine(text []byte) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+	return line[:min(len(line), 200)]
+}
+
+// adminJSON decodes the answer of a GET, or of a POST if there is a body.
+func (a *app) adminJSON(ctx context.Context, path, body string, into any) error {
+	method := http.MethodGet
+	if body != "" {
+		method = http.MethodPost
+	}
+	answer, err := a.askAdmin(ctx, method, path, body)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(answer, into); err != nil {
+		return fmt.Errorf("%s: not the JSON that was expected: %w", a.adminURL(path), err)
+	}
+	return nil
+}

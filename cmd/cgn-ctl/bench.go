@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cognitora/dataplane/perf/replay"
+	"github.com/cognitora/dataplane/perf/trace"
+)
+
+// traceFlags choose a trace: a file, or the generator's.
+type traceFlags struct {
+	file string
+	gen  trace.Generator
+}
+
+func (f *traceFlags) add(c *cobra.Command) {
+	c.Flags().StringVar(&f.file, "trace", "", "trace file in Mooncake's format; default: the project's own generator")
+	c.Flags().Uint64Var(&f.gen.Seed, "seed", 1, "seed of the generator")
+	c.Flags().Float64Var(&f.gen.PerSecond, "rate", 0, "requests per second of the generator (default 3.4)")
+}
+
+// open returns the trace and what closes it.
+func (f *traceFlags) open(requests int) (trace.Source, func() error, error) {
+	if f.file == "" {
+		f.gen.Requests = requests
+		return f.gen.Source(), func() error { return nil }, nil
+	}
+	file, err := os.Open(f.file)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--trace: %w", err)
+	}
+	return trace.NewReader(file), file.Close, nil
+}
+
+func newBench(a *app) *cobra.Command {
+	return group("bench", "Load a fleet and measure it", newReplay(a), newTrace(a))
+}
+
+func newReplay(a *app) *cobra.Command {
+	var f traceFlags
+	cfg := replay.Config{}
+	c := &cobra.Command{
+		Use:   "replay",
+		Short: "Play a trace against an OpenAI endpoint and report latency and cache hits",
+		Long: "Plays a trace at its own spacing, divided by --speed, as streaming chat requests. Times count from when a request\n" +
+			"was due, so a system that stalls cannot hide it.",
+		Example: "  cgn-ctl bench replay --turns 500 --speed 20\n  cgn-ctl bench replay --trace conversation_trace.jsonl --spread --speed 10",
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			source, closeTrace, err := f.open(cfg.Turns)
+			if err != nil {
+				return err
+			}
+			defer closeTrace()
+			cfg.Source, cfg.APIKey = source, os.Getenv("OPENAI_API_KEY")
+			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return a.replay(ctx, cfg)
+		},
+	}
+	f.add(c)
+	fl := c.Flags()
+	fl.StringVar(&cfg.URL, "url", "http://127.0.0.1:8080", "endpoint, without /v1; its key is taken from OPENAI_API_KEY")
+	fl.StringVar(&cfg.Model, "model", simModel, "model to ask for")
+	fl.IntVar(&cfg.Turns, "turns", 2000, "requests to send; 0: the whole trace")
+	fl.Float64Var(&cfg.Speed, "speed", 1, "divides the time between requests")
+	fl.IntVar(&cfg.MaxOutputTokens, "max-output-tokens", 0, "cap on the answers; 0: as long as in the trace")
+	fl.DurationVar(&cfg.Timeout, "timeout", 10*time.Minute, "time one request has")
+	fl.BoolVar(&cfg.Text.Spread, "spread", false, "let requests that share only the first block share nothing; for the public conversation trace")
+	return c
+}
+
+func (a *app) replay(ctx context.Context, cfg replay.Config) error {
+	cfg.URL = strings.TrimSuffix(strings.TrimRight(cfg.URL, "/"), "/v1")
+	result, err := replay.Run(ctx, cfg)
+	if result == nil {
+		return err
+	}
+	if showErr := a.show(report(result), func(t *table) {
+		t.line(replay.MarkdownHeader() + result.MarkdownRow(cfg.URL) + "\n" + result.Details())
+	}); showErr != nil {
+		return showErr
+	}
+	return err
+}
+
+// replayReport is a replay's result in base units.
+type replayReport struct {
+	Requests     int            `json:"requests"`
+	Failures     map[string]int `json:"failures"`
+	WallSeconds  float64        `json:"wall_seconds"`
+	LateSeconds  float64        `json:"late_seconds"`
+	TTFT         percentiles    `json:"ttft_seconds"`
+	E2E          percentiles    `json:"e2e_seconds"`
+	HitRatio     float64        `json:"hit_ratio"`
+	PromptTokens int64          `json:"prompt_tokens"`
+	CachedTokens int64          `json:"cached_tokens"`
+	OutputTokens int64          `json:"output_tokens"`
+	Uncounted    int            `json:"uncounted"`
+	Nodes        []replay.Node  `json:"nodes"`
+}
+
+type percentiles struct {
+	P50 float64 `json:"p50"`
+	P90 float64 `json:"p90"`
+	P99 float64 `json:"p99"`
+	Max float64 `json:"max"`
+}
+
+func report(r *replay.Result) replayReport {
+	seconds := func(t replay.Times) percentiles {
+		return percentiles{t.P50.Seconds(), t.P90.Seconds(), t.P99.Seconds(), t.Max.Seconds()}
+	}
+	return replayReport{
+		Requests: r.Requests, Failures: r.Failures, WallSeconds: r.Wall.Seconds(), LateSeconds: r.Late.Seconds(),
+		TTFT: seconds(r.TTFT), E2E: seconds(r.E2E), HitRatio: r.HitRatio(),
+		PromptTokens: r.PromptTokens, CachedTokens: r.CachedTokens, OutputTokens: r.OutputTokens, Uncounted: r.Uncounted, Nodes: r.Nodes,
+	}
+}
+
+func newTrace(a *app) *cobra.Command {
+	var f traceFlags
+	var requests int
+	c := &cobra.Command{
+		Use: "trace", Short: "Write a generated trace as JSON lines", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			f.gen.Requests = requests
+			_, err := trace.Write(a.out, f.gen.Source())
+			return err
+		},
+	}
+	c.Flags().Uint64Var(&f.gen.Seed, "seed", 1, "seed of the generator")
+	c.Flags().Float64Var(&f.gen.PerSecond, "rate", 0, "requests per second (default 3.4)")
+	c.Flags().IntVar(&requests, "requests", 2000, "number of requests")
+	return c
+}

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/router/policy"
+)
+
+const defaultEtcd = "127.0.0.1:2379"
+
+// tlsFlags name the files for an etcd that wants TLS.
+type tlsFlags struct{ ca, cert, key string }
+
+func newCluster(a *app, getenv func(string) string) *cobra.Command {
+	c := group("cluster", "Look at and change the fleet's state in etcd",
+		newNodes(a), newPolicy(a), newSetPolicy(a), newCordon(a), newUncordon(a), newDrain(a))
+	a.etcdFlags(c.PersistentFlags(), getenv)
+	return c
+}
+
+func (a *app) etcdFlags(flags *pflag.FlagSet, getenv func(string) string) {
+	def := strings.Split(orDefault(getenv("CGN_ETCD"), defaultEtcd), ",")
+	flags.StringSliceVar(&a.etcd, "etcd", def, "etcd client addresses (env CGN_ETCD, separated by commas)")
+	flags.StringVar(&a.tls.ca, "etcd-ca", "", "PEM file that etcd's certificate is checked against")
+	flags.StringVar(&a.tls.cert, "etcd-cert", "", "client certificate for etcd")
+	flags.StringVar(&a.tls.key, "etcd-key", "", "key of the client certificate")
+}
+
+// withEtcd runs fn with a client and explains an etcd that does not answer.
+func (a *app) withEtcd(ctx context.Context, fn func(ctx context.Context, c *cluster.Client) error) error {
+	cfg := cluster.Config{Endpoints: a.etcd}
+	if a.tls.ca != "" {
+		files := pki.Files{CA: a.tls.ca, Cert: a.tls.cert, Key: a.tls.key}
+		conf, err := pki.ClientConfig(files, "", pki.Etcd)
+		if err != nil {
+			return err
+		}
+		cfg.TLS = conf
+	}
+	c, err := cluster.Dial(cfg)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	err = fn(ctx, c)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return hinted{fmt.Errorf("etcd does not answer at %s", strings.Join(a.etcd, ", ")),
+			"is it running? Give its address with --etcd HOST:PORT or CGN_ETCD (cgn-ctl up prints the one it uses)."}
+	}
+	return err
+}
+
+// nodeRow is one node as `cluster nodes` shows it.
+type nodeRow struct {
+	ID      string              `json:"id"`
+	Health  *cluster.NodeHealth `json:"health,omitempty"`
+	Error   string              `json:"error,omitempty"`
+	Cordon  *cluster.Cordon     `json:"cordon,omitempty"`
+	AgeSecs float64             `json:"age_seconds"` // since the agent's last heartbeat
+}
+
+func newNodes(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "nodes", Short: "List the registered nodes", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.withEtcd(c.Context(), func(ctx context.Context, client *cluster.Client) error {
+				rows, err := listNodes(ctx, client, time.Now())
+				if err != nil {
+					return err
+				}
+				return a.show(rows, func(t *table) { writeNodes(t, rows) })
+			})
+		},
+	}
+}
+
+// listNodes joins nodes with cordons, cordoned nodes that are gone included.
+func listNodes(ctx context.Context, client *cluster.Client, now time.Time) ([]nodeRow, error) {
+	nodes, err := client.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cordons, err := client.Cordons(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows := []nodeRow{}
+	for _, n := range nodes {
+		r := nodeRow{ID: n.ID, Health: n.Health}
+		if n.Err != nil {
+			r.Error = n.Err.Error()
+		}
+		if n.Health != nil {
+			r.AgeSecs = now.Sub(time.UnixMilli(n.Health.Stamp)).Seconds()
+		}
+		if cordon, ok := cordons[n.ID]; ok {
+			r.Cordon = &cordon
+			delete(cordons, n.ID)
+		}
+		rows = append(rows, r)
+	}
+	for id, cordon := range cordons {
+		rows = append(rows, nodeRow{ID: id, Error: "not registered", Cordon: &cordon})
+	}
+	return rows, nil
+}
+
+func writeNodes(t *table, rows []nodeRow) {
+	if len(rows) == 0 {
+		t.line("no node is registered; start an agent with --etcd")
+		return
+	}
+	t.row("NODE", "STATE", "ROLE", "ENGINE", "MODELS", "IN FLIGHT", "QUEUED", "SLOTS", "ADDRESS", "HEARTBEAT")
+	for _, r := range rows {
+		h := r.Health
+		if h == nil {
+			t.row(r.ID, r.state(), "-", "-", "-", "-", "-", "-", "-", r.Error)
+			continue
+		}
+		t.row(r.ID, r.state(), h.Role, dash(h.Engine), dash(strings.Join(h.Models, ",")), h.InFlight, h.QueueDepth,
+			h.MaxConcurrent, h.Address, fmt.Sprintf("%.1fs ago", r.AgeSecs))
+	}
+}
+
+func (r *nodeRow) state() string {
+	switch {
+	case r.Cordon != nil && r.Cordon.Drain:
+		return "draining"
+	case r.Cordon != nil:
+		return "cordoned"
+	case r.Health == nil:
+		return "unusable"
+	case r.Health.Ready:
+		return "ready"
+	}
+	return "not ready"
+}
+
+func newPolicy(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "policy", Short: "Print the routing policy in force", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.withEtcd(c.Context(), func(ctx context.Context, client *cluster.Client) error {
+				doc, err := client.Policy(ctx)
+				if err != nil {
+					return err
+				}
+				p, source := policy.Default(), "default: none is stored"
+				if doc != nil {
+					source = "etcd"
+					if p, err = policy.Parse(doc); err != nil {
+						return hinted{fmt.Errorf("the stored policy is not valid, so routers ignore it: %w", err),
+							"store a good one with `cgn-ctl cluster set-policy`"}
+					}
+				}
+				return a.showPolicy(p, source)
+			})
+		},
+	}
+}
+
+func (a *app) showPolicy(p *policy.Policy, source string) error {
+	return a.show(p, func(t *table) {
+		t.row("mode", p.Mode)
+		t.row("kv", p.KV)
+		t.row("load", p.Load)
+		t.row("power", p.Power)
+		t.row("capacity", p.Capacity)
+		t.row("epsilon", p.Epsilon)
+		t.row("max_queue", p.MaxQueue)
+		t.row("ttft_slo_ms", p.TTFTSLOms)
+		t.row("source", source)
+	})
+}
+
+func newSetPolicy(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "set-policy FILE|-|JSON",
+		Short: "Check a routing policy and store it for all routers",
+		Example: "  cgn-ctl cluster set-policy policy.json\n" +
+			`  cgn-ctl cluster set-policy '{"mode":"score","kv":0.6,"load":0.3,"power":0,"capacity":0.1}'`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			doc := args[0]
+			if !strings.HasPrefix(strings.TrimSpace(doc), "{") {
+				var err error
+				if doc, err = readInput(c, doc); err != nil {
+					return err
+				}
+			}
+			p, err := policy.Parse([]byte(doc))
+			if err != nil {
+				return fmt.Errorf("the policy is not valid and was not stored: %w", err)
+			}
+			return a.withEtcd(c.Context(), func(ctx context.Context, client *cluster.Client) error {
+				if err := client.PutPolicy(ctx, compact(doc)); err != nil {
+					return err
+				}
+				return a.showPolicy(p, "etcd, stored now")
+			})
+		},
+	}
+}
+
+// compact takes the spaces out of a JSON document that has been parsed before.
+func compact(doc string) []byte {
+	b, err := json.Marshal(json.RawMessage(doc))
+	if err != nil {
+		return []byte(doc)
+	}
+	return b
+}

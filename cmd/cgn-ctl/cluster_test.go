@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/etcdserver"
+)
+
+// fleetState runs an etcd with one registered node, n1.
+func fleetState(t *testing.T) map[string]string {
+	s, err := etcdserver.Start(t.TempDir(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	client, err := cluster.Dial(cluster.Config{Endpoints: []string{s.Endpoint()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	registrar := cluster.NewRegistrar(client, cluster.Registration{Heartbeat: 200 * time.Millisecond, Health: func() cluster.NodeHealth {
+		return cluster.NodeHealth{NodeID: "n1", Address: "http://127.0.0.1:1", Models: []string{"m"}, InFlight: cluster.Known(0), Ready: true}
+	}})
+	go func() { done <- registrar.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		nodes, err := client.Nodes(t.Context())
+		if err == nil && len(nodes) == 1 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("n1 was not registered: %v, %v", nodes, err)
+		}
+	}
+	return map[string]string{"CGN_ETCD": s.Endpoint()}
+}
+
+func TestCluster(t *testing.T) {
+	env := fleetState(t)
+	must := func(args ...string) string {
+		t.Helper()
+		out, err := ctl(t, env, append([]string{"cluster"}, args...)...)
+		if err != nil {
+			t.Fatalf("%v: %v", args, err)
+		}
+		return out
+	}
+	want(t, must("nodes"), "n1", "ready", "http://127.0.0.1:1")
+	want(t, must("cordon", "n1", "--reason", "disk"), "n1 is cordoned")
+	want(t, must("nodes", "-o", "json"), `"reason": "disk"`)
+	want(t, must("cordon", "typo"), "no such node is registered")
+	want(t, must("nodes"), "n1", "cordoned", "typo", "not registered")
+	want(t, must("uncordon", "typo"), "typo is open for requests")
+	want(t, must("uncordon", "typo"), "it was not cordoned")
+	want(t, must("drain", "n1", "--wait", "20s"), "n1 is draining", "n1 is drained")
+
+	want(t, must("policy"), "default: none is stored")
+	want(t, must("set-policy", `{"mode":"score","kv":0.6,"load":0.3,"power":0,"capacity":0.1}`), "0.6", "stored now")
+	want(t, must("policy"), "0.6", "etcd")
+	if _, err := ctl(t, env, "cluster", "set-policy", `{"kv":2,"lod":1}`); err == nil || !strings.Contains(err.Error(), "was not stored") {
+		t.Errorf("a bad policy: %v", err)
+	}
+	want(t, must("policy"), "0.6")
+}
+
+func TestEtcdThatDoesNotAnswer(t *testing.T) {
+	_, err := ctl(t, nil, "cluster", "nodes", "--etcd", "127.0.0.1:1")
+	if err == nil || !strings.Contains(err.Error(), "etcd does not answer at 127.0.0.1:1") || !strings.Contains(hintOf(err), "--etcd") {
+		t.Errorf("got %v, hint %q", err, hintOf(err))
+	}
+}

@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/cognitora/dataplane/agent"
+	agentengine "github.com/cognitora/dataplane/agent/engine"
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/etcdserver"
+	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/router"
+)
+
+const (
+	simModel      = "sim"
+	simSlots      = 64
+	heartbeat     = time.Second
+	drainRequests = 5 * time.Second // what running requests get after Ctrl-C
+)
+
+// local is the fleet that `up` runs in this process.
+type local struct {
+	flags   *upFlags
+	parts   *parts
+	dir     string
+	leave   func() error
+	etcd    string // client address; "" with --backend
+	routers []routerAt
+	nodes   []nodeAt
+	notes   []string // what differs from what the user might expect
+}
+
+type routerAt struct {
+	Listen string `json:"listen"`
+	Admin  string `json:"admin"`
+}
+
+type nodeAt struct {
+	ID      string `json:"id"`
+	Address string `json:"address"` // of its agent
+	Engine  string `json:"engine"`  // what runs behind it
+}
+
+// start brings everything up, each part when what it needs is there.
+func (l *local) start() error {
+	var err error
+	if l.dir, l.leave, err = l.flags.directory(); err != nil {
+		return err
+	}
+	reserved, err := l.reserveRouters()
+	defer func() {
+		for _, ln := range reserved {
+			_ = ln.Close()
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	if len(l.flags.backends) == 0 {
+		if err := l.startNodes(); err != nil {
+			return err
+		}
+	}
+	for i, at := range l.routers {
+		_ = reserved[2*i].Close()
+		_ = reserved[2*i+1].Close()
+		if err := l.startRouter(i, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reserveRouters settles where the routers listen: the first as the flags say,
+// the others on free ports of the same hosts.
+func (l *local) reserveRouters() (reserved []net.Listener, err error) {
+	f := l.flags
+	for i := range f.routers {
+		for _, want := range []struct {
+			flag, addr string
+			given      bool
+		}{{"--listen", f.listen, f.listenGiven}, {"--admin", f.admin, f.adminGiven}} {
+			addr := want.addr
+			if i > 0 {
+				host, _, _ := net.SplitHostPort(addr)
+				addr = net.JoinHostPort(host, "0")
+			}
+			ln, err := reserve(want.flag, addr, want.given)
+			if err != nil {
+				return reserved, err
+			}
+			reserved = append(reserved, ln)
+			if i == 0 && !want.given && ln.Addr().String() != addr {
+				l.notes = append(l.notes, fmt.Sprintf("%s is in use%s: %s took %s instead", addr, by(holder(addr)), want.flag, ln.Addr()))
+			}
+		}
+		l.routers = append(l.routers, routerAt{reserved[2*i].Addr().String(), reserved[2*i+1].Addr().String()})
+	}
+	return reserved, nil
+}
+
+func (l *local) startNodes() error {
+	if err := l.startEtcd(); err != nil {
+		return err
+	}
+	for i := range l.flags.engines {
+		if err := l.startNode(i + 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startEtcd takes etcd's usual port if it is free, so that cgn-ctl needs no --etcd.
+func (l *local) startEtcd() error {
+	dir := filepath.Join(l.dir, "etcd")
+	s, err := etcdserver.Start(dir, defaultEtcd)
+	if err != nil {
+		s, err = etcdserver.Start(dir, "127.0.0.1:0")
+	}
+	if err != nil {
+		return fmt.Errorf("etcd: %w", err)
+	}
+	l.etcd = s.Endpoint()
+	l.parts.run(part{Name: "etcd", Where: s.Endpoint(), What: "fleet state in " + dir}, func(drain, _ context.Context) error {
+		defer s.Close()
+		select {
+		case err := <-s.Err():
+			return err
+		case <-drain.Done():
+			return nil
+		}
+	})
+	return nil
+}
+
+// startNode starts one agent, and its simulated engine unless the agent starts
+// a real one itself.
+func (l *local) startNode(i int) error {
+	var c agent.Config
+	if err := config.Defaults(&c); err != nil {
+		return err
+	}
+	c.Agent.Listen, c.Agent.Admin = "127.0.0.1:0", "127.0.0.1:0"
+	c.Agent.Heartbeat = config.Duration(heartbeat)
+	c.Agent.DrainDelay, c.Agent.DrainTimeout = 0, config.Duration(drainRequests)
+	c.Etcd.Endpoints = []string{l.etcd}
+	what := ""
+	if l.flags.model != "" {
+		c.Agent.NodeID = fmt.Sprintf("llama-%d", i)
+		c.Engine.Kind, c.Engine.Model, c.Engine.Models = agentengine.LlamaCPP, l.flags.model, []string{l.flags.modelName()}
+		c.Engine.Args = []string{"--alias", l.flags.modelName()}
+		what = "llama-server with " + l.flags.model
+	} else {
+		c.Agent.NodeID = fmt.Sprintf("sim-%d", i)
+		at, err := l.startSim(i)
+		if err != nil {
+			return err
+		}
+		c.Engine.URL, c.Agent.MaxConcurrent, c.Agent.TP, c.Agent.DType = at, simSlots, 1, "bfloat16"
+		what = "simulated engine at " + at
+	}
+	c.Agent.StateDir = filepath.Join(l.dir, c.Agent.NodeID)
+	a, err := agent.New(c)
+	if err != nil {
+		return fmt.Errorf("agent %s: %w", c.Agent.NodeID, err)
+	}
+	l.nodes = append(l.nodes, nodeAt{c.Agent.NodeID, a.Address(), what})
+	l.parts.run(part{Name: fmt.Sprintf("agent-%d", i), Where: a.Address(), What: fmt.Sprintf("node %s, front of the %s", c.Agent.NodeID, what)}, a.Run)
+	return nil
+}
+
+func (l *local) startSim(i int) (url string, err error) {
+	name := fmt.Sprintf("engine-%d", i)
+	e, err := engine.New(engine.Config{ID: name, Models: []string{simModel}, MaxSeqs: simSlots})
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	l.parts.add(part{Name: name, Where: e.URL(), What: "simulated, model " + simModel}, func() error {
+		e.Close()
+		return nil
+	})
+	return e.URL(), nil
+}
+
+func (l *local) startRouter(i int, at routerAt) error {
+	var c router.Config
+	if err := config.Defaults(&c); err != nil {
+		return err
+	}
+	c.Router.Listen, c.Router.Admin, c.Router.Mode = at.Listen, at.Admin, l.flags.mode
+	c.Router.InsecureListen = l.flags.insecure
+	c.Router.Backends = l.flags.backends
+	c.Router.DrainDelay, c.Router.DrainTimeout = 0, config.Duration(drainRequests)
+	if l.etcd != "" {
+		c.Etcd.Endpoints = []string{l.etcd}
+	}
+	r, err := router.New(c)
+	if err != nil {
+		return err
+	}
+	what := "OpenAI API; admin port http://" + at.Admin
+	l.parts.run(part{Name: fmt.Sprintf("router-%d", i+1), Where: "http://" + at.Listen, What: what}, r.Run)
+	return nil
+}
+
+// stop ends all parts in order and removes what is not to be kept.
+func (l *local) stop(a *app) error {
+	err := l.parts.stop(a.err)
+	if l.leave == nil {
+		return err
+	}
+	if l.flags.data == "" {
+		return errors.Join(err, l.leave())
+	}
+	fmt.Fprintf(a.err, "state is kept in %s\n", l.dir)
+	return err
+}
+
+// checkModel finds out early what a llama-server would complain about late.
+func (f *upFlags) checkModel() error {
+	info, err := os.Stat(f.model)
+	if err != nil {
+		return fmt.Errorf("--model: %w", err)
+	}
+	if info.IsDir() || !strings.HasSuffix(f.model, ".gguf") {
+		return hinted{fmt.Errorf("--model %s: not a .gguf file", f.model), "other engines: start them yourself and give their URLs with --backend"}
+	}
+	if _, err := exec.LookPath("llama-server"); err != nil {
+		return hinted{errors.New("llama-server is not in PATH"),
+			"install llama.cpp (brew install llama.cpp, or a release from github.com/ggml-org/llama.cpp), or leave --model away for simulated engines"}
+	}
+	f.model, err = filepath.Abs(f.model)
+	return err
+}

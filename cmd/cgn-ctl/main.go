@@ -1,0 +1,90 @@
+// Command cgn-ctl is the operator's hand on a fleet: it runs one on a laptop,
+// explains where requests go and why, and changes what etcd says.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cognitora/dataplane/internal/buildinfo"
+)
+
+func main() {
+	root := newRoot(os.Stdout, os.Stderr, os.Getenv)
+	if err := root.Execute(); err != nil {
+		fmt.Fprintln(os.Stderr, "cgn-ctl:", err)
+		var hint interface{ Hint() string }
+		if errors.As(err, &hint) {
+			fmt.Fprintln(os.Stderr, "  "+hint.Hint())
+		}
+		os.Exit(1)
+	}
+}
+
+// app is what all commands share: where they write and whom they talk to.
+type app struct {
+	out, err io.Writer
+	output   string   // table or json
+	admin    string   // base URL of a router's admin port
+	etcd     []string // etcd client addresses
+	tls      tlsFlags
+}
+
+func newRoot(out, errOut io.Writer, getenv func(string) string) *cobra.Command {
+	a := &app{out: out, err: errOut}
+	root := &cobra.Command{
+		Use:               "cgn-ctl",
+		Short:             "Run, look into and steer a Cognitora fleet",
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+		PersistentPreRunE: func(*cobra.Command, []string) error { return a.check() },
+	}
+	root.SetOut(out)
+	root.SetErr(errOut)
+	flags := root.PersistentFlags()
+	flags.StringVarP(&a.output, "output", "o", "table", "how results are written: table or json")
+	root.AddCommand(newUp(a), newRoute(a, getenv), newTop(a, getenv), newCluster(a, getenv),
+		newPKI(a), newSim(a), newBench(a), newReference(a), newVersion(a))
+	return root
+}
+
+func (a *app) check() error {
+	if a.output != "table" && a.output != "json" {
+		return fmt.Errorf("--output %q: must be table or json", a.output)
+	}
+	return nil
+}
+
+// group is a command that only holds others. An unknown one is an error, and
+// cobra names what was probably meant.
+func group(use, short string, commands ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
+	c.AddCommand(commands...)
+	return c
+}
+
+// orDefault returns the environment's value or the default.
+func orDefault(value, def string) string {
+	if value == "" {
+		return def
+	}
+	return value
+}
+
+func newVersion(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			v := struct {
+				Version string `json:"version"`
+				Commit  string `json:"commit"`
+			}{buildinfo.Version(), buildinfo.Commit()}
+			return a.show(v, func(t *table) { t.line("cgn-ctl " + buildinfo.String()) })
+		},
+	}
+}

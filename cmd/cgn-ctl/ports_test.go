@@ -1,0 +1,51 @@
+package main
+
+import (
+	"net"
+	"os"
+	"strings"
+	"testing"
+)
+
+func TestReserve(t *testing.T) {
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	other, err := reserve("--listen", busy.Addr().String(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if other.Addr().String() == busy.Addr().String() || !strings.HasPrefix(other.Addr().String(), "127.0.0.1:") {
+		t.Errorf("got %s instead of %s", other.Addr(), busy.Addr())
+	}
+	_, err = reserve("--listen", busy.Addr().String(), true)
+	if err == nil || !strings.Contains(err.Error(), "in use") || !strings.Contains(hintOf(err), "--listen") {
+		t.Fatalf("got %v, hint %q", err, hintOf(err))
+	}
+	if _, statErr := os.Stat("/proc/net/tcp"); statErr == nil && !strings.Contains(err.Error(), "by ") {
+		t.Errorf("the holder of the port should be named: %v", err)
+	}
+	if _, err := reserve("--listen", "nonsense", true); err == nil {
+		t.Error("nonsense was accepted as an address")
+	}
+}
+
+func TestScreenKeepsTheBlockAtTheEnd(t *testing.T) {
+	var out strings.Builder
+	s := &screen{w: &out}
+	s.paint("a\nb\n")
+	if _, err := s.Write([]byte("log\n")); err != nil {
+		t.Fatal(err)
+	}
+	s.paint("c\n")
+	up := "\x1b[A\x1b[A\r\x1b[J"
+	if got := out.String(); got != "a\nb\n"+up+"log\na\nb\n"+up+"c\n" {
+		t.Errorf("got %q", got)
+	}
+	if got := clip("abcd\nxyé", 3); got != "abc\nxyé" {
+		t.Errorf("clip: %q", got)
+	}
+}

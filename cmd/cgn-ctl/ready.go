@@ -1,0 +1,170 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+)
+
+const (
+	readyPoll = 100 * time.Millisecond
+	readyTell = 5 * time.Second // how often a long wait is explained
+	simReady  = 60 * time.Second
+)
+
+// awaitReady returns when every router would answer a request: on all nodes
+// that were started here, on at least one of those that were not.
+func (l *local) awaitReady(drain context.Context, a *app) error {
+	begin, tick := time.Now(), time.NewTicker(readyPoll)
+	defer tick.Stop()
+	told := begin
+	for {
+		missing := l.missing(drain, a)
+		switch {
+		case missing == "":
+			return nil
+		case l.flags.model == "" && l.etcd != "" && time.Since(begin) > simReady:
+			return fmt.Errorf("not ready after %s: %s", simReady, missing)
+		case time.Since(told) > readyTell:
+			told = time.Now()
+			fmt.Fprintf(a.err, "waiting: %s\n", missing)
+		}
+		select {
+		case <-drain.Done():
+			return context.Canceled
+		case err := <-l.parts.failed:
+			return err
+		case <-tick.C:
+		}
+	}
+}
+
+// missing says what keeps the routers from answering, "" if nothing does.
+func (l *local) missing(ctx context.Context, a *app) string {
+	for _, r := range l.routers {
+		asked := *a
+		asked.admin = r.Admin
+		view, err := asked.fleet(ctx)
+		if err != nil {
+			return err.Error()
+		}
+		ready, reasons := 0, []string{}
+		for _, n := range view.Nodes {
+			if n.Eligible {
+				ready++
+				continue
+			}
+			reasons = append(reasons, n.ID+": "+n.Reason)
+		}
+		for _, p := range view.Problems {
+			reasons = append(reasons, p.Subject+": "+p.Reason)
+		}
+		if ready < max(len(l.nodes), 1) {
+			return fmt.Sprintf("router at %s has %d of %d nodes ready; %s", r.Listen, ready, max(len(l.nodes), 1), strings.Join(reasons, "; "))
+		}
+	}
+	if _, err := l.askReady(ctx, a); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+func (l *local) askReady(ctx context.Context, a *app) ([]byte, error) {
+	asked := *a
+	asked.admin = l.routers[0].Admin
+	return asked.askAdmin(ctx, "GET", "/readyz", "")
+}
+
+// summary is what `up` prints as JSON.
+type summary struct {
+	Listen  string     `json:"listen"`
+	Admin   string     `json:"admin"`
+	Etcd    string     `json:"etcd,omitempty"`
+	Model   string     `json:"model"`
+	Routers []routerAt `json:"routers"`
+	Nodes   []nodeAt   `json:"nodes"`
+	Parts   []*part    `json:"parts"`
+	Data    string     `json:"data"`
+	Curl    string     `json:"curl"`
+}
+
+// present prints what runs where, a request that works as pasted, and where to
+// look next.
+func (a *app) present(l *local) error {
+	first := l.routers[0]
+	asked := *a
+	asked.admin = first.Admin
+	view, err := asked.fleet(context.Background())
+	if err != nil {
+		return err
+	}
+	model := view.firstModel()
+	if model == "" {
+		return errors.New("no engine names a model; give one with --backend URL,model=NAME")
+	}
+	s := summary{first.Listen, first.Admin, l.etcd, model, l.routers, l.nodes, l.parts.list, l.dir, curl(first.Listen, model)}
+	return a.show(s, func(t *table) { l.write(t, &s) })
+}
+
+func curl(listen, model string) string {
+	return fmt.Sprintf(`curl -s http://%s/v1/chat/completions -H 'Content-Type: application/json' -d '{"model":"%s","messages":[{"role":"user","content":"Hello"}]}'`, listen, model)
+}
+
+func (l *local) write(t *table, s *summary) {
+	t.row("PART", "WHERE", "WHAT")
+	for _, p := range s.Parts {
+		t.row(p.Name, p.Where, p.What)
+	}
+	for _, b := range l.flags.backends {
+		t.row("backend", b, "not started here")
+	}
+	for _, n := range l.notes {
+		t.line("\nNote: " + n + ".")
+	}
+	t.line("\nAsk it something:\n  " + s.Curl)
+	t.line("\nLook next:")
+	at := ""
+	if s.Admin != strings.TrimPrefix(defaultAdmin, "http://") {
+		at = " --admin " + s.Admin
+	}
+	t.row("  where a request would go, and why", os.Args[0]+" route explain --prompt 'Hello'"+at)
+	t.row("  the fleet, live", os.Args[0]+" top"+at)
+	if l.etcd != "" {
+		t.row("  nodes, policy, cordon", os.Args[0]+" cluster nodes"+l.etcdHint())
+	}
+	t.row("  metrics", "curl -s http://"+s.Admin+"/metrics")
+	t.line("\nCtrl-C takes all of it down.")
+}
+
+func (l *local) etcdHint() string {
+	if l.etcd == defaultEtcd {
+		return ""
+	}
+	return " --etcd " + l.etcd
+}
+
+// paintLook shows the fleet in the block at the end of the terminal. It returns
+// what to compare the next look with.
+func (a *app) paintLook(ctx context.Context, scr *screen, before *look) *look {
+	now, err := a.look(ctx)
+	if err != nil {
+		return before
+	}
+	var b bytes.Buffer
+	t := newTable(&b)
+	t.line("")
+	now.write(t, before)
+	_ = t.w.Flush()
+	width, _, err := term.GetSize(int(os.Stdout.Fd()))
+	if err != nil {
+		width = 0
+	}
+	scr.paint(clip(b.String(), width))
+	return now
+}

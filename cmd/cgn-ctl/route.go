@@ -1,0 +1,131 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cognitora/dataplane/router/dispatch"
+)
+
+type routeFlags struct{ api, prompt, system, file, model string }
+
+func newRoute(a *app, getenv func(string) string) *cobra.Command {
+	var f routeFlags
+	c := &cobra.Command{
+		Use:   "explain",
+		Short: "Show where a request would go now, and why",
+		Long: "Asks a router where a request would go at this moment: every candidate, each term of its score, the winner\n" +
+			"and the reason. Nothing is sent to an engine and nothing is counted.",
+		Example: "  cgn-ctl route explain --prompt 'Why is the sky blue?'\n" +
+			"  cgn-ctl route explain --file body.json --api responses",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return a.routeExplain(c, f) },
+	}
+	a.adminFlag(c.Flags(), getenv)
+	c.Flags().StringVar(&f.prompt, "prompt", "", "text of a user message")
+	c.Flags().StringVar(&f.system, "system", "", "text of a system message before it")
+	c.Flags().StringVar(&f.file, "file", "", "file with a whole request body, - for standard input")
+	c.Flags().StringVar(&f.model, "model", "", "model to ask for with --prompt (default: the router's first)")
+	c.Flags().StringVar(&f.api, "api", "chat", "API the body is for: chat, completions, embeddings, responses, messages")
+	c.MarkFlagsMutuallyExclusive("prompt", "file")
+	c.MarkFlagsMutuallyExclusive("model", "file")
+	c.MarkFlagsMutuallyExclusive("system", "file")
+	c.MarkFlagsOneRequired("prompt", "file")
+	return group("route", "Explain routing decisions", c)
+}
+
+func (a *app) routeExplain(c *cobra.Command, f routeFlags) error {
+	if f.file == "" && f.model == "" {
+		view, err := a.fleet(c.Context())
+		if err != nil {
+			return err
+		}
+		if f.model = view.firstModel(); f.model == "" {
+			return errors.New("the router serves no model yet")
+		}
+	}
+	body, err := f.body(c)
+	if err != nil {
+		return err
+	}
+	var e dispatch.Explanation
+	if err := a.adminJSON(c.Context(), "/debug/route?"+url.Values{"api": {f.api}}.Encode(), body, &e); err != nil {
+		return err
+	}
+	return a.show(e, func(t *table) { writeExplanation(t, &e) })
+}
+
+// body is the request to explain: the file as it is, or a chat or completion
+// around the prompt.
+func (f routeFlags) body(c *cobra.Command) (string, error) {
+	if f.file != "" {
+		return readInput(c, f.file)
+	}
+	request := map[string]any{"model": f.model}
+	type message struct {
+		Role    string `json:"role"`
+		Content string `json:"content"`
+	}
+	messages := []message{{"user", f.prompt}}
+	switch f.api {
+	case "chat", "messages":
+		if f.system != "" {
+			messages = append([]message{{"system", f.system}}, messages...)
+		}
+		request["messages"] = messages
+	case "completions":
+		request["prompt"] = f.prompt
+	case "responses", "embeddings":
+		request["input"] = f.prompt
+	default:
+		return "", fmt.Errorf("--api %q: with --prompt it must be chat, completions, embeddings, responses or messages", f.api)
+	}
+	b, err := json.Marshal(request)
+	return string(b), err
+}
+
+// readInput reads a file, or standard input for "-".
+func readInput(c *cobra.Command, name string) (string, error) {
+	var b []byte
+	var err error
+	if name == "-" {
+		b, err = io.ReadAll(c.InOrStdin())
+	} else {
+		b, err = os.ReadFile(name)
+	}
+	if err == nil && len(strings.TrimSpace(string(b))) == 0 {
+		err = errors.New(name + " is empty")
+	}
+	return string(b), err
+}
+
+func writeExplanation(t *table, e *dispatch.Explanation) {
+	t.line(fmt.Sprintf("model %s, %s, %d blocks of prompt, mode %s\n", dash(e.Model), e.API, e.Blocks, e.Mode))
+	t.row("", "NODE", "BLOCKS", "OVERLAP", "LOAD", "POWER", "CAPACITY", "SCORE", "IN FLIGHT", "NOTE")
+	for _, c := range e.Candidates {
+		cells := []any{"", c.Node, fmt.Sprintf("%d/%d", c.Matched, c.Total)}
+		if c.Node == e.Winner {
+			cells[0] = "->"
+		}
+		note := c.Reason
+		for _, term := range []float64{c.Overlap, c.Load, c.Power, c.Capacity, c.Score} {
+			if c.Eligible {
+				cells = append(cells, fmt.Sprintf("%.3f", term))
+			} else {
+				cells = append(cells, "-")
+			}
+		}
+		if !c.Eligible {
+			note = "no candidate: " + c.Reason
+		}
+		t.row(append(cells, fmt.Sprintf("%d/%d", c.InFlight, c.Slots), note)...)
+	}
+	t.line(fmt.Sprintf("\n%s: %s", dash(e.Winner), e.Why))
+}

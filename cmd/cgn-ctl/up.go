@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cognitora/dataplane/internal/lifecycle"
+)
+
+const (
+	simEngines   = 3 // what `up` starts if nothing is said
+	modelEngines = 2 // with --model: real engines want memory, and two show the routing
+	mostEngines  = 64
+	mostRouters  = 16
+)
+
+// upFlags are the flags of `up`.
+type upFlags struct {
+	listen, admin, mode, model, data string
+	engines, routers                 int
+	backends                         []string
+	insecure, verbose                bool
+
+	listenGiven, adminGiven, enginesGiven bool
+}
+
+func newUp(a *app) *cobra.Command {
+	f := &upFlags{}
+	c := &cobra.Command{
+		Use:   "up",
+		Short: "Run a whole fleet in this terminal",
+		Long: "Runs etcd, simulated engines each with its agent, and a router in one process, until Ctrl-C. With --model it starts\n" +
+			"real llama.cpp servers instead; with --backend it puts only a router before engines that are running.",
+		Example: "  cgn-ctl up\n  cgn-ctl up --engines 8 --routers 2\n  cgn-ctl up --model qwen.gguf\n" +
+			"  cgn-ctl up --backend http://127.0.0.1:8001 --backend http://127.0.0.1:8002",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			f.listenGiven, f.adminGiven = c.Flags().Changed("listen"), c.Flags().Changed("admin")
+			f.enginesGiven = c.Flags().Changed("engines")
+			return a.up(c.Context(), f)
+		},
+	}
+	fl := c.Flags()
+	fl.StringVar(&f.listen, "listen", "127.0.0.1:8080", "address of the OpenAI-compatible port; a free one is taken if this default is busy")
+	fl.StringVar(&f.admin, "admin", "127.0.0.1:9091", "address of the router's admin port; a free one is taken if this default is busy")
+	fl.BoolVar(&f.insecure, "insecure-listen", false, "allow addresses that other hosts can reach")
+	fl.IntVar(&f.engines, "engines", simEngines, "number of simulated engines, or of llama-servers with --model (default then 2)")
+	fl.IntVar(&f.routers, "routers", 1, "number of routers")
+	fl.StringVar(&f.mode, "mode", "", "routing mode: score, round_robin, power_of_two, least_loaded, random (default: the policy's)")
+	fl.StringArrayVar(&f.backends, "backend", nil, "running engine to put the router before: URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=]; repeatable")
+	fl.StringVar(&f.model, "model", "", "GGUF file to serve with the llama-server in PATH")
+	fl.StringVar(&f.data, "data", "", "directory for state, kept at the end (default: a temporary one, removed at the end)")
+	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log what the parts do, not only what goes wrong")
+	c.MarkFlagsMutuallyExclusive("backend", "model")
+	c.MarkFlagsMutuallyExclusive("backend", "engines")
+	return c
+}
+
+func (f *upFlags) check() error {
+	if f.model != "" && !f.enginesGiven {
+		f.engines = modelEngines
+	}
+	if f.engines < 1 || f.engines > mostEngines {
+		return fmt.Errorf("--engines %d: must be 1 to %d", f.engines, mostEngines)
+	}
+	if f.routers < 1 || f.routers > mostRouters {
+		return fmt.Errorf("--routers %d: must be 1 to %d", f.routers, mostRouters)
+	}
+	if f.model == "" {
+		return nil
+	}
+	return f.checkModel()
+}
+
+// up runs the fleet until a signal, and takes it down again in order.
+func (a *app) up(ctx context.Context, f *upFlags) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	signals := lifecycle.Listen(ctx, nil)
+	defer signals.Close()
+	scr := &screen{w: a.err}
+	level := slog.LevelWarn
+	if f.verbose {
+		level = slog.LevelInfo
+	}
+	slog.SetDefault(slog.New(slog.NewTextHandler(scr, &slog.HandlerOptions{Level: level})))
+
+	l := &local{flags: f, parts: newParts(signals.Force())}
+	err := l.start()
+	if err == nil {
+		err = l.awaitReady(signals.Drain(), a)
+	}
+	if err == nil {
+		err = a.present(l)
+	}
+	if err == nil {
+		err = a.attend(signals.Drain(), l, scr)
+	}
+	if signals.Drain().Err() != nil {
+		fmt.Fprintln(a.err, "\nstopping; Ctrl-C again stops at once")
+		if errors.Is(err, context.Canceled) {
+			err = nil
+		}
+	}
+	return errors.Join(err, l.stop(a))
+}
+
+// attend waits for a signal or for a part that fails, and shows the fleet
+// meanwhile if there is a terminal to show it on.
+func (a *app) attend(drain context.Context, l *local, scr *screen) error {
+	var ticks <-chan time.Time
+	if a.output == "table" && isTerminal(a.out) && isTerminal(a.err) {
+		t := time.NewTicker(time.Second)
+		defer t.Stop()
+		ticks = t.C
+	}
+	seen := *a
+	seen.admin = l.routers[0].Admin
+	var before *look
+	for {
+		select {
+		case <-drain.Done():
+			scr.paint("")
+			return nil
+		case err := <-l.parts.failed:
+			scr.paint("")
+			return err
+		case <-ticks:
+			before = seen.paintLook(drain, scr, before)
+		}
+	}
+}
+
+// directory makes the place for state and says how to leave it.
+func (f *upFlags) directory() (dir string, leave func() error, err error) {
+	if f.data != "" {
+		dir, err = filepath.Abs(f.data)
+		if err == nil {
+			err = os.MkdirAll(dir, 0o700)
+		}
+		return dir, func() error { return nil }, err
+	}
+	dir, err = os.MkdirTemp("", "cgn-up-")
+	return dir, func() error { return os.RemoveAll(dir) }, err
+}
+
+// modelName is the name under which --model is served: the file's, without .gguf.
+func (f *upFlags) modelName() string {
+	return strings.TrimSuffix(filepath.Base(f.model), ".gguf")
+}
