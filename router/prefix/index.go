@@ -127,9 +127,9 @@ func (x *Index) Match(c *Chain, refs []Ref, matched []int32) int {
 func (x *Index) step(walk []walker, block uint64, now stamp) []walker {
 	var lanes [lanesPerPage]belief
 	page := ^uint32(0)
-	kept := walk[:0]
+	kept := 0
 	for k := range walk {
-		w := walk[k]
+		w := &walk[k]
 		if w.page != page {
 			page = w.page
 			x.table.lanes(pageKey(block, page), &lanes)
@@ -139,7 +139,10 @@ func (x *Index) step(walk []walker, block uint64, now stamp) []walker {
 			continue
 		}
 		w.floor = later(w.floor, b.born())
-		kept = append(kept, w)
+		if kept != k {
+			walk[kept] = *w
+		}
+		kept++
 	}
-	return kept
+	return walk[:kept]
 }
