@@ -52,7 +52,7 @@ func noneWhy(cands []Candidate) string {
 }
 
 func (p *Policy) scoreWhy(cands []Candidate, f *fleet, promptBlocks int, key Key, r uint64) string {
-	best, top := p.best(cands, f, promptBlocks)
+	best, top, _ := p.best(cands, f, promptBlocks)
 	_, tied := p.breakTie(cands, f, promptBlocks, best, top, key, r)
 	if tied == 1 {
 		return fmt.Sprintf("highest score %.4f of %d candidates with a free slot", top, f.any)

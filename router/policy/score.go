@@ -93,22 +93,29 @@ func (p *Policy) pickScore(cands []Candidate, promptBlocks int, key Key, r uint6
 	if f.any == 0 {
 		return -1
 	}
-	best, top := p.best(cands, &f, promptBlocks)
+	best, top, second := p.best(cands, &f, promptBlocks)
+	if second < top-p.Epsilon {
+		return best
+	}
 	pick, _ := p.breakTie(cands, &f, promptBlocks, best, top, key, r)
 	return pick
 }
 
-func (p *Policy) best(cands []Candidate, f *fleet, promptBlocks int) (best int, top float64) {
-	best, top = -1, math.Inf(-1)
+// best returns the first candidate with the highest total, that total, and the next highest.
+func (p *Policy) best(cands []Candidate, f *fleet, promptBlocks int) (best int, top, second float64) {
+	best, top, second = -1, math.Inf(-1), math.Inf(-1)
 	for i := range cands {
 		if cands[i].free() == 0 {
 			continue
 		}
-		if t := p.total(&cands[i], f, promptBlocks); t > top {
-			best, top = i, t
+		t := p.total(&cands[i], f, promptBlocks)
+		if t > top {
+			best, top, second = i, t, top
+		} else if t > second {
+			second = t
 		}
 	}
-	return best, top
+	return best, top, second
 }
 
 // breakTie returns the winner among the candidates within Epsilon of top, and how many they
