@@ -1,0 +1,140 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/router/admission"
+	"github.com/cognitora/dataplane/router/affinity"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// start returns a dispatcher over n simulated engines, all of them in service.
+func start(t testing.TB, n int) *Dispatcher {
+	t.Helper()
+	index := prefix.NewIndex(prefix.Options{})
+	t.Cleanup(index.Close)
+	o := fleet.Options{Index: index, Log: slog.New(slog.DiscardHandler)}
+	for range n {
+		e, err := engine.New(engine.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { e.Close() })
+		o.Backends = append(o.Backends, fleet.Backend{URL: e.URL()})
+	}
+	f, err := fleet.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+
+	d := New(Parts{
+		Fleet: f, Index: index, Policy: &atomic.Pointer[policy.Policy]{}, Gate: admission.New(admission.Options{}),
+		Budget: admission.NewBudget(20, 64, nil), Metrics: metrics.New(), Stored: affinity.New(16), Log: o.Log,
+	}, Options{Limits: Limits{FirstByte: time.Minute, Idle: time.Minute, Total: time.Minute}, MaxNodes: 2, Feedback: true})
+	d.policy.Store(policy.Default())
+	waitFor(t, func() bool {
+		able := 0
+		for _, node := range f.Load().Nodes {
+			if ok, _ := node.Eligible(time.Now()); ok && len(node.Info().Models) > 0 {
+				able++
+			}
+		}
+		return able == n
+	})
+	return d
+}
+
+func waitFor(t testing.TB, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !ok(); {
+		if time.Now().After(deadline) {
+			t.Fatal("not there in 10 s")
+		}
+		tick := time.NewTimer(2 * time.Millisecond)
+		<-tick.C
+	}
+}
+
+func chat(bytes int) []byte {
+	text := strings.Repeat("the quick brown fox jumps over the lazy dog. ", bytes/45+1)[:bytes]
+	return fmt.Appendf(nil, `{"model":"sim","messages":[{"role":"system","content":"be brief"},{"role":"user","content":"%s"}]}`, text)
+}
+
+// pick does what Do does before it sends.
+func pick(d *Dispatcher, body []byte) error {
+	j := d.Job()
+	j.API, j.Body, j.Received = scan.Chat, body, time.Now()
+	if err := scan.Scan(j.API, body, &j.Scan); err != nil {
+		return err
+	}
+	if err := d.admit(j); err != nil {
+		return err
+	}
+	d.match(j)
+	at, err := d.choose(j, j.Received)
+	if err != nil {
+		return err
+	}
+	j.model.nodes[at].Release()
+	d.Discard(j)
+	return nil
+}
+
+func TestPickDoesNotAllocate(t *testing.T) {
+	d := start(t, 4)
+	for _, size := range []int{200, 2 << 10, 220 << 10} {
+		body := chat(size)
+		if err := pick(d, body); err != nil {
+			t.Fatal(err)
+		}
+		allocs := testing.AllocsPerRun(100, func() {
+			if err := pick(d, body); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if allocs != 0 {
+			t.Errorf("%d bytes: %v allocations from body to picked node, want 0", size, allocs)
+		}
+	}
+}
+
+func BenchmarkPick(b *testing.B) {
+	d := start(b, 8)
+	for _, size := range []int{2 << 10, 220 << 10} {
+		body := chat(size)
+		b.Run(fmt.Sprint(size>>10, "KiB"), func(b *testing.B) {
+			b.ReportAllocs()
+			b.SetBytes(int64(len(body)))
+			for b.Loop() {
+				if err := pick(d, body); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func TestFurther(t *testing.T) {
+	for v, want := range map[verdict]int{
+		unreached: 2, overloaded: 2, overdue: 2, broken: 1, failed500: 1, stalled: 1, late: 0, left: 0, answered: 0,
+	} {
+		if got := v.further(2); got != want {
+			t.Errorf("after %v %d further nodes may be asked, want %d", v, got, want)
+		}
+	}
+}
