@@ -7,15 +7,13 @@ import (
 	"strings"
 )
 
-// Prefixes of the keys, all under /cognitora. The rest of a key is a node id, a model name or a router id.
+// Prefixes of the keys, all under /cognitora. The rest of a key is a node id or a model name.
 const (
-	Root             = "/cognitora/"
-	NodesPrefix      = Root + "nodes/"
-	CordonPrefix     = Root + "cordon/"
-	ModelsPrefix     = Root + "models/"
-	AutoscalerPrefix = Root + "autoscaler/"
-	RoutersPrefix    = Root + "routers/"
-	PolicyKey        = Root + "routing/policy"
+	Root         = "/cognitora/"
+	NodesPrefix  = Root + "nodes/"
+	CordonPrefix = Root + "cordon/"
+	ModelsPrefix = Root + "models/"
+	PolicyKey    = Root + "routing/policy"
 )
 
 // NodeKey is the key of a node's NodeHealth; it lives as long as the agent's lease.
