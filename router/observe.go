@@ -5,6 +5,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/metric"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/metrics"
 )
 
 var nodeGauges = []metric.Def{
@@ -55,5 +56,9 @@ func number(b bool) float64 {
 	return 0
 }
 
-// MetricTable is every metric that a router exports.
-func (r *Router) MetricTable() []metric.Def { return r.metrics.Set.Defs() }
+// Metrics is the table of every metric that a router exports.
+func Metrics() []metric.Def {
+	r := &Router{metrics: metrics.New()}
+	r.observe()
+	return r.metrics.Set.Defs()
+}

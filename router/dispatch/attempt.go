@@ -159,6 +159,7 @@ func (d *Dispatcher) exchange(j *Job, a *attempt) (verdict, error) {
 	if err := ex.ReadHead(deadline); err != nil {
 		return j.blame(err), err
 	}
+	j.wait.Progress(time.Now())
 	ex.SetIdleTimeout(limits.Idle)
 	ex.SetReadDeadline(j.bound(a.sent.Add(limits.Total)))
 	switch ex.Status() {
@@ -192,10 +193,8 @@ func (j *Job) deliver(a *attempt) error {
 		return err
 	}
 	a.ex = nil
-	if now := time.Now(); a.status < 300 {
-		j.wait.FirstByte(now)
-	} else {
-		j.wait.Progress(now)
+	if a.status < 300 {
+		j.wait.FirstByte(time.Now())
 	}
 	return nil
 }

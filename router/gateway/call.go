@@ -131,7 +131,7 @@ func (g *Gateway) record(c *call, o relay.Outcome) {
 	}
 	u := &j.Usage
 	g.access.Log(&accesslog.Entry{
-		Time: j.Received, RequestID: c.id, Model: j.Model(), Node: j.NodeID(), API: c.api.String(),
+		Time: j.Received, RequestID: c.id, Method: j.Method, Model: j.Model(), Node: j.NodeID(), API: c.api.String(),
 		End: o.String(), Status: c.status, TTFT: ttft, Duration: time.Since(j.Received),
 		PromptTokens:     unreported(u.Prompt, u.HasPrompt),
 		CompletionTokens: unreported(u.Completion, u.HasCompletion),
