@@ -1,0 +1,387 @@
+package router_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/router"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"), // once per process
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"))
+}
+
+const soon = 20 * time.Second // bound of what takes milliseconds on an idle machine
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	within(t, soon, what, ok)
+}
+
+// within polls until ok, and returns how long that took.
+func within(t *testing.T, bound time.Duration, what string, ok func() bool) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for !ok() {
+		if time.Since(began) > bound {
+			t.Fatalf("not within %v: %s", bound, what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	return time.Since(began)
+}
+
+// simulate starts n engines that decode a token in 2 ms. They are named sim-0, sim-1, ….
+func simulate(t *testing.T, n int, tweak ...func(*engine.Config)) []*engine.Engine {
+	t.Helper()
+	var all []*engine.Engine
+	for i := range n {
+		c := engine.Config{ID: fmt.Sprint("sim-", i), DecodeStep: 2 * time.Millisecond, RecordRequests: 64}
+		for _, f := range tweak {
+			f(&c)
+		}
+		e, err := engine.New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(e.Close)
+		all = append(all, e)
+	}
+	return all
+}
+
+// settings are the defaults, with waits as short as local engines allow.
+func settings(t *testing.T, log *logged) router.Config {
+	t.Helper()
+	var c router.Config
+	if err := config.Defaults(&c); err != nil {
+		t.Fatal(err)
+	}
+	c.Router.Listen, c.Router.Admin = "127.0.0.1:0", "127.0.0.1:0"
+	c.Router.DrainDelay, c.Router.DrainTimeout = 0, config.Duration(5*time.Second)
+	c.Timeouts.PatienceFloor, c.Timeouts.StallFloor = config.Duration(100*time.Millisecond), config.Duration(300*time.Millisecond)
+	c.Logger = slog.New(slog.NewTextHandler(log, nil))
+	return c
+}
+
+// site is a router that runs in this process, and a client of it.
+type site struct {
+	*router.Router
+	t            *testing.T
+	engines      []*engine.Engine
+	url, admin   string
+	client       *http.Client
+	log          *logged
+	drain, force context.CancelFunc
+	result       chan error
+}
+
+// serve runs a router in front of engines and waits until it would use every one of them. At the end of the test nothing
+// may be left in flight.
+func serve(t *testing.T, engines []*engine.Engine, tweak ...func(*router.Config)) *site {
+	t.Helper()
+	log := &logged{t: t}
+	c := settings(t, log)
+	for i, e := range engines {
+		c.Router.Backends = append(c.Router.Backends, fmt.Sprintf("%s,id=sim-%d", e.URL(), i))
+	}
+	for _, f := range tweak {
+		f(&c)
+	}
+	s := run(t, c, log)
+	s.engines = engines
+	eventually(t, "every node is eligible", func() bool { return s.eligible() == len(engines) })
+	return s
+}
+
+func run(t *testing.T, c router.Config, log *logged) *site {
+	t.Helper()
+	r, err := router.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &site{
+		Router: r, t: t, log: log, url: "http://" + r.Addr().String(), admin: "http://" + r.AdminAddr().String(),
+		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}, Timeout: soon},
+		result: make(chan error, 1),
+	}
+	force, kill := context.WithCancel(context.Background())
+	ctx, drain := context.WithCancel(force)
+	s.drain, s.force = drain, kill
+	go func() { s.result <- r.Run(ctx, force) }()
+	t.Cleanup(s.end)
+	return s
+}
+
+// end checks that all has been given back, then stops the router.
+func (s *site) end() {
+	defer s.client.CloseIdleConnections()
+	defer s.force()
+	select {
+	case err := <-s.result: // the test has stopped it
+		s.result <- err
+	default:
+		s.idle()
+	}
+	s.client.CloseIdleConnections()
+	if err := s.stop(); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// stop drains the router and returns what Run returned.
+func (s *site) stop() error {
+	s.drain()
+	select {
+	case err := <-s.result:
+		s.result <- err
+		return err
+	case <-time.After(soon):
+		s.t.Error("the router did not stop")
+		return nil
+	}
+}
+
+var gauges = []string{"cgn_router_in_flight", "cgn_router_node_in_flight", "cgn_router_streams"}
+
+// idle waits until nothing is in flight anywhere.
+func (s *site) idle() {
+	s.t.Helper()
+	var left string
+	deadline := time.Now().Add(soon)
+	for page := s.metrics(); ; page = s.metrics() {
+		left = ""
+		for _, g := range gauges {
+			if v := page.sum(g); v != 0 {
+				left += fmt.Sprintf(" %s=%v", g, v)
+			}
+		}
+		if left == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Errorf("left in flight:%s", left)
+			return
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// reply is a whole answer. err is how its body ended, if not well.
+type reply struct {
+	status int
+	header http.Header
+	body   []byte
+	err    error
+	took   time.Duration
+}
+
+func (r *reply) node() string     { return r.header.Get("x-cgn-node") }
+func (r *reply) attempts() string { return r.header.Get("x-cgn-attempts") }
+func (r *reply) events() []event  { return eventsOf(r.body) }
+
+func (r *reply) String() string {
+	return fmt.Sprintf("%d from %q after %s attempts in %v (%v): %.300s", r.status, r.node(), r.attempts(), r.took, r.err, r.body)
+}
+
+// send sends a request without waiting for its answer's body; header is name, value, ….
+func (s *site) send(ctx context.Context, method, path, body string, header ...string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, s.url+path, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	return s.client.Do(req)
+}
+
+// ask sends a request and reads its answer to the end. It may be called from any goroutine.
+func (s *site) ask(method, path, body string, header ...string) *reply {
+	began := time.Now()
+	resp, err := s.send(s.t.Context(), method, path, body, header...)
+	if err != nil {
+		return &reply{err: err, took: time.Since(began)}
+	}
+	defer resp.Body.Close()
+	page, err := io.ReadAll(resp.Body)
+	return &reply{resp.StatusCode, resp.Header, page, err, time.Since(began)}
+}
+
+func (s *site) post(path, body string, header ...string) *reply {
+	return s.ask(http.MethodPost, path, body, header...)
+}
+
+func (s *site) chat(body string, header ...string) *reply {
+	return s.post("/v1/chat/completions", body, header...)
+}
+
+// together calls f n times at once and returns the answers in order.
+func together(n int, f func(i int) *reply) []*reply {
+	all := make([]*reply, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { all[i] = f(i) })
+	}
+	wg.Wait()
+	return all
+}
+
+// mustAll fails the test for each answer that is not a whole 200.
+func mustAll(t *testing.T, what string, all []*reply) {
+	t.Helper()
+	for i, r := range all {
+		if r.status != 200 || r.err != nil || bytes.Contains(r.body, []byte(`"error"`)) {
+			t.Errorf("%s, request %d: %v", what, i, r)
+		}
+	}
+}
+
+// chatBody is a chat request of one user message; more is further members with their leading comma.
+func chatBody(prompt, more string) string {
+	return fmt.Sprintf(`{"model":"sim","messages":[{"role":"user","content":%q}]%s}`, prompt, more)
+}
+
+const streaming = `,"stream":true,"max_tokens":8`
+
+// event is one server-sent event.
+type event struct{ name, data string }
+
+func eventsOf(page []byte) (all []event) {
+	for block := range strings.SplitSeq(strings.ReplaceAll(string(page), "\r\n", "\n"), "\n\n") {
+		var e event
+		for line := range strings.Lines(block) {
+			line = strings.TrimSuffix(line, "\n")
+			if v, ok := strings.CutPrefix(line, "event:"); ok {
+				e.name = strings.TrimSpace(v)
+			} else if v, ok := strings.CutPrefix(line, "data:"); ok {
+				e.data += strings.TrimSpace(v)
+			}
+		}
+		if e != (event{}) {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+func (s *site) get(url string) (int, []byte) {
+	resp, err := s.client.Get(url)
+	if err != nil {
+		return 0, []byte(err.Error())
+	}
+	defer resp.Body.Close()
+	page, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, []byte(err.Error())
+	}
+	return resp.StatusCode, page
+}
+
+// page is what /metrics said.
+type page string
+
+func (s *site) metrics() page {
+	status, p := s.get(s.admin + "/metrics")
+	if status != 200 {
+		s.t.Errorf("/metrics: %d %s", status, p)
+	}
+	return page(p)
+}
+
+var sample = regexp.MustCompile(`(?m)^([a-z_:]+)(\{[^}]*\})? (\S+)$`)
+
+// sum adds the samples of that name whose labels hold every one of those given, like node="sim-0".
+func (p page) sum(name string, labels ...string) (total float64) {
+	for _, m := range sample.FindAllStringSubmatch(string(p), -1) {
+		if m[1] != name || !containsAll(m[2], labels) {
+			continue
+		}
+		v, err := strconv.ParseFloat(m[3], 64)
+		if err != nil {
+			panic(err)
+		}
+		total += v
+	}
+	return total
+}
+
+func containsAll(text string, parts []string) bool {
+	for _, p := range parts {
+		if !strings.Contains(text, p) {
+			return false
+		}
+	}
+	return true
+}
+
+// node is what the tests want to know of one entry of /debug/fleet.
+type node struct {
+	ID       string  `json:"id"`
+	State    string  `json:"state"`
+	Eligible bool    `json:"eligible"`
+	InFlight int     `json:"in_flight"`
+	Opens    int     `json:"breaker_opens"`
+	Lifetime float64 `json:"learned_lifetime_s"`
+}
+
+func (s *site) nodes() map[string]node {
+	_, page := s.get(s.admin + "/debug/fleet")
+	var view struct {
+		Nodes []node `json:"nodes"`
+	}
+	if err := json.Unmarshal(page, &view); err != nil {
+		s.t.Errorf("/debug/fleet: %v in %.200s", err, page)
+	}
+	all := map[string]node{}
+	for _, n := range view.Nodes {
+		all[n.ID] = n
+	}
+	return all
+}
+
+func (s *site) eligible() (count int) {
+	for _, n := range s.nodes() {
+		if n.Eligible {
+			count++
+		}
+	}
+	return count
+}
+
+// logged is a log that tests can search.
+type logged struct {
+	t  *testing.T
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logged) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.b.String(), text)
+}
