@@ -27,7 +27,7 @@ type Config struct {
 	URL  string `toml:"url" flag:"engine" help:"running engine to attach to: http://host:port, https://host:port or unix:///path; empty: the agent starts one"`
 	CA   string `toml:"ca" help:"PEM file that an https engine's certificate is checked against; the system's when empty"`
 
-	Binary string   `toml:"binary" help:"program to start; empty: vllm, python3 (sglang) or llama-server from PATH"`
+	Binary string   `toml:"binary" help:"program to start; empty: vllm, python3 (sglang) or llama-server from PATH; a script must exec the engine, or a killed agent leaves it behind"`
 	Model  string   `toml:"model" flag:"model" help:"model the started engine loads: a name, a directory or a .gguf file"`
 	Port   int      `toml:"port" default:"0" help:"loopback port of the started engine; 0: a free one"`
 	Args   []string `toml:"args" flag:"-" help:"further arguments of the started engine; {model}, {host} and {port} are replaced"`

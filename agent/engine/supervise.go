@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"runtime"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,6 +16,9 @@ import (
 
 // pipeWait bounds the wait for output that a dead engine's children still hold open.
 const pipeWait = time.Second
+
+// groupPoll is how often a group that is being stopped is looked at.
+const groupPoll = 20 * time.Millisecond
 
 // run is one life of the engine's process.
 type run struct {
@@ -106,7 +108,7 @@ func (s *supervisor) restarted() int64 {
 func (s *supervisor) once(ctx, force context.Context) error {
 	cmd := exec.Command(s.argv[0], s.argv[1:]...)
 	cmd.Env = s.env
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = attributes()
 	cmd.WaitDelay = pipeWait
 	stdout := &lineLog{log: s.log.With("stream", "stdout")}
 	stderr := &lineLog{log: s.log.With("stream", "stderr")}
@@ -120,9 +122,13 @@ func (s *supervisor) once(ctx, force context.Context) error {
 	s.log.Info("engine started", "pid", pid, "program", s.argv[0])
 	s.set(&run{epoch: time.Now().UnixNano(), pid: pid, restart: cancel}, "")
 
-	s.waitExit(ctx, force, pid)
-	_ = unix.Kill(-pid, unix.SIGKILL) // what is left of its group
-	err := cmd.Wait()
+	exited := make(chan struct{})
+	var stopper sync.WaitGroup
+	stopper.Go(func() { s.stopWhenDone(ctx, force, pid, exited) })
+	err := reap(cmd, func() {
+		close(exited)
+		stopper.Wait()
+	})
 	stdout.flush()
 	stderr.flush()
 	if errors.Is(err, exec.ErrWaitDelay) || err == nil {
@@ -131,27 +137,8 @@ func (s *supervisor) once(ctx, force context.Context) error {
 	return err
 }
 
-// waitExit returns when the process has exited, stopping it when ctx ends. The
-// process is not reaped yet, so that its id cannot name another group.
-func (s *supervisor) waitExit(ctx, force context.Context, pid int) {
-	exited := make(chan struct{})
-	stopper := make(chan struct{})
-	go func() {
-		defer close(stopper)
-		s.stopWhenDone(ctx, force, pid, exited)
-	}()
-	for {
-		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
-		if err != unix.EINTR {
-			break
-		}
-	}
-	close(exited)
-	<-stopper
-}
-
 // stopWhenDone ends the group when ctx ends: SIGTERM, then SIGKILL after the
-// grace or when force ends.
+// grace or when force ends. A process that exits by itself leaves it nothing to do.
 func (s *supervisor) stopWhenDone(ctx, force context.Context, pid int, exited <-chan struct{}) {
 	select {
 	case <-exited:
@@ -160,15 +147,32 @@ func (s *supervisor) stopWhenDone(ctx, force context.Context, pid int, exited <-
 	}
 	s.log.Info("stopping the engine", "pid", pid, "grace", s.grace)
 	_ = unix.Kill(-pid, unix.SIGTERM)
-	timer := time.NewTimer(s.grace)
-	defer timer.Stop()
+	limit, cancel := context.WithTimeout(force, s.grace)
+	defer cancel()
+	if !awaitGroup(limit, pid, exited) {
+		s.log.Warn("engine still runs after SIGTERM, killing it", "pid", pid)
+		_ = unix.Kill(-pid, unix.SIGKILL)
+	}
+	<-exited
+}
+
+// awaitGroup waits for the leader to exit and then for the rest of its group:
+// behind a shell script or a launcher the engine itself is in the rest. It
+// returns false when ctx ends first.
+func awaitGroup(ctx context.Context, pid int, exited <-chan struct{}) bool {
 	select {
 	case <-exited:
-		return
-	case <-timer.C:
-	case <-force.Done():
+	case <-ctx.Done():
+		return false
 	}
-	s.log.Warn("engine still runs after SIGTERM, killing it", "pid", pid)
-	_ = unix.Kill(-pid, unix.SIGKILL)
-	<-exited
+	tick := time.NewTicker(groupPoll)
+	defer tick.Stop()
+	for groupAlive(pid) {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
 }

@@ -170,7 +170,9 @@ func TestForceSkipsTheGrace(t *testing.T) {
 
 func TestChildrenOfTheEngineGoWithIt(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "child")
-	e, _, stop := start(t, fakeConfig("family", "FAKE_CHILD="+file))
+	c := fakeConfig("family", "FAKE_CHILD="+file)
+	c.StopGrace = config.Duration(50 * time.Millisecond) // the child ignores SIGTERM
+	e, _, stop := start(t, c)
 	var child int
 	eventually(t, "child started", func() bool {
 		b, _ := os.ReadFile(file)
@@ -183,6 +185,26 @@ func TestChildrenOfTheEngineGoWithIt(t *testing.T) {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", child))
 		return err != nil || strings.Contains(string(stat), ") Z ")
 	})
+}
+
+func TestEngineBehindALauncherGetsItsGrace(t *testing.T) {
+	dir := t.TempDir()
+	// The launcher ends with SIGTERM at once; the engine behind it takes a while.
+	script := filepath.Join(dir, "launch")
+	engine := `trap 'sleep 0.2; echo clean > "$OUT"; exit 0' TERM; echo up > "$OUT"; while :; do sleep 0.01; done`
+	doc := "#!/bin/sh\nOUT=" + filepath.Join(dir, "out") + "\nexport OUT\n/bin/sh -c '" + strings.ReplaceAll(engine, "'", `'\''`) + "' &\nwait\n"
+	if err := os.WriteFile(script, []byte(doc), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c := fakeConfig("")
+	c.Binary, c.Args, c.Env = script, nil, nil
+	_, _, stop := start(t, c)
+	content := func() string { b, _ := os.ReadFile(filepath.Join(dir, "out")); return strings.TrimSpace(string(b)) }
+	eventually(t, "up", func() bool { return content() == "up" })
+	stop()
+	if got := content(); got != "clean" {
+		t.Errorf("the engine was killed while it cleaned up: %q", got)
+	}
 }
 
 func TestEngineThatNeverLoadsIsRestarted(t *testing.T) {

@@ -1,0 +1,80 @@
+package agent
+
+import (
+	"bufio"
+	"crypto/tls"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/perf/engine"
+)
+
+// TestAuthenticatedFrontOfAnEngine goes the way of production: a router's
+// certificate, the agent's front, an engine that speaks like vLLM, etcd.
+func TestAuthenticatedFrontOfAnEngine(t *testing.T) {
+	sim, err := engine.New(engine.Config{Models: []string{"sim"}, DecodeStep: 20 * time.Millisecond, APIKey: "sk-engine"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sim.Close()
+	dir := t.TempDir()
+	if err := pki.Bootstrap(dir, pki.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	c := testConfig(t, sim.URL())
+	f := pki.FilesIn(dir, pki.Agent)
+	c.TLS = TLSConfig{f.CA, f.Cert, f.Key}
+	c.Engine.APIKeyFile = writeFile(t, dir, "key", "sk-engine\n")
+	a, etcd := startAgent(t, c), dialEtcd(t, shared.url)
+	var h *cluster.NodeHealth
+	eventually(t, "ready", func() bool { h = announced(t, etcd, a.NodeID()); return h != nil && h.Ready })
+	if !strings.HasPrefix(h.Address, "https://127.0.0.1:") {
+		t.Fatalf("address %s", h.Address)
+	}
+	if _, known := h.TotalBlocks.Get(); !known {
+		t.Error("the simulated engine's block count is unknown")
+	}
+
+	config, err := pki.ClientConfig(pki.FilesIn(dir, pki.Router), "127.0.0.1", pki.Agent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := chat(t, config, h.Address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	if !lines.Scan() || !strings.HasPrefix(lines.Text(), "data: {") {
+		t.Fatalf("%d: first line %q", resp.StatusCode, lines.Text())
+	}
+	eventually(t, "the running stream is announced", func() bool {
+		v, _ := announced(t, etcd, a.NodeID()).InFlight.Get()
+		return v == 1
+	})
+	var last string
+	for lines.Scan() {
+		if lines.Text() != "" {
+			last = lines.Text()
+		}
+	}
+	if last != "data: [DONE]" || lines.Err() != nil {
+		t.Errorf("the stream ends with %q, %v", last, lines.Err())
+	}
+	if _, err := chat(t, &tls.Config{InsecureSkipVerify: true}, h.Address); err == nil {
+		t.Error("a client without a certificate was let in")
+	}
+}
+
+// chat starts a stream of about a second.
+func chat(t *testing.T, c *tls.Config, address string) (*http.Response, error) {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: c, DisableKeepAlives: true}}
+	return client.Post(address+"/v1/chat/completions", "application/json", io.NopCloser(strings.NewReader(
+		`{"model":"sim","stream":true,"max_tokens":50,"messages":[{"role":"user","content":"hello"}]}`)))
+}
