@@ -43,6 +43,7 @@ func (e *Exchange) begin() {
 		}
 	}
 	e.left = e.length
+	e.scan.Reset()
 	if e.length == 0 {
 		e.finish(len(e.rest) > 0)
 	}
@@ -124,6 +125,7 @@ func (e *Exchange) wantLarge() {
 // body, of an event stream for its first whole event, and keeps them for Next
 // and Read: until then nothing need be promised to the client. An event stream
 // that ends without an event is an error; so is a body cut before it began.
+// After a timeout it may be called again with a later deadline.
 func (e *Exchange) AwaitBody(deadline time.Time) error {
 	kept, idle := e.deadline, e.idle
 	e.deadline, e.idle = deadline, 0
@@ -131,7 +133,6 @@ func (e *Exchange) AwaitBody(deadline time.Time) error {
 	if !e.IsSSE() {
 		return e.awaitBytes()
 	}
-	e.scan.Reset()
 	for e.scan.Events() == 0 {
 		space := e.room()
 		if e.held == len(space) {
@@ -175,7 +176,10 @@ func (e *Exchange) pull(p []byte) (int, error) {
 	for e.ended == nil {
 		n, err := e.wire(p)
 		if n == 0 {
-			e.ended = e.endOf(err)
+			if err = e.endOf(err); isTimeout(err) {
+				return 0, err // the body goes on
+			}
+			e.ended = err
 			break
 		}
 		if n = e.decode(p[:n]); n > 0 {

@@ -103,23 +103,25 @@ func classify(err error) Kind {
 
 func isTimeout(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, ErrIdle) || errors.Is(err, ErrDeadline) ||
-		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.ETIMEDOUT)
+		errors.Is(err, context.DeadlineExceeded)
 }
 
 func isReset(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, net.ErrClosed) ||
-		errors.Is(err, syscall.ECONNABORTED)
+		errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.ETIMEDOUT)
 }
 
 func isTLS(err error) bool {
 	var record tls.RecordHeaderError
-	var alert tls.AlertError
+	var op *net.OpError
 	var verify *tls.CertificateVerificationError
 	var host x509.HostnameError
 	var authority x509.UnknownAuthorityError
-	return errors.As(err, &record) || errors.As(err, &alert) || errors.As(err, &verify) ||
-		errors.As(err, &host) || errors.As(err, &authority)
+	if errors.As(err, &op) && (op.Op == "remote error" || op.Op == "local error") {
+		return true // a TLS alert: its type is private
+	}
+	return errors.As(err, &record) || errors.As(err, &verify) || errors.As(err, &host) || errors.As(err, &authority)
 }
 
 func isUnreachable(err error) bool {

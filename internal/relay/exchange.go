@@ -212,7 +212,8 @@ func (e *Exchange) dropConn() (c *conn, canceled bool) {
 }
 
 // ReadHead waits until deadline (zero: for ever) for the status line and the
-// header of the final response. All errors are *Error.
+// header of the final response. After a timeout it may be called again with a
+// later deadline. All errors are *Error.
 func (e *Exchange) ReadHead(deadline time.Time) error {
 	for {
 		err := e.readHead(deadline)

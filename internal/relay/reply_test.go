@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"strings"
@@ -142,12 +143,12 @@ func (f *front) serve(ctx *fasthttp.RequestCtx, w *Watcher) {
 func (f *front) relay(ctx *fasthttp.RequestCtx, abort *Abort, stop func()) error {
 	e, err := f.pool.Send(&Request{
 		Method: string(ctx.Method()), Path: "/", Body: [][]byte{ctx.PostBody()}, Abort: abort,
-	}, time.Now().Add(soon))
+	}, soonest())
 	if err != nil {
 		return err
 	}
-	if err = e.ReadHead(time.Now().Add(soon)); err == nil && f.await {
-		err = e.AwaitBody(time.Now().Add(soon))
+	if err = e.ReadHead(soonest()); err == nil && f.await {
+		err = e.AwaitBody(soonest())
 	}
 	if err == nil {
 		ctx.SetStatusCode(e.Status())
@@ -340,7 +341,7 @@ func dial(t testing.TB, addr string) *client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(soon))
+	c.SetDeadline(soonest())
 	return &client{c, bufio.NewReader(c)}
 }
 
@@ -381,7 +382,8 @@ func TestClientLeaves(t *testing.T) {
 				c := dial(t, f.addr)
 				io.WriteString(c.Conn, request)
 				<-started
-				if strings.HasPrefix(response, sseHead) {
+				streamed := strings.HasPrefix(name, "silent") || strings.HasPrefix(name, "long")
+				if streamed {
 					c.r.Peek(1)
 				}
 				left := time.Now()
@@ -397,7 +399,7 @@ func TestClientLeaves(t *testing.T) {
 				if took := (<-gone).Sub(left); took > 100*time.Millisecond {
 					t.Fatalf("upstream closed after %v", took)
 				}
-				if strings.HasPrefix(name, "silent") || strings.HasPrefix(name, "long") {
+				if streamed {
 					o.wait(t, ClientGone)
 				}
 			})
@@ -480,5 +482,86 @@ func TestPipelinedRequests(t *testing.T) {
 	}
 	if f.canceled.Load() != 0 {
 		t.Fatal("the client was taken for gone")
+	}
+}
+
+// TestStreamTimeouts: the client is told, whichever timeout it was.
+func TestStreamTimeouts(t *testing.T) {
+	for want, setup := range map[Outcome]func(*front){
+		IdleTimeout:  func(f *front) { f.idle = 50 * time.Millisecond },
+		TotalTimeout: func(f *front) { f.idle, f.total = soon, 50*time.Millisecond },
+	} {
+		o := newObserved()
+		f := newFront(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
+			readRequest(r)
+			io.WriteString(c, sseHead+chunk("data: a\n\n"))
+			io.Copy(io.Discard, r)
+		}), func(f *front) {
+			f.observer = o
+			setup(f)
+		})
+		_, body, err := get(t, f.addr)
+		if body != "data: a\n\n"+o.tail || err != nil {
+			t.Fatalf("%v: %q %v", want, body, err)
+		}
+		o.wait(t, want)
+	}
+}
+
+// TestStreamsTornDown opens many streams at once and ends each in one of the
+// ways that there are, at random: every one is accounted for.
+func TestStreamsTornDown(t *testing.T) {
+	const streams = 200
+	seed := uint64(time.Now().UnixNano())
+	t.Log("seed", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	o := newObserved()
+	o.done = make(chan Outcome, streams)
+	f := newFront(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
+		for {
+			_, body, err := readRequest(r)
+			if err != nil {
+				return
+			}
+			events := int(body[0])
+			io.WriteString(c, sseHead+strings.Repeat(chunk("data: a\n\n"), events))
+			if body[1] == 'x' { // die
+				return
+			}
+			io.WriteString(c, "0\r\n\r\n")
+		}
+	}), func(f *front) { f.observer = o })
+	var clients sync.WaitGroup
+	for range streams {
+		events, die, early := byte(1+random.IntN(100)), "x-"[random.IntN(2)], random.IntN(2) == 0
+		c := dial(t, f.addr)
+		clients.Go(func() {
+			fmt.Fprintf(c.Conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n%c%c", events, die)
+			c.r.Peek(1)
+			if early {
+				c.Close()
+				return
+			}
+			want := strings.Repeat("data: a\n\n", int(events))
+			if die == 'x' {
+				want += o.tail
+			}
+			if r, err := http.ReadResponse(c.r, nil); err != nil {
+				t.Error(err)
+			} else if body, err := io.ReadAll(r.Body); err != nil || string(body) != want {
+				t.Errorf("%d bytes of %d: %v", len(body), len(want), err)
+			}
+		})
+	}
+	clients.Wait()
+	for range streams {
+		select {
+		case <-o.done:
+		case <-time.After(soon):
+			t.Fatal("a stream has not ended")
+		}
+	}
+	if idle, open := f.pool.Stats(); idle != open {
+		t.Fatalf("%d idle of %d connections", idle, open)
 	}
 }

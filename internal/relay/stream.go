@@ -147,31 +147,29 @@ func clientOutcome(err error) Outcome {
 // SupportsBodyWriteTo tells fasthttp to call WriteTo.
 func (s *stream) SupportsBodyWriteTo() bool { return true }
 
-// WriteTo sends the body to w, fasthttp's writer: it makes each Write a chunk
-// and flushes it, or, if the length is known, buffers.
+// WriteTo sends the body to w, fasthttp's writer, piece by piece: each is a
+// chunk, or, if the length is known, flushed here.
 func (s *stream) WriteTo(w io.Writer) (n int64, err error) {
+	flusher, _ := w.(interface{ Flush() error })
 	s.until = time.Time{} // the server has set its own deadline since
 	for {
 		piece, err := s.step()
 		s.bound()
 		if err == io.EOF {
-			break
+			return n, nil
 		}
 		if err != nil {
 			return n, err
 		}
-		if _, err = w.Write(piece); err != nil {
+		if _, err = w.Write(piece); err == nil && flusher != nil {
+			err = flusher.Flush()
+		}
+		if err != nil {
 			s.fail(clientOutcome(err), err)
 			return n, err
 		}
 		n += int64(len(piece))
 	}
-	if f, ok := w.(interface{ Flush() error }); ok {
-		if err = f.Flush(); err != nil {
-			s.fail(clientOutcome(err), err)
-		}
-	}
-	return n, err
 }
 
 // Read is what WriteTo does for a reader that does not know it.

@@ -20,9 +20,10 @@ type Watcher struct {
 	poller *poller
 	done   chan struct{}
 
-	mu    sync.Mutex
-	last  uint64
-	conns map[uint64]*watched // registered, by a number that is never used twice
+	mu     sync.Mutex
+	closed bool
+	last   uint64
+	conns  map[uint64]*watched // registered, by a number that is never used twice
 }
 
 // NewWatcher starts a watcher. Close ends it.
@@ -41,12 +42,18 @@ func NewWatcher() (*Watcher, error) {
 
 // Close stops watching and waits for a callback under way.
 func (w *Watcher) Close() {
-	w.poller.close()
+	w.mu.Lock()
+	first := !w.closed
+	w.closed = true
+	w.mu.Unlock()
+	if first {
+		w.poller.close()
+	}
 	<-w.done
 }
 
-// Watch calls onGone once when the client of c leaves before stop is called;
-// at once, from this goroutine, if it has left already. After stop has
+// Watch calls onGone once when the client of c leaves before stop is called; at
+// once, from this goroutine, if it is known to have left. After stop has
 // returned, onGone is not running and will not be called. onGone must be quick
 // and must not call stop; stop may be called more than once, but not after c
 // was closed or watched again.
@@ -81,20 +88,26 @@ func (w *Watcher) event(id uint64) {
 	}
 }
 
-func (w *Watcher) add(c *watched) error {
+// add registers c and reports whether that has succeeded.
+func (w *Watcher) add(c *watched) bool {
 	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed || w.poller.add(c.fd, w.last+1) != nil {
+		return false
+	}
 	w.last++
 	c.id = w.last
 	w.conns[c.id] = c
-	w.mu.Unlock()
-	return w.poller.add(c.fd, c.id)
+	return true
 }
 
 func (w *Watcher) remove(c *watched) {
-	w.poller.remove(c.fd)
 	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.closed {
+		w.poller.remove(c.fd)
+	}
 	delete(w.conns, c.id)
-	w.mu.Unlock()
 }
 
 // watched is one connection known to a watcher. Its lock also keeps the file
@@ -115,7 +128,7 @@ func (c *watched) start(onGone func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.gone && !c.registered {
-		c.registered = c.w.add(c) == nil
+		c.registered = c.w.add(c)
 	}
 	if c.gone {
 		onGone()

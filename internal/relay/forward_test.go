@@ -1,0 +1,127 @@
+package relay
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/valyala/fasthttp"
+)
+
+func TestListsAreSorted(t *testing.T) {
+	for _, list := range [][]string{
+		HopByHopHeaders, IdentityHeaders, IdentityPrefixes, CredentialHeaders, replacedHeaders,
+		ownResponseHeaders, droppedRequestHeaders,
+	} {
+		if !slices.IsSorted(list) {
+			t.Errorf("not sorted: %v", list)
+		}
+		for _, name := range list {
+			if name != strings.ToLower(name) || !listed(list, []byte(strings.ToUpper(name))) {
+				t.Errorf("%q is not found", name)
+			}
+		}
+	}
+	for name, want := range map[string]bool{
+		"X-Forwarded-User": true, "x-auth-request-email": true, "X-CGN-Tenant": true, "X-User-ID": true,
+		"x-forwarded-client-cert": true, "x-request-id": false, "accept": false, "x": false, "": false,
+	} {
+		if Identity([]byte(name)) != want {
+			t.Errorf("Identity(%q) is %v", name, !want)
+		}
+	}
+	if !HopByHop([]byte("Transfer-Encoding")) || HopByHop([]byte("Content-Type")) || HopByHop([]byte("Te ")) {
+		t.Error("HopByHop")
+	}
+}
+
+// parseRequest reads a request head as the server does.
+func parseRequest(t testing.TB, lines ...string) *fasthttp.RequestHeader {
+	t.Helper()
+	h := new(fasthttp.RequestHeader)
+	s := "POST /x HTTP/1.1\r\n" + strings.Join(lines, "\r\n") + "\r\n\r\n"
+	if err := h.Read(bufio.NewReader(strings.NewReader(s))); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func TestAppendForwardHeaders(t *testing.T) {
+	h := parseRequest(t,
+		"Host: router", "Content-Length: 2", "Content-Type: application/json", "User-Agent: sdk/1",
+		"Connection: keep-alive, X-Secret, x-hop", "X-Secret: 1", "X-Hop: 2", "Keep-Alive: 5", "TE: trailers",
+		"Upgrade: h2c", "Proxy-Authorization: x", "Authorization: Bearer client", "x-api-key: k", "Api-Key: k",
+		"Cookie: a=b", "Expect: 100-continue", "Accept-Encoding: gzip", "X-Forwarded-For: 1.2.3.4",
+		"X-User-Id: root", "X-Cgn-Node: n1", "traceparent: 00-1-2-01", "X-Request-Id: r1",
+		"Accept: text/event-stream", "anthropic-version: 2023-06-01", "OpenAI-Organization: o", "X-Many: a",
+		"X-Many: b")
+	got := strings.Split(strings.TrimSuffix(string(AppendForwardHeaders(nil, h)), "\r\n"), "\r\n")
+	slices.Sort(got)
+	want := []string{
+		"Accept: text/event-stream", "Anthropic-Version: 2023-06-01", "Content-Type: application/json",
+		"Openai-Organization: o", "Traceparent: 00-1-2-01", "User-Agent: sdk/1", "X-Many: a", "X-Many: b",
+		"X-Request-Id: r1",
+	}
+	if !slices.Equal(got, want) {
+		t.Fatalf("%q\nwant %q", got, want)
+	}
+}
+
+func TestForwardedHeadersCannotInject(t *testing.T) {
+	h := new(fasthttp.RequestHeader)
+	h.DisableNormalizing()
+	h.SetBytesKV([]byte("A\r\nB"), []byte("c"))
+	h.SetBytesKV([]byte("D"), []byte("e\r\nX-Evil: 1"))
+	h.SetBytesKV([]byte("F"), []byte("g\x00h"))
+	h.SetBytesKV([]byte("I J"), []byte("k"))
+	h.SetUserAgent("a\r\nX-Evil: 2")
+	out := string(AppendForwardHeaders(nil, h))
+	for line := range strings.SplitSeq(strings.TrimSuffix(out, "\r\n"), "\r\n") {
+		if strings.HasPrefix(line, "X-Evil") || strings.ContainsAny(line, "\r\n\x00") {
+			t.Fatalf("%q", out)
+		}
+	}
+}
+
+func TestAppendForwardHeadersDoesNotAllocate(t *testing.T) {
+	h := parseRequest(t, "Host: x", "Content-Type: a/b", "User-Agent: c", "Connection: keep-alive", "X-Request-Id: d",
+		"Authorization: Bearer e")
+	dst := make([]byte, 0, 1024)
+	if n := testing.AllocsPerRun(1000, func() { AppendForwardHeaders(dst, h) }); n != 0 {
+		t.Fatalf("%v allocations", n)
+	}
+}
+
+func TestCopyHeaders(t *testing.T) {
+	p := newPool(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
+		readRequest(r)
+		io.WriteString(c, "HTTP/1.1 200 OK\r\nDate: x\r\nServer: engine\r\nContent-Length: 0\r\nConnection: X-Drop\r\n"+
+			"X-Drop: 1\r\nX-Cgn-Load: 3\r\nKeep-Alive: 5\r\nContent-Type: a/b\r\nVary: Origin\r\nSet-Cookie: a=1\r\n"+
+			"Set-Cookie: b=2\r\nX-Many: 1\r\nX-Many: 2\r\n\r\n")
+	}))
+	e, err := p.Send(post(""), soonest())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	if err := e.ReadHead(soonest()); err != nil {
+		t.Fatal(err)
+	}
+	var h fasthttp.ResponseHeader
+	CopyHeaders(&h, e)
+	var got []string
+	for k, v := range h.All() {
+		got = append(got, string(k)+"="+string(v))
+	}
+	slices.Sort(got)
+	want := "Content-Length=0 Content-Type=a/b Set-Cookie=a=1 Set-Cookie=b=2 Vary=Origin X-Many=1 X-Many=2"
+	if s := strings.Join(got, " "); s != want && "Content-Length=0 "+s != want {
+		t.Fatalf("%s\nwant %s", s, want)
+	}
+	if string(e.Header("x-cgn-load")) != "3" {
+		t.Fatal("the exchange still has what is not copied")
+	}
+}
