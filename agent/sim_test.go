@@ -71,10 +71,10 @@ func TestAuthenticatedFrontOfAnEngine(t *testing.T) {
 	}
 }
 
-// chat starts a stream of about a second.
+// chat starts a stream of almost half a second.
 func chat(t *testing.T, c *tls.Config, address string) (*http.Response, error) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: c, DisableKeepAlives: true}}
 	return client.Post(address+"/v1/chat/completions", "application/json", io.NopCloser(strings.NewReader(
-		`{"model":"sim","stream":true,"max_tokens":50,"messages":[{"role":"user","content":"hello"}]}`)))
+		`{"model":"sim","stream":true,"max_tokens":20,"messages":[{"role":"user","content":"hello"}]}`)))
 }
