@@ -3,122 +3,17 @@ package front
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/goleak"
-
 	"github.com/cognitora/dataplane/internal/cluster"
-	"github.com/cognitora/dataplane/internal/pki"
 )
-
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
-		// fasthttp's janitors: one of each server looks every 10 s whether it has
-		// stopped, one of the process keeps the date.
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"))
-}
-
-const patience = 10 * time.Second // for what happens at once on an idle machine
-
-func testOptions(t *testing.T) Options {
-	vec := func(labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "x"}, labels)
-	}
-	return Options{
-		Health: func() string { return "" },
-		Limits: Limits{
-			MaxBody: 1 << 20, MaxHeader: 8 << 10, MaxConnections: 64, MaxRequests: 16,
-			ReadTimeout: patience, KeepAlive: patience, SlowReader: patience, Idle: patience, Total: time.Minute,
-		},
-		Counters: Counters{
-			Requests: vec("code"), Rejected: vec("reason"), Failures: vec("phase", "kind"),
-			ClientLeft: prometheus.NewCounter(prometheus.CounterOpts{Name: "x"}),
-			Seconds:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: "x"}),
-		},
-		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
-	}
-}
-
-// counted is the sum of a collector's counters.
-func counted(c prometheus.Collector) (n float64) {
-	r := prometheus.NewRegistry()
-	r.MustRegister(c)
-	families, err := r.Gather()
-	if err != nil {
-		panic(err)
-	}
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			n += m.GetCounter().GetValue()
-		}
-	}
-	return n
-}
-
-// engineOf serves h as the engine of o.
-func engineOf(t *testing.T, o *Options, h http.HandlerFunc) {
-	t.Helper()
-	srv := httptest.NewServer(h)
-	t.Cleanup(srv.Close)
-	var err error
-	if o.Engine, err = cluster.SplitAddress(srv.URL); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// serve runs a front until the test ends and returns its URL and a client.
-func serve(t *testing.T, o Options) (s *Server, url string, client *http.Client) {
-	t.Helper()
-	s, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(ln) }()
-	transport := &http.Transport{DisableCompression: true}
-	t.Cleanup(func() {
-		transport.CloseIdleConnections()
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if err := s.Shutdown(ctx); err != nil {
-			t.Error(err)
-		}
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-	})
-	return s, "http://" + ln.Addr().String(), &http.Client{Transport: transport}
-}
-
-func post(t *testing.T, c *http.Client, url, body string) (*http.Response, string) {
-	t.Helper()
-	resp, err := c.Post(url, "application/json", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp, string(b)
-}
 
 func TestRequestAndAnswerPassThrough(t *testing.T) {
 	o := testOptions(t)
@@ -218,16 +113,6 @@ func TestBrokenStreamIsCut(t *testing.T) {
 		t.Errorf("%q, %v: must not look like a clean end", body, err)
 	}
 	eventually(t, "counted", func() bool { return counted(o.Counters.Failures.WithLabelValues("body", "reset")) == 1 })
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
 }
 
 func TestClientThatLeavesCancelsTheEngine(t *testing.T) {
@@ -435,78 +320,5 @@ func TestShutdownCutsWhatDoesNotFinish(t *testing.T) {
 	}
 	if s.InFlight() != 0 {
 		t.Errorf("in flight %d", s.InFlight())
-	}
-}
-
-func TestOnlyRoutersGetIn(t *testing.T) {
-	dir := t.TempDir()
-	if err := pki.Bootstrap(dir, pki.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	o := testOptions(t)
-	var err error
-	if o.TLS, err = pki.ServerConfig(pki.FilesIn(dir, pki.Agent), true, pki.Router, pki.Ctl); err != nil {
-		t.Fatal(err)
-	}
-	engineOf(t, &o, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })
-	_, url, _ := serve(t, o)
-	get := func(c *tls.Config) (string, error) {
-		transport := &http.Transport{TLSClientConfig: c}
-		defer transport.CloseIdleConnections()
-		resp, err := (&http.Client{Transport: transport}).Get("https" + strings.TrimPrefix(url, "http") + "/v1/models")
-		if err != nil {
-			return "", err
-		}
-		defer resp.Body.Close()
-		body, err := io.ReadAll(resp.Body)
-		return string(body), err
-	}
-	for role, allowed := range map[pki.Role]bool{pki.Router: true, pki.Ctl: true, pki.Agent: false, pki.Etcd: false} {
-		c, err := pki.ClientConfig(pki.FilesIn(dir, role), "127.0.0.1", pki.Agent)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if body, err := get(c); (err == nil && body == "hello") != allowed {
-			t.Errorf("%s: %q, %v", role, body, err)
-		}
-	}
-	if _, err := get(&tls.Config{InsecureSkipVerify: true}); err == nil {
-		t.Error("a client without certificate was let in")
-	}
-}
-
-func TestStreamOverTLSIsCancelledByLeaving(t *testing.T) {
-	dir := t.TempDir()
-	if err := pki.Bootstrap(dir, pki.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	o := testOptions(t)
-	var err error
-	if o.TLS, err = pki.ServerConfig(pki.FilesIn(dir, pki.Agent), true, pki.Router); err != nil {
-		t.Fatal(err)
-	}
-	arrived, canceled := make(chan struct{}), make(chan struct{})
-	engineOf(t, &o, func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		close(arrived)
-		<-r.Context().Done()
-		close(canceled)
-	})
-	_, url, _ := serve(t, o)
-	config, err := pki.ClientConfig(pki.FilesIn(dir, pki.Router), "localhost")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := tls.Dial("tcp", strings.TrimPrefix(url, "http://"), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	fmt.Fprint(c, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
-	<-arrived
-	_ = c.NetConn().Close()
-	select {
-	case <-canceled:
-	case <-time.After(patience):
-		t.Error("the engine was not told")
 	}
 }
