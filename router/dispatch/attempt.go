@@ -245,8 +245,9 @@ func (j *Job) blame(err error) verdict {
 	return broken
 }
 
-// note tells the node's health how the attempt ended. A 500 counts only when another node
-// has answered the same request well: the same 500 from two nodes is the request's fault.
+// note tells the node's health how the attempt ended. A 5xx counts only when another node
+// has answered the same request well: the same 500 from two nodes is the request's fault, and
+// 503 from all of them is overload.
 func (d *Dispatcher) note(j *Job, a *attempt, v verdict) {
 	if v != answered && v != noOptions && v != left {
 		d.metrics.UpstreamErrors.WithLabelValues(a.node.ID, v.String()).Inc()
@@ -254,7 +255,7 @@ func (d *Dispatcher) note(j *Job, a *attempt, v verdict) {
 	switch v {
 	case answered:
 		a.node.Report(fleet.OK)
-		if j.kept != nil && j.kept.ex.Status() == 500 && a.status < 500 {
+		if j.kept != nil && j.kept.ex.Status() >= 500 && a.status < 500 {
 			j.kept.node.Report(fleet.ServerError)
 		}
 	case unreached:
@@ -267,11 +268,6 @@ func (d *Dispatcher) note(j *Job, a *attempt, v verdict) {
 		if !j.expired() {
 			a.node.Report(fleet.Timeout)
 		}
-	case overloaded:
-		if a.ex.Status() != 429 {
-			a.node.Report(fleet.ServerError)
-		}
-	case failed500:
 	}
 }
 

@@ -33,6 +33,9 @@ func (j *Job) Event(e sse.Event) (keep bool) {
 	}
 	s.last = now
 	j.wait.Progress(now)
+	if s.events%32 == 1 {
+		j.cur.node.NoteProgress()
+	}
 	switch j.API {
 	case scan.Responses:
 		s.failed = s.failed || string(e.Name) == "error" || string(e.Name) == "response.failed"

@@ -60,6 +60,7 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		g.metrics.ClientCut.WithLabelValues("slow_request").Inc()
 		g.fail(ctx, api, errSlowRequest)
+		return
 	default:
 		g.fail(ctx, api, errMalformed)
 	}

@@ -64,6 +64,7 @@ type Gateway struct {
 	started     time.Time
 
 	draining atomic.Bool
+	open     counter // client connections
 	streams  counter
 	live     liveCalls
 }
@@ -76,23 +77,22 @@ func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 		watcher: p.Watcher, access: p.Access, limits: l, forwardAuth: forwardAuth, started: time.Now(),
 	}
 	g.server = &fasthttp.Server{
-		Handler:                            g.handle,
-		ErrorHandler:                       g.unreadable,
-		HeaderReceived:                     g.bodyBounds,
-		Name:                               "cognitora",
-		Concurrency:                        l.MaxConnections,
-		ReadBufferSize:                     l.MaxHeader,
-		ReadTimeout:                        l.HeaderTimeout,
-		WriteTimeout:                       l.SlowReader,
-		IdleTimeout:                        l.KeepAlive,
-		MaxRequestBodySize:                 l.MaxBody,
-		MaxIdleWorkerDuration:              time.Minute,
-		NoDefaultContentType:               true,
-		DisableHeaderNamesNormalizing:      false,
-		StreamRequestBody:                  false,
-		DisablePreParseMultipartForm:       true,
-		SleepWhenConcurrencyLimitsExceeded: 100 * time.Millisecond,
-		Logger:                             serverLog{p.Log},
+		Handler:                       g.handle,
+		ErrorHandler:                  g.unreadable,
+		HeaderReceived:                g.bodyBounds,
+		Name:                          "cognitora",
+		Concurrency:                   l.MaxConnections,
+		ReadBufferSize:                l.MaxHeader,
+		ReadTimeout:                   l.HeaderTimeout,
+		WriteTimeout:                  l.SlowReader,
+		IdleTimeout:                   l.KeepAlive,
+		MaxRequestBodySize:            l.MaxBody,
+		MaxIdleWorkerDuration:         time.Minute,
+		NoDefaultContentType:          true,
+		DisableHeaderNamesNormalizing: false,
+		StreamRequestBody:             false,
+		DisablePreParseMultipartForm:  true,
+		Logger:                        serverLog{p.Log},
 	}
 	return g
 }
@@ -107,7 +107,11 @@ func (s serverLog) Printf(format string, args ...any) {
 
 // Serve accepts connections from l until it is closed. With t they speak TLS.
 func (g *Gateway) Serve(l net.Listener, t *tls.Config) error {
-	l = lingerListener{g.watcher.Listen(l, relay.ListenOptions{SendBufferBytes: sendBufferBytes})}
+	l = &listener{
+		Listener: g.watcher.Listen(l, relay.ListenOptions{SendBufferBytes: sendBufferBytes}),
+		open:     &g.open, limit: g.limits.MaxConnections,
+		full: g.metrics.ClientCut.WithLabelValues("too_many").Inc,
+	}
 	if t != nil {
 		l = tls.NewListener(l, t)
 	}
@@ -139,7 +143,7 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 }
 
 // Connections is the number of open client connections.
-func (g *Gateway) Connections() int { return int(g.server.GetOpenConnectionsCount()) }
+func (g *Gateway) Connections() int { return int(g.open.n.Load()) }
 
 // Streams is the number of requests for a stream that are being worked on.
 func (g *Gateway) Streams() int { return int(g.streams.n.Load()) }
