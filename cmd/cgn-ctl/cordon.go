@@ -149,7 +149,7 @@ func (a *app) awaitDrained(ctx context.Context, client *cluster.Client, id strin
 }
 
 // drainLeft is the number of requests a node still works on; -1 if it has not
-// said since begin.
+// said since begin, or cannot.
 func drainLeft(n *cluster.Node, begin time.Time) int {
 	if n == nil || n.Health == nil {
 		return 0
@@ -157,12 +157,16 @@ func drainLeft(n *cluster.Node, begin time.Time) int {
 	if n.Health.Stamp < begin.UnixMilli() {
 		return -1
 	}
-	return int(n.Health.InFlight.Or(0))
+	left, known := n.Health.InFlight.Get()
+	if !known {
+		return -1
+	}
+	return int(left)
 }
 
 func describeLeft(left int) string {
 	if left < 0 {
-		return "its agent has not reported since"
+		return "its agent has not reported what it still works on"
 	}
 	return fmt.Sprintf("%d requests in flight", left)
 }

@@ -64,6 +64,9 @@ func (l *local) start() error {
 	if err != nil {
 		return err
 	}
+	if err := l.checkRouters(); err != nil {
+		return err
+	}
 	if len(l.flags.backends) == 0 {
 		if err := l.startNodes(); err != nil {
 			return err
@@ -77,6 +80,15 @@ func (l *local) start() error {
 		}
 	}
 	return nil
+}
+
+// checkRouters finds what is wrong with the flags before anything runs.
+func (l *local) checkRouters() error {
+	c, err := l.routerConfig(l.routers[0], defaultEtcd)
+	if err != nil {
+		return err
+	}
+	return config.Check(&c)
 }
 
 // reserveRouters settles where the routers listen: the first as the flags say,
@@ -102,9 +114,16 @@ func (l *local) reserveRouters() (reserved []net.Listener, err error) {
 				l.notes = append(l.notes, fmt.Sprintf("%s is in use%s: %s took %s instead", addr, by(holder(addr)), want.flag, ln.Addr()))
 			}
 		}
-		l.routers = append(l.routers, routerAt{reserved[2*i].Addr().String(), reserved[2*i+1].Addr().String()})
+		l.routers = append(l.routers, routerAt{settled(f.listen, reserved[2*i]), settled(f.admin, reserved[2*i+1])})
 	}
 	return reserved, nil
+}
+
+// settled is the address of ln with its host as the user wrote it.
+func settled(wanted string, ln net.Listener) string {
+	host, _, _ := net.SplitHostPort(wanted)
+	_, port, _ := net.SplitHostPort(ln.Addr().String())
+	return net.JoinHostPort(host, port)
 }
 
 func (l *local) startNodes() error {
@@ -191,24 +210,31 @@ func (l *local) startSim(i int) (url string, err error) {
 	return e.URL(), nil
 }
 
-func (l *local) startRouter(i int, at routerAt) error {
-	var c router.Config
+func (l *local) routerConfig(at routerAt, etcd string) (c router.Config, err error) {
 	if err := config.Defaults(&c); err != nil {
-		return err
+		return c, err
 	}
 	c.Router.Listen, c.Router.Admin, c.Router.Mode = at.Listen, at.Admin, l.flags.mode
 	c.Router.InsecureListen = l.flags.insecure
 	c.Router.Backends = l.flags.backends
 	c.Router.DrainDelay, c.Router.DrainTimeout = 0, config.Duration(drainRequests)
-	if l.etcd != "" {
-		c.Etcd.Endpoints = []string{l.etcd}
+	if len(l.flags.backends) == 0 {
+		c.Etcd.Endpoints = []string{etcd}
+	}
+	return c, nil
+}
+
+func (l *local) startRouter(i int, at routerAt) error {
+	c, err := l.routerConfig(at, l.etcd)
+	if err != nil {
+		return err
 	}
 	r, err := router.New(c)
 	if err != nil {
 		return err
 	}
-	what := "OpenAI API; admin port http://" + at.Admin
-	l.parts.run(part{Name: fmt.Sprintf("router-%d", i+1), Where: "http://" + at.Listen, What: what}, r.Run)
+	what := "OpenAI API; admin port http://" + reachable(at.Admin)
+	l.parts.run(part{Name: fmt.Sprintf("router-%d", i+1), Where: "http://" + reachable(at.Listen), What: what}, r.Run)
 	return nil
 }
 

@@ -33,6 +33,19 @@ func reserve(flag, addr string, fixed bool) (net.Listener, error) {
 	return ln, nil
 }
 
+// reachable is addr as a client on this host writes it: a listener on all
+// addresses is reached through loopback.
+func reachable(addr string) string {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return addr
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, port)
+}
+
 func by(who string) string {
 	if who == "" {
 		return ""

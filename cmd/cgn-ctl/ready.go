@@ -49,7 +49,7 @@ func (l *local) awaitReady(drain context.Context, a *app) error {
 func (l *local) missing(ctx context.Context, a *app) string {
 	for _, r := range l.routers {
 		asked := *a
-		asked.admin = r.Admin
+		asked.admin = reachable(r.Admin)
 		view, err := asked.fleet(ctx)
 		if err != nil {
 			return err.Error()
@@ -77,7 +77,7 @@ func (l *local) missing(ctx context.Context, a *app) string {
 
 func (l *local) askReady(ctx context.Context, a *app) ([]byte, error) {
 	asked := *a
-	asked.admin = l.routers[0].Admin
+	asked.admin = reachable(l.routers[0].Admin)
 	return asked.askAdmin(ctx, "GET", "/readyz", "")
 }
 
@@ -97,7 +97,7 @@ type summary struct {
 // present prints what runs where, a request that works as pasted, and where to
 // look next.
 func (a *app) present(l *local) error {
-	first := l.routers[0]
+	first := routerAt{reachable(l.routers[0].Listen), reachable(l.routers[0].Admin)}
 	asked := *a
 	asked.admin = first.Admin
 	view, err := asked.fleet(context.Background())

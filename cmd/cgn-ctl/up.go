@@ -124,7 +124,7 @@ func (a *app) attend(drain context.Context, l *local, scr *screen) error {
 		ticks = t.C
 	}
 	seen := *a
-	seen.admin = l.routers[0].Admin
+	seen.admin = reachable(l.routers[0].Admin)
 	var before *look
 	for {
 		select {
