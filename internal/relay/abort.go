@@ -12,27 +12,46 @@ import (
 // was closed is harmless.
 type Abort struct {
 	mu       sync.Mutex
-	canceled bool
+	canceled error // why; nil: it is not
 	exchange *Exchange
 	dialing  context.CancelFunc
 }
 
 // Cancel ends the attempt under way with ErrCanceled, and every later one at
 // once. It may be called from any goroutine, any number of times.
-func (a *Abort) Cancel() {
+func (a *Abort) Cancel() { a.cancel(ErrCanceled) }
+
+// Stop is Cancel on this side's own account: the client is still there, so a
+// stream that has begun is told of the failure. What was under way ends with
+// ErrStopped.
+func (a *Abort) Stop() { a.cancel(ErrStopped) }
+
+func (a *Abort) cancel(why error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.canceled = true
+	if a.canceled == nil {
+		a.canceled = why
+	}
 	if a.dialing != nil {
 		a.dialing()
 	}
 	if a.exchange != nil {
-		a.exchange.Cancel()
+		a.exchange.cancel(a.canceled)
 	}
 }
 
 // Canceled reports whether Cancel has been called.
 func (a *Abort) Canceled() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.canceled != nil
+}
+
+// why is what Cancel or Stop ended the request with, nil if neither did.
+func (a *Abort) why() error {
+	if a == nil {
+		return nil
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.canceled
@@ -43,7 +62,7 @@ func (a *Abort) Canceled() bool {
 func (a *Abort) Reset() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.canceled, a.exchange, a.dialing = false, nil, nil
+	a.canceled, a.exchange, a.dialing = nil, nil, nil
 }
 
 // attach makes e what Cancel ends; it reports false when that is too late.
@@ -54,7 +73,7 @@ func (a *Abort) attach(e *Exchange) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.exchange = e
-	return !a.canceled
+	return a.canceled == nil
 }
 
 func (a *Abort) detach() {
@@ -74,7 +93,7 @@ func (a *Abort) context() (context.Context, context.CancelFunc) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.canceled {
+	if a.canceled != nil {
 		cancel()
 	}
 	a.dialing = cancel

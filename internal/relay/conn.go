@@ -133,7 +133,9 @@ func (c *conn) writeFlat(v *net.Buffers) error {
 }
 
 // send writes size bytes in *v before deadline. early is true when the server
-// answered before it had read everything: the rest is then not sent.
+// answered before it had read everything: the rest is then not sent. Over TLS
+// such an answer is seen only when the server also closes, since a TLS write
+// that was interrupted cannot be taken up again.
 func (c *conn) send(v *net.Buffers, size int, deadline time.Time) (early bool, err error) {
 	probe := c.raw != nil && !c.tls && size >= earlyAnswerBytes
 	for {

@@ -62,6 +62,8 @@ func (e *Error) Unwrap() error { return e.Err }
 var (
 	// ErrCanceled: the exchange was canceled through Exchange.Cancel or its Abort.
 	ErrCanceled = errors.New("exchange canceled")
+	// ErrStopped: the exchange was ended by this side through Abort.Stop.
+	ErrStopped = errors.New("exchange stopped")
 	// ErrIdle: nothing came from the upstream for the idle timeout.
 	ErrIdle = errors.New("idle timeout")
 	// ErrDeadline: the deadline of the phase or of the whole response passed.
@@ -85,7 +87,7 @@ func newError(phase Phase, err error) *Error {
 func classify(err error) Kind {
 	var pe protocolError
 	switch {
-	case errors.Is(err, ErrCanceled), errors.Is(err, context.Canceled):
+	case errors.Is(err, ErrCanceled), errors.Is(err, ErrStopped), errors.Is(err, context.Canceled):
 		return KindCanceled
 	case isTimeout(err):
 		return KindTimeout

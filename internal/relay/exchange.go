@@ -37,7 +37,7 @@ type Request struct {
 type Exchange struct {
 	mu       sync.Mutex // guards the next two against Cancel
 	c        *conn
-	canceled bool
+	canceled error // why; nil: it is not
 
 	pool     *Pool
 	abort    *Abort
@@ -145,8 +145,8 @@ func (e *Exchange) connect(deadline time.Time, fresh bool) error {
 		release()
 	}
 	if err != nil {
-		if e.abort != nil && e.abort.Canceled() {
-			err = ErrCanceled
+		if why := e.abort.why(); why != nil {
+			err = why
 		}
 		return newError(PhaseDial, err)
 	}
@@ -154,9 +154,12 @@ func (e *Exchange) connect(deadline time.Time, fresh bool) error {
 	canceled := e.canceled
 	e.c = c
 	e.mu.Unlock()
-	if canceled || !e.abort.attach(e) {
-		e.Cancel()
-		return &Error{PhaseDial, KindCanceled, ErrCanceled}
+	if canceled == nil && !e.abort.attach(e) {
+		canceled = e.abort.why()
+		e.cancel(canceled)
+	}
+	if canceled != nil {
+		return &Error{PhaseDial, KindCanceled, canceled}
 	}
 	return nil
 }
@@ -208,7 +211,7 @@ func (e *Exchange) dropConn() (c *conn, canceled bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c, e.c = e.c, nil
-	return c, e.canceled
+	return c, e.canceled != nil
 }
 
 // ReadHead waits until deadline (zero: for ever) for the status line and the
@@ -265,8 +268,8 @@ func (e *Exchange) headError(err error) error {
 
 // wrap makes err, from the connection, an *Error of that phase.
 func (e *Exchange) wrap(phase Phase, err error) error {
-	if e.isCanceled() {
-		err = ErrCanceled
+	if why := e.whyCanceled(); why != nil {
+		err = why
 	}
 	var known *Error
 	if errors.As(err, &known) {
@@ -306,20 +309,26 @@ func (e *Exchange) IsSSE() bool {
 // Cancel ends the exchange from any goroutine: the connection is closed and
 // what waits on it returns ErrCanceled. It is idempotent. It must not be
 // called after Close; where that order cannot be kept, use an Abort.
-func (e *Exchange) Cancel() {
+func (e *Exchange) Cancel() { e.cancel(ErrCanceled) }
+
+func (e *Exchange) cancel(why error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.canceled = true
+	if e.canceled == nil {
+		e.canceled = why
+	}
 	if e.c != nil {
 		e.c.close()
 	}
 }
 
-func (e *Exchange) isCanceled() bool {
+func (e *Exchange) whyCanceled() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.canceled
 }
+
+func (e *Exchange) isCanceled() bool { return e.whyCanceled() != nil }
 
 // Close ends the exchange. The connection returns to the pool if the request
 // was written and the body read to its end; otherwise it is closed.
@@ -339,7 +348,7 @@ func (e *Exchange) recycle() {
 	e.body.release()
 	clear(e.segments)
 	e.mu.Lock()
-	e.canceled = false
+	e.canceled = nil
 	e.mu.Unlock()
 	e.pool, e.abort, e.buffered = nil, nil, 0
 	e.replaced, e.partial = false, false

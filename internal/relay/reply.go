@@ -68,7 +68,8 @@ type ReplyOptions struct {
 // has set status and header fields (CopyHeaders) before. A body of up to
 // 256 KiB is read before anything is sent; another one is handed to fasthttp
 // as a stream that it reads after the handler has returned. Every piece is sent
-// as it comes; event streams go out in whole events.
+// as it comes; event streams go out in whole events. An HTTP/1.0 client, who
+// knows no chunks, gets a body of unknown length whole, up to 8 MiB.
 //
 // On success e belongs to Reply, which closes it. An error means that the body
 // could not be read and nothing has been sent: e is still the caller's, who

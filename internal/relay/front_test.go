@@ -1,0 +1,158 @@
+package relay
+
+import (
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/sse"
+	"github.com/valyala/fasthttp"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	// fasthttp's cleaner of idle workers sleeps for up to 10 s after Shutdown;
+	// its clock runs for ever.
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"))
+}
+
+// observed is an Observer that records.
+type observed struct {
+	mu     sync.Mutex
+	events []string
+	body   []byte
+	whole  bool
+	drop   string
+	tail   string
+	done   chan Outcome
+	cause  error
+}
+
+func newObserved() *observed {
+	return &observed{tail: "data: {\"error\":1}\n\n", done: make(chan Outcome, 8)}
+}
+
+func (o *observed) Event(e sse.Event) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.events = append(o.events, string(e.Data))
+	return o.drop == "" || string(e.Data) != o.drop
+}
+
+func (o *observed) Body(piece []byte, whole bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.body, o.whole = append(o.body, piece...), whole
+}
+
+func (o *observed) Tail(dst []byte, _ Outcome, _ error) []byte { return append(dst, o.tail...) }
+
+func (o *observed) Done(outcome Outcome, err error) {
+	o.mu.Lock()
+	o.cause = err
+	o.mu.Unlock()
+	o.done <- outcome
+}
+
+func (o *observed) wait(t *testing.T, want Outcome) {
+	t.Helper()
+	select {
+	case got := <-o.done:
+		if got != want {
+			t.Fatalf("outcome %v (%v), want %v", got, o.cause, want)
+		}
+	case <-time.After(soon):
+		t.Fatalf("no outcome, want %v", want)
+	}
+}
+
+// front is a proxy before one upstream.
+type front struct {
+	addr     string
+	pool     *Pool
+	observer Observer
+	slow     time.Duration
+	idle     time.Duration
+	total    time.Duration
+	await    bool
+	canceled atomic.Int32
+}
+
+func newFront(t testing.TB, target Target, setup func(*front)) *front {
+	t.Helper()
+	f := &front{pool: newPool(t, target), slow: soon}
+	if setup != nil {
+		setup(f)
+	}
+	w, err := NewWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.addr = l.Addr().String()
+	server := &fasthttp.Server{
+		Handler:               func(ctx *fasthttp.RequestCtx) { f.serve(ctx, w) },
+		NoDefaultServerHeader: true, NoDefaultDate: true,
+		WriteTimeout: soon,
+		Logger:       discardLogger{},
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		server.Serve(w.Listen(l, ListenOptions{SendBufferBytes: 32 << 10}))
+	}()
+	t.Cleanup(func() {
+		server.Shutdown()
+		<-done
+		w.Close()
+	})
+	return f
+}
+
+type discardLogger struct{}
+
+func (discardLogger) Printf(string, ...any) {}
+
+func (f *front) serve(ctx *fasthttp.RequestCtx, w *Watcher) {
+	var abort Abort
+	stop := w.Watch(ctx.Conn(), func() {
+		f.canceled.Add(1)
+		abort.Cancel()
+	})
+	if err := f.relay(ctx, &abort, stop); err != nil {
+		stop()
+		ctx.Error(err.Error(), fasthttp.StatusBadGateway)
+	}
+}
+
+func (f *front) relay(ctx *fasthttp.RequestCtx, abort *Abort, stop func()) error {
+	e, err := f.pool.Send(&Request{
+		Method: string(ctx.Method()), Path: "/", Body: [][]byte{ctx.PostBody()}, Abort: abort,
+	}, soonest())
+	if err != nil {
+		return err
+	}
+	if err = e.ReadHead(soonest()); err == nil && f.await {
+		err = e.AwaitBody(soonest())
+	}
+	if err == nil {
+		ctx.SetStatusCode(e.Status())
+		CopyHeaders(&ctx.Response.Header, e)
+		e.SetIdleTimeout(f.idle)
+		if f.total > 0 {
+			e.SetReadDeadline(time.Now().Add(f.total))
+		}
+		err = Reply(ctx, e, ReplyOptions{SlowReader: f.slow, Observer: f.observer, Stop: stop})
+	}
+	if err != nil {
+		e.Close()
+	}
+	return err
+}

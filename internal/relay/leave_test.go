@@ -1,0 +1,155 @@
+package relay
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestClientLeaves: whatever the exchange is waiting for, the upstream sees
+// its connection closed within 100 ms of the client's departure.
+func TestClientLeaves(t *testing.T) {
+	for name, response := range map[string]string{
+		"before head":   "",
+		"silent stream": sseHead + chunk("data: a\n\n"),
+		"short body":    "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello",
+		"long body":     "HTTP/1.1 200 OK\r\nContent-Length: 9999999\r\n\r\nhello",
+	} {
+		for _, how := range []string{"close", "reset", "half-close"} {
+			t.Run(name+" "+how, func(t *testing.T) {
+				started, gone := make(chan struct{}), make(chan time.Time)
+				o := newObserved()
+				f := newFront(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
+					readRequest(r)
+					io.WriteString(c, response)
+					close(started)
+					io.Copy(io.Discard, r)
+					gone <- time.Now()
+				}), func(f *front) { f.observer = o })
+				c := dial(t, f.addr)
+				io.WriteString(c.Conn, request)
+				<-started
+				streamed := strings.HasPrefix(name, "silent") || strings.HasPrefix(name, "long")
+				if streamed {
+					c.r.Peek(1)
+				}
+				left := time.Now()
+				switch how {
+				case "reset":
+					c.Conn.(*net.TCPConn).SetLinger(0)
+					c.Close()
+				case "close":
+					c.Close()
+				case "half-close":
+					c.Conn.(*net.TCPConn).CloseWrite()
+				}
+				if took := (<-gone).Sub(left); took > 100*time.Millisecond {
+					t.Fatalf("upstream closed after %v", took)
+				}
+				if streamed {
+					o.wait(t, ClientGone)
+				}
+			})
+		}
+	}
+}
+
+// TestSlowReader: a client that does not read is cut at its bound, while
+// another one gets everything.
+func TestSlowReader(t *testing.T) {
+	piece := chunk("data: " + strings.Repeat("x", 4000) + "\n\n")
+	o := newObserved()
+	f := newFront(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
+		readRequest(r)
+		io.WriteString(c, sseHead)
+		for {
+			if _, err := io.WriteString(c, piece); err != nil {
+				return
+			}
+		}
+	}), func(f *front) { f.observer, f.slow = o, 300*time.Millisecond })
+	slow, good := dial(t, f.addr), dial(t, f.addr)
+	slow.Conn.(*net.TCPConn).SetReadBuffer(4 << 10)
+	start := time.Now()
+	io.WriteString(slow.Conn, request)
+	io.WriteString(good.Conn, request)
+	read := make(chan int64)
+	go func() {
+		n, _ := io.CopyN(io.Discard, good.r, 64<<20)
+		read <- n
+	}()
+	o.wait(t, SlowReader)
+	if took := time.Since(start); took > 2*time.Second {
+		t.Fatalf("cut after %v", took)
+	}
+	if n := <-read; n != 64<<20 {
+		t.Fatalf("the other client got %d bytes", n)
+	}
+	good.Close()
+	o.wait(t, ClientGone)
+}
+
+// TestStreamsTornDown opens many streams at once and ends each in one of the
+// ways that there are, at random: every one is accounted for.
+func TestStreamsTornDown(t *testing.T) {
+	const streams = 200
+	seed := uint64(time.Now().UnixNano())
+	t.Log("seed", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	o := newObserved()
+	o.done = make(chan Outcome, streams)
+	f := newFront(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
+		for {
+			_, body, err := readRequest(r)
+			if err != nil {
+				return
+			}
+			events := int(body[0])
+			io.WriteString(c, sseHead+strings.Repeat(chunk("data: a\n\n"), events))
+			if body[1] == 'x' { // die
+				return
+			}
+			io.WriteString(c, "0\r\n\r\n")
+		}
+	}), func(f *front) { f.observer = o })
+	var clients sync.WaitGroup
+	for range streams {
+		events, die, early := byte(1+random.IntN(100)), "x-"[random.IntN(2)], random.IntN(2) == 0
+		c := dial(t, f.addr)
+		clients.Go(func() {
+			fmt.Fprintf(c.Conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n%c%c", events, die)
+			c.r.Peek(1)
+			if early {
+				c.Close()
+				return
+			}
+			want := strings.Repeat("data: a\n\n", int(events))
+			if die == 'x' {
+				want += o.tail
+			}
+			if r, err := http.ReadResponse(c.r, nil); err != nil {
+				t.Error(err)
+			} else if body, err := io.ReadAll(r.Body); err != nil || string(body) != want {
+				t.Errorf("%d bytes of %d: %v", len(body), len(want), err)
+			}
+		})
+	}
+	clients.Wait()
+	for range streams {
+		select {
+		case <-o.done:
+		case <-time.After(soon):
+			t.Fatal("a stream has not ended")
+		}
+	}
+	if idle, open := f.pool.Stats(); idle != open {
+		t.Fatalf("%d idle of %d connections", idle, open)
+	}
+}
