@@ -129,7 +129,11 @@ func (j *Job) end(r reason) {
 		return
 	}
 	j.ended = r
-	if j.cur != nil {
+	switch {
+	case j.cur == nil:
+	case r == reasonShutdown:
+		j.cur.abort.Stop()
+	default:
 		j.cur.abort.Cancel()
 	}
 }
