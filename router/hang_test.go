@@ -1,0 +1,279 @@
+package router_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/router"
+)
+
+const plain = `,"max_tokens":8`
+
+// kinds are the members that make a request one or the other.
+var kinds = map[string]string{"stream": streaming, "plain": plain, "unbounded": ""}
+
+// TestOneOfFourHangs: a node that accepts and answers nothing costs no request, and the next 16 do not notice it.
+func TestOneOfFourHangs(t *testing.T) {
+	for _, start := range []string{"warm", "cold"} {
+		for kind, more := range kinds {
+			t.Run(start+"/"+kind, func(t *testing.T) { oneOfFourHangs(t, start == "warm", more) })
+		}
+	}
+	t.Run("body", func(t *testing.T) {
+		s := serve(t, simulate(t, 4))
+		sixteen(s, "warm", streaming)
+		s.engines[1].SetFault(&engine.Fault{HangBody: true})
+		mustAll(t, "one sends a head and nothing more", sixteen(s, "first", streaming))
+	})
+}
+
+func sixteen(s *site, name, more string) []*reply {
+	return together(16, func(i int) *reply { return s.chat(chatBody(fmt.Sprint(name, " question ", i), more)) })
+}
+
+func oneOfFourHangs(t *testing.T, warm bool, more string) {
+	s := serve(t, simulate(t, 4))
+	if warm {
+		for i := range 3 {
+			mustAll(t, "warming up", sixteen(s, fmt.Sprint("warm ", i), more))
+		}
+	}
+	s.engines[1].SetFault(&engine.Fault{Hang: true})
+	first := sixteen(s, "first", more)
+	mustAll(t, "the first 16", first)
+	if struck := s.engines[1].Stats().Faults; struck == 0 {
+		t.Fatal("the hung node got none of the 16")
+	}
+	retried := 0
+	for _, r := range first {
+		if r.attempts() != "1" {
+			retried++
+		}
+	}
+	if retried == 0 {
+		t.Error("nobody was retried")
+	}
+	if n := s.nodes()["sim-1"]; n.Eligible {
+		t.Errorf("the hung node is not set aside: %+v", n)
+	}
+	next := sixteen(s, "next", more)
+	mustAll(t, "the next 16", next)
+	for _, r := range next {
+		if r.attempts() != "1" || r.node() == "sim-1" || r.took > time.Second {
+			t.Errorf("of the next 16: %v", r)
+		}
+	}
+}
+
+// traffic sends short requests, four at a time and no two alike, until stopped.
+type traffic struct {
+	s       *site
+	more    string
+	replies chan *reply
+	quit    chan struct{}
+	done    chan []*reply
+}
+
+func (s *site) traffic(more string) *traffic {
+	l := &traffic{s, more, make(chan *reply, 1024), make(chan struct{}), make(chan []*reply, 1)}
+	go func() {
+		l.done <- together(4, func(i int) *reply { l.worker(i); return nil })
+		close(l.replies)
+	}()
+	return l
+}
+
+func (l *traffic) worker(i int) {
+	for n := 0; ; n++ {
+		select {
+		case <-l.quit:
+			return
+		default:
+			l.replies <- l.s.chat(chatBody(fmt.Sprint("worker ", i, " question ", n), l.more))
+		}
+	}
+}
+
+// until reads answers, each of which must be good, until seen says enough. It fails the test after bound.
+func (l *traffic) until(bound time.Duration, what string, seen func(*reply) bool) time.Duration {
+	l.s.t.Helper()
+	began := time.Now()
+	for {
+		select {
+		case r := <-l.replies:
+			mustAll(l.s.t, what, []*reply{r})
+			if seen(r) {
+				return time.Since(began)
+			}
+		case <-time.After(bound - time.Since(began)):
+			l.s.t.Errorf("not within %v: %s; %+v", bound, what, l.s.nodes())
+			return bound
+		}
+	}
+}
+
+func (l *traffic) stop() {
+	l.s.t.Helper()
+	close(l.quit)
+	for r := range l.replies {
+		mustAll(l.s.t, "at the end", []*reply{r})
+	}
+	<-l.done
+}
+
+// share is whether a node gave at least part of the last n answers.
+func share(node string, part float64, n int) func(*reply) bool {
+	var last []bool
+	return func(r *reply) bool {
+		last = append(last, r.node() == node)
+		last = last[max(0, len(last)-n):]
+		own := 0
+		for _, is := range last {
+			if is {
+				own++
+			}
+		}
+		return len(last) == n && float64(own) >= part*float64(n)
+	}
+}
+
+// TestReturnedNodeHasItsShareWithinTwoSeconds covers the ways of being away.
+func TestReturnedNodeHasItsShareWithinTwoSeconds(t *testing.T) {
+	for name, c := range map[string]struct {
+		away, back func(e *engine.Engine)
+		more       string
+	}{
+		"refused":    {(*engine.Engine).Refuse, accept, plain}, // a stream that has begun would end with the engine
+		"killed":     {(*engine.Engine).Kill, accept, ""},
+		"hung":       {fault(engine.Fault{Hang: true}), noFault, streaming},
+		"hung plain": {fault(engine.Fault{Hang: true}), noFault, plain},
+		"500":        {fault(engine.Fault{Status: 500}), noFault, streaming},
+		"503":        {fault(engine.Fault{Status: 503, Path: "*"}), noFault, streaming},
+		"reset":      {fault(engine.Fault{Reset: true}), noFault, streaming},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, simulate(t, 4))
+			load := s.traffic(c.more)
+			load.until(soon, "a fair share", share("sim-3", .15, 40))
+			c.away(s.engines[3])
+			load.until(soon, "out of service", func(*reply) bool {
+				n := s.nodes()["sim-3"]
+				return !n.Eligible && n.Opens > 0
+			})
+			c.back(s.engines[3])
+			took := load.until(2*time.Second, "a fair share again", share("sim-3", .15, 40))
+			t.Logf("back after %v", took)
+			load.stop()
+		})
+	}
+}
+
+func fault(f engine.Fault) func(*engine.Engine) { return func(e *engine.Engine) { e.SetFault(&f) } }
+func noFault(e *engine.Engine)                  { e.SetFault(nil) }
+func accept(e *engine.Engine)                   { _ = e.Accept() } // a node that is not back fails the test
+
+// TestFlappingNodeStarvesNobody: a node that keeps going and coming costs no request, and gets little of the traffic and
+// of the retries.
+func TestFlappingNodeStarvesNobody(t *testing.T) {
+	for name, c := range map[string]struct{ away, back func(e *engine.Engine) }{
+		"refuses":       {(*engine.Engine).Refuse, accept},
+		"fails":         {fault(engine.Fault{Status: 500}), noFault},
+		"fails by half": {fault(engine.Fault{Status: 500, Probability: .5}), func(*engine.Engine) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, simulate(t, 4))
+			load := s.traffic(plain)
+			served := map[string]int{}
+			turn := time.Now()
+			for flaps := 0; flaps < 12; {
+				load.until(soon, name, func(r *reply) bool {
+					served[r.node()]++
+					return time.Since(turn) > 150*time.Millisecond
+				})
+				if flaps++; flaps%2 == 1 {
+					c.away(s.engines[0])
+				} else {
+					c.back(s.engines[0])
+				}
+				turn = time.Now()
+			}
+			noFault(s.engines[0])
+			load.stop()
+			total := 0
+			for _, n := range served {
+				total += n
+			}
+			for _, id := range []string{"sim-1", "sim-2", "sim-3"} {
+				if served[id] < total/5 {
+					t.Errorf("%s answered %d of %d", id, served[id], total)
+				}
+			}
+			m := s.metrics()
+			if n := m.sum("cgn_router_retries_total"); n > float64(total)/10 {
+				t.Errorf("%v retries of %d requests", n, total)
+			}
+			t.Logf("%d requests, %v retries, by node %v", total, m.sum("cgn_router_retries_total"), served)
+		})
+	}
+}
+
+// TestSlowFleetIsNoRetryStorm: all nodes become ten times slower at once.
+func TestSlowFleetIsNoRetryStorm(t *testing.T) {
+	for kind, more := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			s := serve(t, simulate(t, 4))
+			for i := range 3 {
+				mustAll(t, "warming up", sixteen(s, fmt.Sprint("warm ", i), more))
+			}
+			for _, e := range s.engines {
+				e.SetFault(&engine.Fault{Slow: engine.Duration(600 * time.Millisecond)})
+			}
+			mustAll(t, "slow", together(96, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("slow question ", i), more)) }))
+			if n := s.metrics().sum("cgn_router_retries_total"); n > 4 {
+				t.Errorf("%v retries of 96 requests", n)
+			}
+			for id, n := range s.nodes() {
+				if n.State != "healthy" {
+					t.Errorf("%s is %s", id, n.State)
+				}
+			}
+		})
+	}
+}
+
+// TestQueueingFleetIsNoRetryStorm: more comes than the engines can batch, so everything waits.
+func TestQueueingFleetIsNoRetryStorm(t *testing.T) {
+	s := serve(t, simulate(t, 4, func(c *engine.Config) { c.MaxSeqs = 2 }))
+	for i := range 3 {
+		mustAll(t, "warming up", sixteen(s, fmt.Sprint("warm ", i), streaming))
+	}
+	mustAll(t, "queueing", together(200, func(i int) *reply {
+		return s.chat(chatBody(fmt.Sprint("queued question ", i), `,"stream":true,"max_tokens":32`))
+	}))
+	if n := s.metrics().sum("cgn_router_retries_total"); n > 4 {
+		t.Errorf("%v retries of 200 requests", n)
+	}
+}
+
+// TestRetryBudget: when every node fails, retries stay within their share of the requests.
+func TestRetryBudget(t *testing.T) {
+	s := serve(t, simulate(t, 4), func(c *router.Config) { c.Retry.Floor = 5 })
+	for range 5 {
+		for _, r := range together(20, func(i int) *reply {
+			return s.chat(chatBody(fmt.Sprint("question ", i), streaming), "x-sim-fault", "status=429")
+		}) {
+			if r.status != 429 {
+				t.Errorf("%v", r)
+			}
+		}
+	}
+	m := s.metrics()
+	if n := m.sum("cgn_router_retries_total"); n < 5 || n > 20 {
+		t.Errorf("%v retries of 100 requests, 20 are allowed", n)
+	}
+	if m.sum("cgn_router_retries_refused_total") == 0 {
+		t.Error("no retry was refused")
+	}
+}
