@@ -79,6 +79,7 @@ type front struct {
 	idle     time.Duration
 	total    time.Duration
 	await    bool
+	aborts   chan *Abort // if set, gets each request's
 	canceled atomic.Int32
 }
 
@@ -126,6 +127,9 @@ func (f *front) serve(ctx *fasthttp.RequestCtx, w *Watcher) {
 		f.canceled.Add(1)
 		abort.Cancel()
 	})
+	if f.aborts != nil {
+		f.aborts <- &abort
+	}
 	if err := f.relay(ctx, &abort, stop); err != nil {
 		stop()
 		ctx.Error(err.Error(), fasthttp.StatusBadGateway)

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -151,5 +152,28 @@ func TestStreamsTornDown(t *testing.T) {
 	}
 	if idle, open := f.pool.Stats(); idle != open {
 		t.Fatalf("%d idle of %d connections", idle, open)
+	}
+}
+
+// TestStop: this side gives a stream up while its client is there, who is told.
+func TestStop(t *testing.T) {
+	o := newObserved()
+	f := newFront(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
+		readRequest(r)
+		io.WriteString(c, sseHead+chunk("data: a\n\n"))
+		io.Copy(io.Discard, r)
+	}), func(f *front) { f.observer, f.aborts = o, make(chan *Abort, 1) })
+	c := dial(t, f.addr)
+	io.WriteString(c.Conn, request)
+	c.r.Peek(1)
+	a := <-f.aborts
+	a.Stop()
+	a.Cancel() // too late to change why
+	if body := c.readChunked(t); body != "data: a\n\n"+o.tail {
+		t.Fatalf("%q", body)
+	}
+	o.wait(t, UpstreamFailed)
+	if !errors.Is(o.cause, ErrStopped) {
+		t.Fatal(o.cause)
 	}
 }
