@@ -84,7 +84,9 @@ func (c *call) Body(piece []byte, whole bool) {
 
 // Tail writes the error event at the end of a stream that could not be finished.
 func (c *call) Tail(dst []byte, _ relay.Outcome, err error) []byte {
-	return apierror.StreamEvent(dst, c.api, c.job.Failure(err))
+	e := c.job.Failure(err)
+	e.RequestID = string(c.id)
+	return apierror.StreamEvent(dst, c.api, e)
 }
 
 // Done ends the call when the answer has been sent or given up.
