@@ -68,7 +68,7 @@ bench: ## Go benchmarks of the hot path
 	CGO_ENABLED=0 $(GO) test -run '^$$' -bench . -benchmem ./...
 
 perf: build ## side-by-side runs that write perf/RESULTS.md
-	@perf/perf.sh
+	@TRACE="$(TRACE)" perf/perf.sh
 
 ## Upkeep
 

@@ -43,7 +43,7 @@ shape=$(awk '{
 set -- $shape
 cache=$(awk -v b="$1" 'BEGIN { printf "%d", b * 32 * 0.20 }')
 rate=$(awk -v t="$2" -v s="$3" -v n="$engines" 'BEGIN { printf "%.0f", t / s / n / 1.05 }')
-echo "trace: $TURNS turns, $1 distinct blocks of 512 tokens, $2 prompt tokens in $3 s; $engines engines of $cache blocks of 16 tokens, $rate prompt tokens/s each; speed x$SPEED"
+printf '%s\n\n' "Trace: $TURNS turns, $1 distinct blocks of 512 tokens, $2 prompt tokens in $3 s; $engines engines of $cache blocks of 16 tokens, $rate prompt tokens/s each; speed x$SPEED."
 
 wait_ready() {
 	i=0
@@ -73,7 +73,9 @@ for mode in $MODES; do
 	wait_ready "127.0.0.1:$((PORT + 19))"
 	bin/cgn-ctl bench replay --url "http://127.0.0.1:$((PORT + 18))" --trace "$dir/trace" $spread --turns "$TURNS" --speed "$SPEED" \
 		>"$dir/out.$mode" 2>"$dir/err.$mode" || { cat "$dir/out.$mode" "$dir/err.$mode" "$dir/router.log" >&2; exit 1; }
-	cat "$dir/out.$mode"
+	[ -n "$header" ] || { header=1; sed -n '1,2p' "$dir/out.$mode" | sed '1s/^| |/| mode |/'; }
+	sed -n "3s#^| [^|]* |#| $mode |#p" "$dir/out.$mode"
+	grep -h 'requests were sent at most\|failed' "$dir/out.$mode" >&2 || true
 	for p in $own; do kill "$p"; done
 	for p in $own; do wait "$p" 2>/dev/null || true; done
 	pids=

@@ -1,0 +1,22 @@
+#!/bin/sh
+# Writes the measured part of perf/RESULTS.md: machine, commit, command and the routing-quality
+# table. TRACE names a trace in Mooncake's format; without one the project's generator makes it.
+set -eu
+cd "$(dirname "$0")/.."
+: "${TRACE:=}"
+out=$(mktemp)
+trap 'rm -f "$out"' EXIT
+{
+	echo "Measured $(date -u +%Y-%m-%d), commit $(git rev-parse --short HEAD), $(nproc) cores ($(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1)), Linux $(uname -r), $(go version | cut -d' ' -f3)."
+	echo
+	echo "    TURNS=${TURNS:-2000} SPEED=${SPEED:-20} perf/quality.sh ${TRACE:+TRACE}"
+	echo
+	perf/quality.sh ${TRACE:+"$TRACE"}
+} >"$out"
+awk -v table="$out" '
+	/<!-- quality: begin -->/ { print; print ""; while ((getline line < table) > 0) print line; print ""; skip = 1 }
+	/<!-- quality: end -->/ { skip = 0 }
+	!skip { if ($0 !~ /quality: begin/) print }
+' perf/RESULTS.md >"$out.new"
+mv "$out.new" perf/RESULTS.md
+cat "$out"
