@@ -49,18 +49,18 @@ check-fuzz: ## every fuzz target for FUZZTIME (60s) each
 
 check-sdk: build ## OpenAI and Anthropic SDK suites against `cgn-ctl up` (needs python3 with venv, node, npm)
 	@perf/tools.sh python node
-	@perf/check-sdk.sh
+	@perf/sdk/run.sh
 
-check-faults: build ## engines, agents and etcd that die, hang and come back, with the real binaries
-	@perf/check-faults.sh
+check-faults: ## the tests of router and agent with dying, hanging and returning parts, five times over
+	CGO_ENABLED=0 $(GO) test -count 5 -timeout 30m ./router ./agent ./cmd/...
 
 check-llama: build ## two real llama.cpp servers behind the router (needs python3 with venv)
 	@perf/tools.sh python
-	@perf/check-llama.sh
+	@perf/realengine/run.sh llama
 
 check-vllm: build ## two real vLLM servers on the CPU behind the router (not in check: 2 GiB of downloads)
 	@perf/tools.sh python
-	@perf/check-vllm.sh
+	@perf/realengine/run.sh vllm
 
 ## Speed
 

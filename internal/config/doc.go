@@ -10,6 +10,8 @@
 //	help:"..."         one sentence for --help and the reference
 //	oneof:"a|b"        the only strings it may hold
 //	secret:"true"      never printed
+//	split:"space"      elements of a list in the environment are separated by
+//	                   spaces, because they may hold commas
 //
 // The environment name is CGN_<SECTION>_<KEY> (CGN_<KEY> at the top level).
 // Field types: string, bool, int, int32, int64, uint32, uint64, float64,

@@ -49,6 +49,9 @@ func parseArgs(s *schema, o Options) *commandLine {
 		}
 		if f == nil && name != o.fileFlag() {
 			cl.fail("--"+name, "unknown flag"+dashed(nearest(name, names)))
+			if !hasText && len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+				args = args[1:] // what was meant as its value
+			}
 			continue
 		}
 		if !hasText {

@@ -27,6 +27,7 @@ type limits struct {
 	Ratio     float64  `toml:"ratio" default:"0.5" help:"A ratio."`
 	Forward   bool     `toml:"forward_auth" help:"Forward it."`
 	DropNames []string `toml:"drop" default:"x-a,x-b" help:"Names to drop."`
+	Targets   []string `toml:"targets" split:"space" help:"URLs with options."`
 }
 
 func (l *limits) Validate() error {
@@ -103,9 +104,12 @@ func TestListsAndTables(t *testing.T) {
 	if got := fmt.Sprint(c.Backends); got != "[{http://x,id=1 64} {http://y 64}]" {
 		t.Errorf("flags must replace the file's list: %s", got)
 	}
-	env := []string{"CGN_BACKEND=http://x http://y", `CGN_LIMITS_DROP=["a,b", "c"]`}
+	env := []string{"CGN_BACKEND=http://x http://y", `CGN_LIMITS_DROP=["a,b", "c"]`, "CGN_LIMITS_TARGETS=http://a,id=1 http://b"}
 	if c, err = load(t, "", env); err != nil {
 		t.Fatal(err)
+	}
+	if len(c.Limits.Targets) != 2 || c.Limits.Targets[0] != "http://a,id=1" {
+		t.Errorf("list separated by spaces: %q", c.Limits.Targets)
 	}
 	if len(c.Backends) != 2 || len(c.Limits.DropNames) != 2 || c.Limits.DropNames[0] != "a,b" {
 		t.Errorf("lists from the environment: %v %q", c.Backends, c.Limits.DropNames)
@@ -135,7 +139,7 @@ func TestProblems(t *testing.T) {
 			[]string{`c.toml:1: mode = "scroe": must be one of score, random, round_robin; did you mean score?`}},
 		{"environment", "", []string{"CGN_LIMITS_MAX_STREAM=1", "CGN_LIMITS_RATIO=x"}, nil, []string{
 			"CGN_LIMITS_MAX_STREAM: unknown setting; did you mean CGN_LIMITS_MAX_STREAMS?", `CGN_LIMITS_RATIO: limits.ratio = "x": not a number`}},
-		{"flags", "", nil, []string{"--lisen=:1", "word", "--backend", "a", "--mode"}, []string{
+		{"flags", "", nil, []string{"--lisen", ":1", "word", "--backend", "a", "--mode"}, []string{
 			"--lisen: unknown flag; did you mean --listen?", "word: not a flag", `--backend: backend = "a": want a URL`, "--mode: needs a value"}},
 		{"validate", "[limits]\nmax_streams = 0\n", nil, nil, []string{"limits: max_streams = 0: must be at least 1"}},
 	} {

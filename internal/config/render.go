@@ -28,7 +28,7 @@ func writeHelp(w io.Writer, s *schema, o Options) error {
 				continue
 			}
 			if !title && sec.path != "" {
-				fmt.Fprintf(&b, "\n[%s] %s\n", sec.path, sec.help)
+				b.WriteString("\n" + strings.TrimSpace(fmt.Sprintf("[%s] %s", sec.path, sec.help)) + "\n")
 			}
 			title = true
 			row("--"+f.flag+flagArgument(f), f.sentence())

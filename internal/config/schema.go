@@ -19,6 +19,7 @@ type field struct {
 	flag    string // without dashes; "" for none
 	oneof   []string
 	secret  bool
+	spaced  bool // elements of the list are separated by spaces in one text, not by commas
 }
 
 // section is a nested struct: a TOML table with keys of its own.
@@ -97,6 +98,7 @@ func (s *schema) member(sf reflect.StructField, v reflect.Value, path string) er
 
 func newField(sf reflect.StructField, v reflect.Value, path, key string) *field {
 	f := &field{section: path, key: key, value: v, help: sf.Tag.Get("help"), secret: sf.Tag.Get("secret") == "true"}
+	f.spaced = sf.Tag.Get("split") == "space" || v.Kind() == reflect.Slice && isText(v.Type().Elem())
 	f.def, f.hasDef = sf.Tag.Lookup("default")
 	if list := sf.Tag.Get("oneof"); list != "" {
 		f.oneof = strings.Split(list, "|")

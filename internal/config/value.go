@@ -58,9 +58,9 @@ func notNumber(err error, what string) error {
 }
 
 // setList sets a slice from one text of the environment or a default: a TOML
-// array if it starts with '[', else strings separated by commas and elements
-// with a text form of their own (which may contain commas) by spaces.
-func setList(v reflect.Value, text string) error {
+// array if it starts with '[', else elements separated by commas, or by spaces
+// where an element may hold commas.
+func (f *field) setList(v reflect.Value, text string) error {
 	var words []string
 	switch {
 	case strings.HasPrefix(strings.TrimSpace(text), "["):
@@ -69,7 +69,7 @@ func setList(v reflect.Value, text string) error {
 			return errors.New("not a TOML array of strings")
 		}
 		words = doc.V
-	case isText(v.Type().Elem()):
+	case f.spaced:
 		words = strings.Fields(text)
 	case text != "":
 		words = strings.Split(text, ",")
@@ -124,7 +124,7 @@ func (f *field) setFromText(text string) error {
 	fresh.Set(f.value)
 	set := setText
 	if f.isList() {
-		set = setList
+		set = f.setList
 	}
 	if err := set(fresh, text); err != nil {
 		return err
