@@ -37,7 +37,7 @@ const (
 	overloaded                // 429, 502 or 503: the node says so itself
 	overdue                   // given up: its peers would have answered
 	stalled                   // given up: the node makes no progress
-	noOptions                 // 400 because of stream_options: the same node is asked again without
+	noOptions                 // 400 because of stream_options that the router has spliced in
 	late                      // a hard bound passed
 	left                      // the client is gone or the router shuts down
 )
@@ -143,8 +143,22 @@ func (j *Job) work(matched int) patience.Work {
 	return w
 }
 
-// exchange sends the request and waits for the first sign of an answer.
+// exchange brings the attempt to the first sign of an answer. A node that does not know
+// stream_options is remembered and asked again without.
 func (d *Dispatcher) exchange(j *Job, a *attempt) (verdict, error) {
+	v, err := d.ask(j, a)
+	if v != noOptions {
+		return v, err
+	}
+	a.node.rejectsStreamOptions.Store(true)
+	a.node.metrics.RejectsStreamOptions.Inc()
+	a.ex.Close()
+	a.ex = nil
+	return d.ask(j, a)
+}
+
+// ask sends the request and waits for the first sign of an answer.
+func (d *Dispatcher) ask(j *Job, a *attempt) (verdict, error) {
 	limits := &j.model.limits
 	deadline := j.bound(a.sent.Add(limits.FirstByte))
 	ex, err := a.node.Pool.Send(d.prepare(j, a), deadline)
@@ -152,7 +166,7 @@ func (d *Dispatcher) exchange(j *Job, a *attempt) (verdict, error) {
 		return j.blame(err), err
 	}
 	a.ex = ex
-	if j.predicts() {
+	if j.predicts() && !a.recorded {
 		d.index.Record(&j.chain, a.node.Ref(), a.sent)
 		a.recorded = true
 	}
@@ -174,8 +188,6 @@ func (d *Dispatcher) exchange(j *Job, a *attempt) (verdict, error) {
 		}
 	}
 	if j.refused(ex) {
-		a.node.rejectsStreamOptions.Store(true)
-		a.node.metrics.RejectsStreamOptions.Inc()
 		return noOptions, nil
 	}
 	if err := j.deliver(a); err != nil {
@@ -249,7 +261,7 @@ func (j *Job) blame(err error) verdict {
 // has answered the same request well: the same 500 from two nodes is the request's fault, and
 // 503 from all of them is overload.
 func (d *Dispatcher) note(j *Job, a *attempt, v verdict) {
-	if v != answered && v != noOptions && v != left {
+	if v != answered && v != left {
 		d.metrics.UpstreamErrors.WithLabelValues(a.node.ID, v.String()).Inc()
 	}
 	switch v {

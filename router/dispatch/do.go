@@ -50,9 +50,6 @@ func (d *Dispatcher) Do(j *Job) *apierror.Error {
 			j.drop(j.kept)
 			return nil
 		}
-		if v == noOptions && j.cur.node.Acquire() {
-			continue
-		}
 		next, ok := d.another(j, v)
 		if !ok {
 			return d.giveIn(j, v)
