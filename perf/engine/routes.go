@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"net/http"
 	"unicode/utf8"
 )
@@ -123,9 +124,11 @@ func models(c *call) error {
 	return c.answer(map[string]any{"object": "list", "data": cards})
 }
 
-// newID is unique in the engine and repeatable between runs.
+// newID is unique among engines with names of their own, and repeatable between runs.
 func (e *Engine) newID(prefix string) string {
-	return fmt.Sprintf("%s%016x", prefix, mix(e.cfg.Seed^mix(e.ids.Add(1))))
+	name := fnv.New64a()
+	name.Write([]byte(e.cfg.ID))
+	return fmt.Sprintf("%s%016x", prefix, mix(e.cfg.Seed^name.Sum64()^mix(e.ids.Add(1))))
 }
 
 // quote is s as a JSON string.
