@@ -249,7 +249,7 @@ func together(n int, f func(i int) *reply) []*reply {
 func mustAll(t *testing.T, what string, all []*reply) {
 	t.Helper()
 	for i, r := range all {
-		if r.status != 200 || r.err != nil || bytes.Contains(r.body, []byte(`"error"`)) {
+		if r.status != 200 || r.err != nil || bytes.Contains(r.body, []byte(`"error":{`)) {
 			t.Errorf("%s, request %d: %v", what, i, r)
 		}
 	}

@@ -1,0 +1,249 @@
+package router_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/router"
+)
+
+// document is a prompt of about n bytes that shares no block with another seed's.
+func document(seed, n int) string {
+	var b strings.Builder
+	for i := 0; b.Len() < n; i++ {
+		fmt.Fprintf(&b, "document %d, line %d: %x. ", seed, i, uint32(seed*7919+i)*2654435761)
+	}
+	return b.String()
+}
+
+// cached is what the engine says of a plain chat answer: prompt tokens, and those it had cached.
+func cached(t *testing.T, r *reply) (prompt, held float64) {
+	t.Helper()
+	var doc struct {
+		Usage struct {
+			Prompt  float64 `json:"prompt_tokens"`
+			Details *struct {
+				Cached float64 `json:"cached_tokens"`
+			} `json:"prompt_tokens_details"`
+		}
+	}
+	if err := json.Unmarshal(r.body, &doc); err != nil || doc.Usage.Prompt == 0 || doc.Usage.Details == nil {
+		t.Fatalf("no usage in %v", r)
+	}
+	return doc.Usage.Prompt, doc.Usage.Details.Cached
+}
+
+// errors is the number of prediction errors observed, and their sum.
+func (s *site) errors() (count, sum float64) {
+	p := s.metrics()
+	return p.sum("cgn_router_prediction_error_ratio_count"), p.sum("cgn_router_prediction_error_ratio_sum")
+}
+
+// TestRepeatedPromptsGoToTheirNode: the engine's own count says that the prompt was there.
+func TestRepeatedPromptsGoToTheirNode(t *testing.T) {
+	s := serve(t, simulate(t, 4))
+	const prompts = 8
+	var home [prompts]string
+	for i := range prompts {
+		r := s.chat(chatBody(document(i, 6000), plain))
+		mustAll(t, "first", []*reply{r})
+		home[i] = r.node()
+	}
+	for round := range 3 {
+		for i, r := range together(prompts, func(i int) *reply { return s.chat(chatBody(document(i, 6000), plain)) }) {
+			mustAll(t, "repeat", []*reply{r})
+			if prompt, held := cached(t, r); r.node() != home[i] || held < .95*prompt {
+				t.Errorf("round %d, prompt %d: %s instead of %s, %v of %v tokens cached", round, i, r.node(), home[i], held, prompt)
+			}
+			var matched, total int
+			if fmt.Sscanf(r.header.Get("x-cgn-overlap"), "%d/%d", &matched, &total); total < 90 || matched < total-1 {
+				t.Errorf("overlap %q", r.header.Get("x-cgn-overlap"))
+			}
+		}
+	}
+	eventually(t, "every answer is held against its prediction", func() bool { n, _ := s.errors(); return n == 4*prompts })
+	if _, sum := s.errors(); sum != 0 {
+		t.Errorf("predictions were wrong by %v", sum)
+	}
+}
+
+// TestEmptiedCacheIsNoticedOnce: the first wrong prediction corrects those that follow.
+func TestEmptiedCacheIsNoticedOnce(t *testing.T) {
+	s := serve(t, simulate(t, 1))
+	ask := func() (matched int, wrong float64) {
+		t.Helper()
+		before, was := s.errors()
+		r := s.chat(chatBody(document(1, 6000), plain))
+		mustAll(t, "ask", []*reply{r})
+		fmt.Sscanf(r.header.Get("x-cgn-overlap"), "%d/", &matched)
+		eventually(t, "the prediction is judged", func() bool { n, _ := s.errors(); return n == before+1 })
+		_, is := s.errors()
+		return matched, is - was
+	}
+	ask()
+	if matched, wrong := ask(); matched < 90 || wrong != 0 {
+		t.Errorf("a repeat: %d blocks believed, wrong by %v", matched, wrong)
+	}
+	if resp, err := http.Post(s.engines[0].URL()+"/reset_prefix_cache", "", nil); err != nil || resp.StatusCode != 200 {
+		t.Fatal(err)
+	} else {
+		resp.Body.Close()
+	}
+	if _, wrong := ask(); wrong < .95 {
+		t.Errorf("after the cache was emptied: wrong by %v", wrong)
+	}
+	if matched, wrong := ask(); matched < 90 || wrong != 0 {
+		t.Errorf("a repeat again: %d blocks believed, wrong by %v", matched, wrong)
+	}
+}
+
+// TestLifetimeIsLearnedFromASmallCache: four prompts take turns in a cache that holds one and a half of them. A turn takes
+// longer than the shortest lifetime that can be learned, so that the error goes away.
+func TestLifetimeIsLearnedFromASmallCache(t *testing.T) {
+	s := serve(t, simulate(t, 1, func(c *engine.Config) {
+		c.CacheBlocks, c.PrefillTokensPerSecond = 150, 4500
+	}))
+	wrong := func() float64 {
+		t.Helper()
+		before, was := s.errors()
+		for i := range 4 {
+			mustAll(t, "turn", []*reply{s.chat(chatBody(document(i, 6000), plain))})
+		}
+		eventually(t, "the predictions are judged", func() bool { n, _ := s.errors(); return n == before+4 })
+		_, is := s.errors()
+		return (is - was) / 4
+	}
+	first, second, third := wrong(), wrong(), wrong()
+	if first != 0 || second < .2 || third > second/2 {
+		t.Errorf("mean error of the rounds: %.2f, %.2f, %.2f", first, second, third)
+	}
+	if l := s.nodes()["sim-0"].Lifetime; l > 10 {
+		t.Errorf("blocks are believed for %v s", l)
+	}
+}
+
+// TestUnreportedCacheTeachesNothing: an engine without the flag is named once, and what is believed of it stays.
+func TestUnreportedCacheTeachesNothing(t *testing.T) {
+	s := serve(t, simulate(t, 2, func(c *engine.Config) { c.OmitCachedTokens = true }))
+	body := chatBody(document(1, 6000), streaming)
+	home := s.chat(body)
+	mustAll(t, "first", []*reply{home})
+	for range 5 {
+		r := s.chat(body)
+		mustAll(t, "repeat", []*reply{r})
+		var matched, total int
+		if fmt.Sscanf(r.header.Get("x-cgn-overlap"), "%d/%d", &matched, &total); r.node() != home.node() || matched < total-1 {
+			t.Errorf("%s believes %s", r.node(), r.header.Get("x-cgn-overlap"))
+		}
+	}
+	eventually(t, "counted", func() bool { return s.metrics().sum("cgn_router_cached_unreported_total") == 6 })
+	if n := s.log.count("does not report cached tokens"); n != 1 {
+		t.Errorf("%d log lines", n)
+	}
+	if n, _ := s.errors(); n != 0 {
+		t.Errorf("%v predictions were judged by nothing", n)
+	}
+	if l := s.nodes()[home.node()].Lifetime; math.Abs(l-120) > 1 {
+		t.Errorf("a lifetime of %v s was learned from nothing", l)
+	}
+}
+
+const withUsage = streaming + `,"stream_options":{"include_usage":true}`
+
+// usageChunks counts the events that report a usage.
+func usageChunks(events []event) (n int) {
+	for _, e := range events {
+		if strings.Contains(e.data, `"usage":{`) {
+			n++
+		}
+	}
+	return n
+}
+
+// TestUsageOfAStream is shown to those who asked and read by the router in either case.
+func TestUsageOfAStream(t *testing.T) {
+	s := serve(t, simulate(t, 1))
+	for i, c := range []struct {
+		path, body string
+		chunks     int
+	}{
+		{"/v1/chat/completions", chatBody("hello", streaming), 0},
+		{"/v1/chat/completions", chatBody("hello", withUsage), 1},
+		{"/v1/chat/completions", chatBody("hello", streaming+`,"stream_options":{"include_usage":false}`), 0},
+		{"/v1/completions", `{"model":"sim","prompt":"hello"` + streaming + `}`, 0},
+		{"/v1/completions", `{"model":"sim","prompt":"hello"` + withUsage + `}`, 1},
+	} {
+		r := s.post(c.path, c.body)
+		mustAll(t, c.body, []*reply{r})
+		events := r.events()
+		if n := usageChunks(events); n != c.chunks || events[len(events)-1].data != "[DONE]" {
+			t.Errorf("%s: %d usage chunks, want %d, in %s", c.body, n, c.chunks, r.body)
+		}
+		eventually(t, "the usage is counted", func() bool {
+			return s.metrics().sum("cgn_router_completion_tokens_total") == float64(8*(i+1))
+		})
+	}
+}
+
+// TestWithoutFeedbackNothingIsSpliced: the engine gets the body byte for byte.
+func TestWithoutFeedbackNothingIsSpliced(t *testing.T) {
+	s := serve(t, simulate(t, 1), func(c *router.Config) { c.Prefix.Feedback = false })
+	body := "{ \"unknown\" : {\"x\":[1, 2.50,\"\\u00e9\"]},\"model\":\"sim\",\n\"stream\":true, \"max_tokens\":2,\"messages\":[{\"content\":\"hi\",\"role\":\"user\"}] }"
+	mustAll(t, "chat", []*reply{s.chat(body)})
+	requests := s.engines[0].Requests()
+	if last := requests[len(requests)-1]; string(last.Body) != body {
+		t.Errorf("the engine got %s", last.Body)
+	}
+}
+
+// TestRejectedStreamOptionsAreRemembered: the request is sent again as the client made it, and later ones at once.
+func TestRejectedStreamOptionsAreRemembered(t *testing.T) {
+	s := serve(t, simulate(t, 1, func(c *engine.Config) { c.RejectStreamOptions = true }))
+	chats := func() (with, without int) {
+		for _, r := range s.engines[0].Requests() {
+			switch {
+			case r.Path != "/v1/chat/completions":
+			case bytes.Contains(r.Body, []byte("stream_options")):
+				with++
+			default:
+				without++
+			}
+		}
+		return with, without
+	}
+	for i := range 4 {
+		mustAll(t, "stream", []*reply{s.chat(chatBody("hello", streaming))})
+		if with, without := chats(); with != 1 || without != i+1 {
+			t.Errorf("after %d requests the engine saw %d with stream_options, %d without", i+1, with, without)
+		}
+	}
+	r := s.chat(chatBody("hello", withUsage))
+	if r.status != 400 || !bytes.Contains(r.body, []byte("extra_forbidden")) {
+		t.Errorf("the client's own stream_options: %v", r)
+	}
+	if n := s.nodes()["sim-0"]; n.State != "healthy" || n.Opens != 0 {
+		t.Errorf("%+v", n)
+	}
+}
+
+// TestDeadRequestsLeaveNoBelief: what a request would have left in the cache is taken back when it fails.
+func TestDeadRequestsLeaveNoBelief(t *testing.T) {
+	s := serve(t, simulate(t, 1))
+	body := chatBody(document(1, 6000), plain)
+	if r := s.chat(body, "x-sim-fault", "status=500"); r.status != 500 {
+		t.Fatal(r)
+	}
+	r := s.chat(body)
+	mustAll(t, "afterwards", []*reply{r})
+	if o := r.header.Get("x-cgn-overlap"); !strings.HasPrefix(o, "0/") {
+		t.Errorf("overlap %s", o)
+	}
+	within(t, time.Second, "no wrong prediction", func() bool { n, sum := s.errors(); return n == 1 && sum == 0 })
+}
