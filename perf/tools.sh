@@ -9,7 +9,7 @@ has() {
 	case $1 in
 	cc) command -v "${CC:-cc}" >/dev/null 2>&1 ;;
 	python) python3 -c 'import venv, ensurepip' >/dev/null 2>&1 ;;
-	node) command -v node >/dev/null 2>&1 && command -v npm >/dev/null 2>&1 ;;
+	node) command -v npm >/dev/null 2>&1 && [ "$(node -p 'process.versions.node.split(".")[0]' 2>/dev/null || echo 0)" -ge 20 ] ;;
 	esac
 }
 
