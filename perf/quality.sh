@@ -35,7 +35,7 @@ fi
 
 # Distinct blocks of 512 tokens, tokens and seconds of the trace.
 shape=$(awk '{
-	match($0, /"timestamp": *[0-9]+/); t = substr($0, RSTART, RLENGTH); sub(/.*: */, "", t); if (t > last) last = t + 0
+	match($0, /"timestamp": *[0-9]+/); t = substr($0, RSTART, RLENGTH); sub(/.*: */, "", t); if (t + 0 > last) last = t + 0
 	match($0, /"input_length": *[0-9]+/); n = substr($0, RSTART, RLENGTH); sub(/.*: */, "", n); tokens += n
 	match($0, /"hash_ids": *\[[^]]*/); ids = substr($0, RSTART, RLENGTH); sub(/.*\[/, "", ids)
 	k = split(ids, a, / *, */); for (i = 1; i <= k; i++) if (!(a[i] in seen)) { seen[a[i]] = 1; blocks++ }
@@ -75,7 +75,7 @@ for mode in $MODES; do
 		>"$dir/out.$mode" 2>"$dir/err.$mode" || { cat "$dir/out.$mode" "$dir/err.$mode" "$dir/router.log" >&2; exit 1; }
 	[ -n "$header" ] || { header=1; sed -n '1,2p' "$dir/out.$mode" | sed '1s/^| |/| mode |/'; }
 	sed -n "3s#^| [^|]* |#| $mode |#p" "$dir/out.$mode"
-	grep -h 'requests were sent at most\|failed' "$dir/out.$mode" >&2 || true
+	grep -h '^requests were sent at most' "$dir/out.$mode" >&2 || true
 	for p in $own; do kill "$p"; done
 	for p in $own; do wait "$p" 2>/dev/null || true; done
 	pids=
