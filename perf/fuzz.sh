@@ -8,7 +8,8 @@ export CGO_ENABLED=0
 
 status=0 count=0
 for dir in $(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do
-	for target in $($GO test -list '^Fuzz' "$dir" | grep '^Fuzz'); do
+	listed=$($GO test -list '^Fuzz' "$dir") || { echo "$listed" >&2; exit 1; }
+	for target in $(echo "$listed" | grep '^Fuzz'); do
 		count=$((count + 1))
 		echo "== $dir $target for $FUZZTIME"
 		$GO test -run '^$' -fuzz "^$target\$" -fuzztime "$FUZZTIME" "$dir" || status=1
