@@ -58,6 +58,20 @@ func tokens(events []event, mark string) (n int) {
 	return n
 }
 
+// readTokens reads a stream until n pieces of the answer are there.
+func readTokens(t *testing.T, resp *http.Response, mark string, n int) (page []byte) {
+	t.Helper()
+	for tokens(eventsOf(page), mark) < n {
+		more := make([]byte, 4096)
+		read, err := resp.Body.Read(more)
+		if err != nil {
+			t.Fatalf("after %s: %v", page, err)
+		}
+		page = append(page, more[:read]...)
+	}
+	return page
+}
+
 func TestEngineKilledMidStream(t *testing.T) {
 	s := serve(t, simulate(t, 2))
 	for _, api := range apis {
@@ -68,15 +82,7 @@ func TestEngineKilledMidStream(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer resp.Body.Close()
-				var page []byte
-				for tokens(eventsOf(page), api.token) < 10 {
-					more := make([]byte, 4096)
-					n, err := resp.Body.Read(more)
-					if err != nil {
-						t.Fatalf("after %s: %v", page, err)
-					}
-					page = append(page, more[:n]...)
-				}
+				page := readTokens(t, resp, api.token, 10)
 				e := s.engines[slices.Index([]string{"sim-0", "sim-1"}, resp.Header.Get("x-cgn-node"))]
 				if how == "rst" {
 					e.Kill()

@@ -1,0 +1,81 @@
+package router_test
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestClientThatLeavesCancelsUpstream: the engine hears of it within 100 ms, whatever the request is waiting for.
+func TestClientThatLeavesCancelsUpstream(t *testing.T) {
+	s := serve(t, simulate(t, 2))
+	for name, c := range map[string]struct{ fault, more string }{
+		"before headers": {"hang", streaming},
+		"held-back head": {"hang_body", streaming},
+		"silent stream":  {"stall_after=3", streaming},
+		"running stream": {"slow=0s", `,"stream":true,"max_tokens":100000`},
+		"plain":          {"slow=0s", `,"max_tokens":100000`},
+		"plain hanging":  {"hang", plain},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var took []time.Duration
+			for range 5 {
+				took = append(took, leave(t, s, c.fault, c.more))
+			}
+			slices.Sort(took)
+			if took[2] > 100*time.Millisecond {
+				t.Errorf("the engine heard of it after %v", took)
+			}
+			s.idle()
+		})
+	}
+	for id, n := range s.nodes() {
+		if n.State != "healthy" || n.Opens != 0 {
+			t.Errorf("clients that left are held against %s: %+v", id, n)
+		}
+	}
+	if n := s.metrics().sum("cgn_router_client_cut_total", `reason="left"`); n != 30 {
+		t.Errorf("%v clients left, 30 did", n)
+	}
+}
+
+// leave sends a request, waits until an engine has it and some of the answer has come if any will, and leaves. It returns
+// how long the engine took to notice.
+func leave(t *testing.T, s *site, fault, more string) time.Duration {
+	t.Helper()
+	aborted := func() int64 { return s.engines[0].Stats().Aborted + s.engines[1].Stats().Aborted }
+	busy := func() bool { return s.engines[0].Stats().InFlight+s.engines[1].Stats().InFlight > 0 }
+	before := aborted()
+	conn, err := net.Dial("tcp", s.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	body := chatBody("hello", more)
+	req, err := http.NewRequest(http.MethodPost, s.url+"/v1/chat/completions", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("x-sim-fault", fault)
+	if err := req.Write(conn); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "an engine has the request", busy)
+	if strings.Contains(more, "stream") && !strings.HasPrefix(fault, "hang") {
+		conn.SetReadDeadline(time.Now().Add(soon))
+		resp, err := http.ReadResponse(bufio.NewReader(conn), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(resp.Body, make([]byte, 300)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conn.Close()
+	return within(t, soon, "the engine notices", func() bool { return aborted() > before })
+}

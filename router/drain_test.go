@@ -1,0 +1,119 @@
+package router_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/router"
+)
+
+// begin starts a stream and returns once its first bytes are there.
+func (s *site) begin(path, body string, header ...string) *http.Response {
+	s.t.Helper()
+	resp, err := s.send(context.Background(), http.MethodPost, path, body, header...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { resp.Body.Close() })
+	if resp.StatusCode != 200 {
+		s.t.Fatalf("status %d", resp.StatusCode)
+	}
+	return resp
+}
+
+// TestDrain: readiness goes at once, accepting goes on for drain_delay with Connection: close, and streams finish.
+func TestDrain(t *testing.T) {
+	s := serve(t, simulate(t, 2), func(c *router.Config) {
+		c.Router.DrainDelay, c.Router.DrainTimeout = config.Duration(time.Second), config.Duration(soon)
+	})
+	running := s.begin("/v1/chat/completions", chatBody("hello", `,"stream":true,"max_tokens":800`))
+	if status, body := s.get(s.admin + "/readyz"); status != 200 {
+		t.Fatalf("before: %d %s", status, body)
+	}
+	s.drain()
+	within(t, 500*time.Millisecond, "readiness goes", func() bool {
+		status, body := s.get(s.admin + "/readyz")
+		return status == 503 && bytes.Contains(body, []byte("draining"))
+	})
+	if status, _ := s.get(s.url + "/health"); status != 503 {
+		t.Errorf("/health: %d", status)
+	}
+	for _, more := range []string{streaming, plain} {
+		resp, err := s.send(t.Context(), http.MethodPost, "/v1/chat/completions", chatBody("while it drains", more))
+		if err != nil {
+			t.Fatal(err)
+		}
+		page, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != 200 || !resp.Close {
+			t.Errorf("%d, close %v, %v: %s", resp.StatusCode, resp.Close, err, page)
+		}
+	}
+	page, err := io.ReadAll(running.Body)
+	if err != nil || !bytes.HasSuffix(page, []byte("data: [DONE]\n\n")) {
+		t.Errorf("the running stream: %v, %s", err, page[max(0, len(page)-300):])
+	}
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	if c, err := net.Dial("tcp", s.Addr().String()); err == nil {
+		c.Close()
+		t.Error("it still accepts")
+	}
+	if n := s.engines[0].Stats().Aborted + s.engines[1].Stats().Aborted; n != 0 {
+		t.Errorf("%d requests were cut", n)
+	}
+}
+
+// TestDrainHasABound: what does not finish is told so, in the words of its API, after drain_timeout or at once when the
+// second signal comes.
+func TestDrainHasABound(t *testing.T) {
+	for name, c := range map[string]struct {
+		timeout time.Duration
+		cut     func(*site)
+	}{
+		"timeout": {200 * time.Millisecond, func(*site) {}},
+		"force":   {time.Hour, func(s *site) { s.force() }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, simulate(t, 2), func(r *router.Config) { r.Router.DrainTimeout = config.Duration(c.timeout) })
+			var streams []*http.Response
+			var pages [][]byte
+			for i, api := range apis {
+				streams = append(streams, s.begin(api.path, api.body, "x-sim-fault", "stall_after=5"))
+				pages = append(pages, readTokens(t, streams[i], api.token, 5))
+			}
+			waiting := make(chan *reply, 1)
+			go func() { waiting <- s.chat(chatBody("never answered", plain), "x-sim-fault", "hang") }()
+			eventually(t, "all are in flight", func() bool { return s.engines[0].Stats().InFlight+s.engines[1].Stats().InFlight == 5 })
+			began := time.Now()
+			s.drain()
+			c.cut(s)
+			for i, api := range apis {
+				rest, err := io.ReadAll(streams[i].Body)
+				page := append(pages[i], rest...)
+				events := eventsOf(page)
+				last := events[len(events)-1]
+				if err != nil || !api.failed(last) || tokens(events, api.token) != 5 || strings.Contains(string(page), "[DONE]") {
+					t.Errorf("%s: %v, %d tokens, in the end %+v", api.name, err, tokens(events, api.token), last)
+				}
+			}
+			if r := <-waiting; r.status != 503 || r.code() != "shutting_down" {
+				t.Errorf("what had no answer yet: %v", r)
+			}
+			if err := s.stop(); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(began); took > 3*time.Second {
+				t.Errorf("it took %v", took)
+			}
+		})
+	}
+}
