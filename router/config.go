@@ -34,7 +34,7 @@ type Config struct {
 type RouterConfig struct {
 	Listen         string          `toml:"listen" default:"127.0.0.1:8080" flag:"listen" help:"address of the OpenAI-compatible port (host:port, or unix:///path)"`
 	Admin          string          `toml:"admin" default:"127.0.0.1:9091" flag:"admin" help:"address of the admin port: /readyz, /metrics, /debug"`
-	Backends       []string        `toml:"backends" flag:"backend" help:"an engine: URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=]; repeatable; the short form of a [[backend]] table"`
+	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine: URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=]; repeatable; the short form of a [[backend]] table"`
 	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen and admin beyond loopback without client certificates"`
 	Mode           string          `toml:"mode" default:"" flag:"mode" help:"score, round_robin, power_of_two, least_loaded or random; empty: what the policy says (score)"`
 	PolicyFile     string          `toml:"policy_file" default:"" flag:"policy-file" help:"JSON policy document, reloaded when it changes; etcd's /cognitora/routing/policy when empty"`
