@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -47,6 +48,17 @@ func testOptions(t *testing.T) Options {
 }
 
 // counted is the sum of a collector's counters.
+// awaitCount waits until c says want: a request is counted after its answer has been sent.
+func awaitCount(t *testing.T, c prometheus.Collector, want float64) {
+	t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); counted(c) != want; {
+		if time.Now().After(deadline) {
+			t.Fatalf("counted %v, want %v", counted(c), want)
+		}
+		runtime.Gosched()
+	}
+}
+
 func counted(c prometheus.Collector) (n float64) {
 	r := prometheus.NewRegistry()
 	r.MustRegister(c)

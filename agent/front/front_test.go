@@ -41,9 +41,7 @@ func TestRequestAndAnswerPassThrough(t *testing.T) {
 	if string(got) != want || resp.StatusCode != http.StatusTeapot || resp.Header.Get("X-Engine") != "1" {
 		t.Errorf("%d %s\nwant %s", resp.StatusCode, got, want)
 	}
-	if n := counted(o.Counters.Requests.WithLabelValues("418")); n != 1 {
-		t.Errorf("counted %v", n)
-	}
+	awaitCount(t, o.Counters.Requests.WithLabelValues("418"), 1)
 }
 
 func TestOverloadPassesThrough(t *testing.T) {

@@ -66,6 +66,9 @@ func (s *Server) malformed(ctx *fasthttp.RequestCtx, err error) {
 	}
 	s.reject(ctx, f)
 	ctx.SetConnectionClose()
+	if f != errSlow {
+		relay.Linger(ctx.Conn())
+	}
 }
 
 func (s *Server) count(status int) {

@@ -63,10 +63,14 @@ func (s *stream) step() ([]byte, error) {
 	}
 	piece, err := s.next()
 	if err == nil {
+		if s.e.drained() {
+			s.unwatch() // the client may leave once it has this piece
+		}
 		return piece, nil
 	}
 	s.complete = true
 	if err == io.EOF {
+		s.closeUpstream()
 		return nil, io.EOF
 	}
 	s.fail(upstreamOutcome(err), err)
@@ -209,12 +213,17 @@ func (s *stream) unbound() {
 	}
 }
 
-// closeUpstream lets go of the client's watch, then of the exchange.
-func (s *stream) closeUpstream() {
+// unwatch lets the client leave without ending the exchange.
+func (s *stream) unwatch() {
 	if s.stop != nil {
 		s.stop()
 		s.stop = nil
 	}
+}
+
+// closeUpstream lets go of the client's watch, then of the exchange.
+func (s *stream) closeUpstream() {
+	s.unwatch()
 	if s.e != nil {
 		s.e.Close()
 		s.e = nil

@@ -3,6 +3,7 @@ package relay
 import (
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -205,6 +206,7 @@ type clientConn struct {
 	watched watched
 	stop    func() // watched.stop, bound once
 	bounded bool   // a write deadline of Reply is in force; only the serving goroutine uses it
+	linger  atomic.Bool
 }
 
 // Read ends the write deadline that the last streamed response has left.
@@ -217,6 +219,9 @@ func (c *clientConn) Read(p []byte) (int, error) {
 }
 
 func (c *clientConn) Close() error {
+	if c.linger.Swap(false) {
+		c.discard()
+	}
 	c.watched.end()
 	return c.Conn.Close()
 }

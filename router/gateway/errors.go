@@ -8,6 +8,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/scan"
 )
@@ -64,5 +65,5 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	default:
 		g.fail(ctx, api, errMalformed)
 	}
-	linger(ctx.Conn())
+	relay.Linger(ctx.Conn())
 }

@@ -81,7 +81,7 @@ func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 		ErrorHandler:                  g.unreadable,
 		HeaderReceived:                g.bodyBounds,
 		Name:                          "cognitora",
-		Concurrency:                   l.MaxConnections,
+		Concurrency:                   2*l.MaxConnections + 64, // the listener's bound comes first
 		ReadBufferSize:                l.MaxHeader,
 		ReadTimeout:                   l.HeaderTimeout,
 		WriteTimeout:                  l.SlowReader,

@@ -1,0 +1,41 @@
+package relay
+
+import (
+	"net"
+	"time"
+)
+
+// What a client that was refused in the middle of its request may still send,
+// so that it gets to read why instead of a reset.
+const (
+	lingerBytes = 256 << 20
+	lingerTime  = 5 * time.Second
+	lingerIdle  = 250 * time.Millisecond // and it must go on sending
+)
+
+// Linger makes the closing of c wait while the client still sends: for a
+// request that is answered without having been read to its end. Connections
+// that are not from Watcher.Listen are left alone.
+func Linger(c net.Conn) {
+	if cc := clientConnOf(c); cc != nil {
+		cc.linger.Store(true)
+	}
+}
+
+// discard reads until the client stops sending.
+func (c *clientConn) discard() {
+	var scrap [32 << 10]byte
+	end := time.Now().Add(lingerTime)
+	for total := 0; total < lingerBytes; {
+		now := time.Now()
+		if now.After(end) {
+			return
+		}
+		c.Conn.SetReadDeadline(now.Add(lingerIdle))
+		n, err := c.Conn.Read(scrap[:])
+		if err != nil {
+			return
+		}
+		total += n
+	}
+}
