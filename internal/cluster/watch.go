@@ -182,14 +182,14 @@ func (c *Client) WatchPolicy(ctx context.Context, changed func(doc []byte)) erro
 		List: func(l Listing) {
 			i := slices.IndexFunc(l.Entries, func(e Entry) bool { return e.Key == PolicyKey })
 			if i >= 0 {
-				changed(l.Entries[i].Value)
+				changed(present(l.Entries[i].Value))
 			} else if !l.DataLost {
 				changed(nil)
 			}
 		},
 		Put: func(e Entry) {
 			if e.Key == PolicyKey {
-				changed(e.Value)
+				changed(present(e.Value))
 			}
 		},
 		Delete: func(key string) {
@@ -198,4 +198,12 @@ func (c *Client) WatchPolicy(ctx context.Context, changed func(doc []byte)) erro
 			}
 		},
 	})
+}
+
+// present makes an empty value something else than none.
+func present(value []byte) []byte {
+	if value == nil {
+		return []byte{}
+	}
+	return value
 }
