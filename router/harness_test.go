@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -22,7 +23,11 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
+// TestMain makes the test binary an agent where TEST_AGENT names its node.
 func TestMain(m *testing.M) {
+	if id := os.Getenv("TEST_AGENT"); id != "" {
+		agentProcess(id, os.Args[1], os.Args[2])
+	}
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"), // once per process
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"))
