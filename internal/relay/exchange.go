@@ -29,6 +29,9 @@ type Request struct {
 	ForwardAuthorization []byte
 	// Abort, when set, is what cancels this exchange, dialing included.
 	Abort *Abort
+	// Once asks for a new connection that ends with this exchange: for servers
+	// whose idle connections are in the way of others.
+	Once bool
 }
 
 // Exchange is one request and its response on one connection. It is used by
@@ -49,6 +52,7 @@ type Exchange struct {
 	sentAt   time.Time
 	replaced bool // the stale connection has been replaced once
 	partial  bool // the request was not written to its end
+	once     bool // the connection ends with the exchange
 	isHead   bool
 
 	head     head
@@ -72,10 +76,10 @@ var exchanges = sync.Pool{New: func() any { return new(Exchange) }}
 // only work that nobody will ever read.
 func (p *Pool) Send(req *Request, deadline time.Time) (*Exchange, error) {
 	e := exchanges.Get().(*Exchange)
-	e.pool, e.abort = p, req.Abort
+	e.pool, e.abort, e.once = p, req.Abort, req.Once
 	err := e.render(req)
 	if err == nil {
-		err = e.connect(deadline, false)
+		err = e.connect(deadline, req.Once)
 	}
 	if err == nil {
 		err = e.write(deadline)
@@ -116,6 +120,9 @@ func (e *Exchange) appendHead(b []byte, req *Request) []byte {
 		b = append(append(append(b, "Authorization: "...), req.ForwardAuthorization...), "\r\n"...)
 	} else {
 		b = append(b, e.pool.auth...)
+	}
+	if req.Once {
+		b = append(b, "Connection: close\r\n"...)
 	}
 	if e.size > 0 || req.Method != "GET" && req.Method != "HEAD" {
 		b = strconv.AppendInt(append(b, "Content-Length: "...), int64(e.size), 10)
@@ -331,10 +338,10 @@ func (e *Exchange) whyCanceled() error {
 func (e *Exchange) isCanceled() bool { return e.whyCanceled() != nil }
 
 // Close ends the exchange. The connection returns to the pool if the request
-// was written and the body read to its end; otherwise it is closed.
+// was written, the body read to its end and Once not set; otherwise it is closed.
 func (e *Exchange) Close() {
 	e.abort.detach()
-	clean := e.atEnd() && !e.partial
+	clean := e.atEnd() && !e.partial && !e.once
 	c, canceled := e.dropConn()
 	if c != nil && clean && !canceled {
 		e.pool.put(c)
@@ -351,7 +358,7 @@ func (e *Exchange) recycle() {
 	e.canceled = nil
 	e.mu.Unlock()
 	e.pool, e.abort, e.buffered = nil, nil, 0
-	e.replaced, e.partial = false, false
+	e.replaced, e.partial, e.once = false, false, false
 	e.head.reset()
 	exchanges.Put(e)
 }

@@ -285,6 +285,34 @@ func TestConnectionKept(t *testing.T) {
 	}
 }
 
+// TestOnce: the server is told that the connection ends, and it does, whatever the server thinks.
+func TestOnce(t *testing.T) {
+	got := make(chan string, 3)
+	p := newPool(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
+		for {
+			head, _, err := readRequest(r)
+			if err != nil {
+				return
+			}
+			got <- head
+			io.WriteString(c, okResponse)
+		}
+	}))
+	for i, once := range []bool{false, true, false} {
+		req := post("x")
+		req.Once = once
+		if _, _, err := roundTrip(p, req); err != nil {
+			t.Fatal(err)
+		}
+		if told := strings.Contains(<-got, "\r\nConnection: close\r\n"); told != once {
+			t.Errorf("request %d: told to close: %v", i, told)
+		}
+		if idle, open := p.Stats(); idle != 1 || open != 1 {
+			t.Errorf("request %d: %d idle of %d connections", i, idle, open)
+		}
+	}
+}
+
 // TestEarlyAnswers: the server refuses a large body without reading it, and
 // closes or lingers.
 func TestEarlyAnswers(t *testing.T) {
