@@ -44,6 +44,18 @@ func TestRequestAndAnswerPassThrough(t *testing.T) {
 	awaitCount(t, o.Counters.Requests.WithLabelValues("418"), 1)
 }
 
+func TestConnectionPerRequest(t *testing.T) {
+	o := testOptions(t)
+	o.EngineOnce = true
+	engineOf(t, &o, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Close) })
+	_, url, client := serve(t, o)
+	for range 2 {
+		if _, told := post(t, client, url+"/v1/completions", "{}"); told != "true" {
+			t.Errorf("the engine was told to close: %s", told)
+		}
+	}
+}
+
 func TestOverloadPassesThrough(t *testing.T) {
 	o := testOptions(t)
 	engineOf(t, &o, func(w http.ResponseWriter, _ *http.Request) {

@@ -135,7 +135,7 @@ func (p *passage) send(ctx *fasthttp.RequestCtx) (*relay.Exchange, error) {
 	p.body[0] = ctx.Request.Body()
 	p.request = relay.Request{
 		Method: string(ctx.Method()), Path: string(ctx.URI().RequestURI()),
-		Header: p.header, Body: p.body[:], Abort: &p.abort,
+		Header: p.header, Body: p.body[:], Abort: &p.abort, Once: p.s.o.EngineOnce,
 	}
 	e, err := p.s.pool.Send(&p.request, end)
 	if err != nil {

@@ -44,6 +44,7 @@ type Options struct {
 	Engine        cluster.Address
 	EngineTLS     *tls.Config // for an https engine
 	Authorization string      // header value for the engine; "" sends none
+	EngineOnce    bool        // a connection per request: the engine holds a thread for each idle one
 	TLS           *tls.Config // of the front; nil for plain HTTP
 	Health        func() (unready string)
 	Limits        Limits

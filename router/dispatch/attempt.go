@@ -316,7 +316,7 @@ func (d *Dispatcher) prepare(j *Job, a *attempt) *relay.Request {
 	if a.node.Pool.Target().Authorization == "" {
 		r.ForwardAuthorization = j.Auth
 	}
-	r.Abort = &a.abort
+	r.Abort, r.Once = &a.abort, a.node.holdsThreads()
 	r.Body = scan.Splice(r.Body[:0], j.Body, j.edits)
 	return r
 }

@@ -50,6 +50,12 @@ type nodeState struct {
 	saidUnreported       atomic.Bool // the log line on missing cached-token counts was written
 }
 
+// holdsThreads tells of a server that keeps a thread waiting at each idle connection, and
+// lets new connections wait for a thread: llama.cpp's. An agent before it sees to that itself.
+func (n *nodeState) holdsThreads() bool {
+	return n.Source == fleet.Static && n.Info().Engine == "llama_cpp"
+}
+
 // current returns the table of the fleet's latest snapshot.
 func (d *Dispatcher) current() *table {
 	snap := d.fleet.Load()
