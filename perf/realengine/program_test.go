@@ -1,0 +1,164 @@
+package realengine
+
+import (
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const (
+	engineReady = 5 * time.Minute // vLLM on a busy machine; llama.cpp takes a second
+	soon        = 30 * time.Second
+)
+
+// setup is what a check script has prepared.
+type setup struct {
+	run   string // folder for logs and process ids, both read by the script
+	bin   string // folder with the built binaries
+	serve string // program that serves a model: llama-server or vllm-serve
+	model string
+}
+
+func prepared(t *testing.T, engine string) setup {
+	t.Helper()
+	if os.Getenv("REALENGINE") != engine {
+		t.Skipf("needs a real engine; perf/check-%s.sh brings it and runs this", engine)
+	}
+	return setup{os.Getenv("REALENGINE_RUN"), os.Getenv("REALENGINE_BIN"), os.Getenv("REALENGINE_SERVE"), os.Getenv("REALENGINE_MODEL")}
+}
+
+// program is a process that a test has started. Its output is in run/NAME.log.
+type program struct {
+	name string
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+}
+
+// launch starts a program, which ends with the test at the latest. Its process
+// id stays in run/pids until it has ended, so that the script can end what a
+// killed test leaves behind.
+func (s setup) launch(t *testing.T, name string, env []string, argv ...string) *program {
+	t.Helper()
+	log, err := os.OpenFile(filepath.Join(s.run, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Stdout, cmd.Stderr, cmd.Env = log, log, append(os.Environ(), env...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := filepath.Join(s.run, "pids", strconv.Itoa(cmd.Process.Pid))
+	if err := os.WriteFile(pid, nil, 0o600); err != nil {
+		t.Error(err)
+	}
+	p := &program{name, cmd, make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		_ = cmd.Wait() // how it ended is in ProcessState
+		_ = os.Remove(pid)
+	}()
+	t.Cleanup(func() { p.stop(t) })
+	return p
+}
+
+// stop asks the program to end, and kills it if it does not.
+func (p *program) stop(t *testing.T) {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	select {
+	case <-p.done:
+	case <-time.After(soon):
+		t.Errorf("%s does not end on SIGTERM", p.name)
+		p.kill()
+	}
+}
+
+func (p *program) kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.done
+}
+
+func (p *program) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// engine is a real server, which may be started more than once.
+type engine struct {
+	*program
+	setup
+	id, address string
+	flags       []string
+}
+
+// engine starts a server; name distinguishes its log. It returns before the
+// server is ready.
+func (s setup) engine(t *testing.T, id string, flags ...string) *engine {
+	t.Helper()
+	e := &engine{setup: s, id: id, address: free(t), flags: flags}
+	e.start(t)
+	return e
+}
+
+func (e *engine) start(t *testing.T) {
+	t.Helper()
+	_, port, _ := net.SplitHostPort(e.address)
+	argv := append([]string{e.serve}, e.flags...)
+	e.program = e.launch(t, e.id, nil, append(argv, "--host", "127.0.0.1", "--port", port)...)
+}
+
+func (e *engine) url() string { return "http://" + e.address }
+
+func (e *engine) awaitReady(t *testing.T) {
+	t.Helper()
+	within(t, engineReady, e.id+" serves", func() bool {
+		if e.ended() {
+			t.Fatalf("%s ended: %v", e.id, e.cmd.ProcessState)
+		}
+		return healthy(e.url() + "/health")
+	})
+}
+
+func healthy(url string) bool {
+	resp, err := http.Get(url)
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
+}
+
+// free finds a loopback address that nobody listens on.
+func free(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// within polls until ok, and returns how long that took.
+func within(t *testing.T, bound time.Duration, what string, ok func() bool) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for !ok() {
+		if time.Since(began) > bound {
+			t.Fatalf("not within %v: %s", bound, what)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return time.Since(began)
+}
