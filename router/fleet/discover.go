@@ -43,7 +43,10 @@ func (p *prober) discover(ctx context.Context) error {
 			return err
 		}
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		return fmt.Errorf("/v1/models answers %d; give the engine's key with api_key_file=", status)
+		if !p.clientKeys() {
+			return fmt.Errorf("/v1/models answers %d; give the engine's key with api_key_file=, or name its model with model= "+
+				"if clients bring keys (router.forward_auth)", status)
+		}
 	case status >= 500 && status != http.StatusNotImplemented:
 		return fmt.Errorf("/v1/models answers %d", status)
 	}
@@ -51,6 +54,10 @@ func (p *prober) discover(ctx context.Context) error {
 	p.publish(ctx, d)
 	return nil
 }
+
+// clientKeys tells whether the engine may ask for the keys of clients: its model is configured and a key of its own is not.
+// The model list cannot be read then and need not be.
+func (p *prober) clientKeys() bool { return p.auth == "" && len(p.node.Info().Models) > 0 }
 
 // publish lets the fleet's goroutine know what was found.
 func (p *prober) publish(ctx context.Context, d discovery) {

@@ -121,6 +121,21 @@ func TestUnixSocketAndKey(t *testing.T) {
 	})
 }
 
+func TestKeysOfClients(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t, nil, "m")
+	e.set(func(e *engine) { e.key = "sk-1" })
+	f := run(t, fast(Backend{URL: e.URL, ID: "keyless", Model: "m"},
+		Backend{URL: e.URL, ID: "wrong", Model: "m", APIKeyFile: write(t, "key", "sk-2\n")}))
+	eventually(t, f, "the node without a key", func(s *Snapshot) bool {
+		ok, _ := s.Node("keyless").Eligible(time.Now())
+		return ok
+	})
+	eventually(t, f, "the wrong key's hint", func(s *Snapshot) bool {
+		return strings.Contains(s.Node("wrong").whyNot(time.Now()), "api_key_file=")
+	})
+}
+
 func TestHTTPSBackend(t *testing.T) {
 	t.Parallel()
 	e := &engine{models: []string{"m"}, health: 200, asked: map[string]int{}}
