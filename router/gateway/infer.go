@@ -106,6 +106,9 @@ func (c *call) refuse(err *apierror.Error) {
 func (c *call) describe(h *fasthttp.ResponseHeader) {
 	j := c.job
 	h.SetBytesV("X-Request-Id", c.id)
+	if c.api == scan.Messages || c.api == scan.CountTokens {
+		h.SetBytesV("Request-Id", c.id) // where Anthropic's SDKs look for it
+	}
 	if c.g.draining.Load() {
 		h.SetConnectionClose()
 	}
