@@ -142,16 +142,18 @@ func (x *Index) countZero(n *node, c *Chain, o Observation) {
 	n.silent.Store(n.zeros >= silentAfter)
 }
 
-// learnShorter lowers the lifetime to the age of the youngest block that was
-// gone. A shortfall of less than a sixteenth of what was believed is left alone:
-// text does not map evenly to the engine's tokens.
+// learnShorter lowers the lifetime to seven eighths of the age of the youngest
+// block that was gone: prompts that come back in turn do so at nearly the same
+// age, and just that age would be wrong for every other one of them. A shortfall
+// of less than a sixteenth of what was believed is left alone: text does not map
+// evenly to the engine's tokens.
 func (x *Index) learnShorter(n *node, s *sentState, missing int, v verdict) {
 	if v.believed-v.actual < v.slack+v.believed/16 {
 		return
 	}
 	age := since(s.at, s.seen[missing].touched())
 	if age < n.lifetime.Load() {
-		n.lifetime.Store(max(age, millis32(x.opts.MinLifetime)))
+		n.lifetime.Store(max(age-age/8, millis32(x.opts.MinLifetime)))
 	}
 }
 

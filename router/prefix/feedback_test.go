@@ -1,6 +1,7 @@
 package prefix
 
 import (
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -61,14 +62,38 @@ func TestTheLifetimeShrinksToTheAgeOfTheYoungestGone(t *testing.T) {
 	f.serve(0, base, 0)
 	f.advance(30 * time.Second)
 	f.serve(0, base, 0)
-	if got := f.x.Lifetime(f.refs[0]); got != 30*time.Second {
-		t.Errorf("lifetime %v, want 30s", got)
+	if got := f.x.Lifetime(f.refs[0]); got != taught(30*time.Second) {
+		t.Errorf("lifetime %v, want %v", got, taught(30*time.Second))
 	}
 	if got := f.x.Lifetime(f.refs[1]); got != 120*time.Second {
 		t.Errorf("the other node's lifetime %v, want 2m0s", got)
 	}
-	f.advance(31 * time.Second)
+	f.advance(taught(30*time.Second) + time.Second)
 	f.expect("older than that is not believed", base, 0, 0)
+}
+
+// taught is the lifetime that a block teaches which was gone at that age.
+func taught(age time.Duration) time.Duration { return age - age/8 }
+
+// Prompts that come back in turn are gone at about the same age each time: the
+// first of them teaches it for all. Another one is used all the time.
+func TestOneIsEnoughToLearnAPeriod(t *testing.T) {
+	f := newFleet(t, 1)
+	used := prompt("used", 20)
+	f.serve(0, used, 0)
+	wrong := 0
+	for round := range 5 {
+		for i := range 8 {
+			f.advance(1250*time.Millisecond - time.Duration(round)*10*time.Millisecond)
+			f.serve(0, used, 20)
+			if e := f.serve(0, prompt(fmt.Sprint("in turn ", i), 40), 0); e > 0.5 {
+				wrong++
+			}
+		}
+	}
+	if wrong != 1 {
+		t.Errorf("%d prompts were believed to be there, want 1", wrong)
+	}
 }
 
 func TestTheLifetimeIsBounded(t *testing.T) {
@@ -150,8 +175,8 @@ func TestConcurrentRequestsAfterAnEviction(t *testing.T) {
 		t.Errorf("after the second one: lifetime %v, want 2m0s", got)
 	}
 	a.answer(0)
-	if got := f.x.Lifetime(f.refs[0]); got != 40*time.Second {
-		t.Errorf("after the first one: lifetime %v, want 40s", got)
+	if got := f.x.Lifetime(f.refs[0]); got != taught(40*time.Second) {
+		t.Errorf("after the first one: lifetime %v, want %v", got, taught(40*time.Second))
 	}
 	f.expect("a", branch(base, 20, "a", 30), 30)
 	f.expect("b", branch(base, 20, "b", 30), 30)
@@ -261,7 +286,7 @@ func TestTheLifetimeOutlivesARestart(t *testing.T) {
 	f.advance(30 * time.Second)
 	f.serve(0, base, 0)
 	f.x.Leave(f.refs[0])
-	if got := f.x.Lifetime(f.x.Join("node-0")); got != 30*time.Second {
-		t.Errorf("lifetime %v, want 30s", got)
+	if got := f.x.Lifetime(f.x.Join("node-0")); got != taught(30*time.Second) {
+		t.Errorf("lifetime %v, want %v", got, taught(30*time.Second))
 	}
 }
