@@ -1,5 +1,5 @@
 // Package realengine proves the router against real inference engines: two
 // llama.cpp servers, or two vLLM servers on the CPU, each with a tiny random
-// model that is made on the spot. It holds tests only; perf/check-llama.sh and
-// perf/check-vllm.sh install the engines and run them.
+// model that is made on the spot. It holds tests only; run.sh installs the
+// engines and runs them.
 package realengine

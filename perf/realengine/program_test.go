@@ -17,7 +17,7 @@ const (
 	soon        = 30 * time.Second
 )
 
-// setup is what a check script has prepared.
+// setup is what a run.sh has prepared.
 type setup struct {
 	run   string // folder for logs and process ids, both read by the script
 	bin   string // folder with the built binaries
@@ -28,7 +28,7 @@ type setup struct {
 func prepared(t *testing.T, engine string) setup {
 	t.Helper()
 	if os.Getenv("REALENGINE") != engine {
-		t.Skipf("needs a real engine; perf/check-%s.sh brings it and runs this", engine)
+		t.Skipf("needs a real engine; perf/realengine/run.sh %s brings it and runs this", engine)
 	}
 	return setup{os.Getenv("REALENGINE_RUN"), os.Getenv("REALENGINE_BIN"), os.Getenv("REALENGINE_SERVE"), os.Getenv("REALENGINE_MODEL")}
 }
