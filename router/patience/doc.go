@@ -49,12 +49,16 @@
 // is judged once a peer has answered something that was sent after that. Every waiting attempt
 // is then a witness with p, the chance that a healthy node would have kept it waiting this long:
 //
-//	p = S(w/slow) / S(w0/slow), at least 1/50
+//	p = S(w/(2·slow)) / S(w0/(2·slow)), at least 1/50
 //
 // where S is the survival function of the model's response times (add-one smoothing; apart for
 // requests that generate nothing), w the wait, w0 the part of it before the silence, and slow
-// the median of how much slower than expected the peers' answers since then were (at least 1),
-// times prompt/(largest prompt seen) for a larger one. Further,
+// the median of how much slower than expected, or longer than usual, the peers' answers since
+// then were (at least 1), times prompt/(largest prompt seen) for a larger one. Peers answer
+// their shortest requests first, so p is also at least the share of those sent no later that
+// wait at the peers, among them and the answers. What waits on one node waits for one reason
+// and cannot be multiplied freely: a node may be twice as slow as its peers, and a witness with
+// p above 1/4 says nothing. Further,
 //
 //   - p = 1/1000 when w-w0 > 4·slow·(E + d·max_tokens), d being the largest recent seconds per
 //     completion token; with max_tokens unknown, when w-w0 > 4·slow·(longest response time).

@@ -245,13 +245,14 @@ func (m *Model) learnAnswer(a *Attempt, now time.Duration, completionTokens int6
 }
 
 // callRatio is how much slower than expected an unstreamed answer was; 1 while that is unknown.
+// That answers have become longer counts too: those still to come will be.
 func (m *Model) callRatio(a *Attempt, took float64, completionTokens int64) float64 {
 	expected := m.calls[a.work.kind()].median()
-	if completionTokens > 0 && m.perToken.n >= known {
-		expected = m.first.expect(float64(a.tokens)) + m.perToken.mean*float64(completionTokens)
-	}
 	if expected == 0 {
 		return 1
+	}
+	if completionTokens > 0 && m.perToken.n >= known {
+		expected = min(expected, m.first.expect(float64(a.tokens))+m.perToken.mean*float64(completionTokens))
 	}
 	return took / max(expected, m.o.FirstByteFloor.Seconds()/4)
 }

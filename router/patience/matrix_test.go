@@ -73,3 +73,41 @@ func (s *sim) hangAndSend16(name string, stream bool, gap time.Duration) {
 		}
 	}
 }
+
+// Bursts of unstreamed calls at a fleet that has become slower or whose answers have become
+// longer, one node up to twice as slow as the rest: what waits on one node waits for one
+// reason, so that many who wait say no more than one does. That a node is set aside for a
+// moment, which costs no request, is in the nature of a chance of 1/100.
+func TestBurstsOfCallsAreWaitedFor(t *testing.T) {
+	for _, slow := range []float64{1, 10} {
+		for _, slower := range []float64{1, 1.5, 2} {
+			for _, each := range []int{2, 24} {
+				for _, longest := range []int64{10, 100, 1000} {
+					name := fmt.Sprintf("%v times slower, one node %v times, %d calls each of up to %d tokens", slow, slower, each, longest)
+					s := newSim(t, 4)
+					s.warm(30, false)
+					for _, n := range s.nodes {
+						n.slow = slow
+					}
+					s.nodes[3].slow *= slower
+					s.burstsOfCalls(name, each, longest)
+				}
+			}
+		}
+	}
+}
+
+func (s *sim) burstsOfCalls(name string, each int, longest int64) {
+	var reqs []*simRequest
+	for range 3 {
+		for i := range each * len(s.nodes) {
+			reqs = append(reqs, s.send(i%len(s.nodes), false, 100+s.rng.Int64N(1900), 0, 1+s.rng.Int64N(longest)))
+		}
+		for len(s.reqs) > 0 {
+			s.run(100 * time.Millisecond)
+		}
+	}
+	if n := s.givenUp(reqs); n > 0 || len(s.stalls) > 1 {
+		s.t.Errorf("%s: %d of %d given up, %d stalls", name, n, len(reqs), len(s.stalls))
+	}
+}

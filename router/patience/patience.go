@@ -90,6 +90,9 @@ type Node struct {
 	ratioAt time.Duration
 	slow    float64 // how slow it is now; set by survey
 
+	cursor *Attempt // of waitAsLong, in calls
+	passed int      // attempts before the cursor
+
 	overdueAt time.Duration // last time a stream here was given up as overdue
 	lost      lost          // such streams since the last sign of life
 	level     level         // the highest reported since the last sign of life

@@ -12,7 +12,9 @@ const (
 	certain    = 1.0 / 1000 // witness beyond what it can possibly need
 	streamLate = 1.0 / 100  // witness past its first-byte limit
 	callLeast  = 1.0 / 50   // no single unstreamed attempt says more by statistics alone
+	tellingAt  = 1.0 / 4    // a wait that more answers need says nothing, however many have it in common
 	patientFor = 4.0        // times what was expected
+	slower     = 2.0        // than its peers a healthy node may be at all it does
 )
 
 type level uint8
@@ -57,7 +59,7 @@ func (e *evidence) add(start time.Duration, p float64) {
 		return
 	}
 	e.new *= p
-	if p <= 0.25 {
+	if p <= tellingAt {
 		e.sharp, e.newest = true, max(e.newest, start)
 	}
 }
@@ -98,7 +100,7 @@ func (m *Model) judge(n *Node, now time.Duration) (Stall, bool) {
 	if count == 0 {
 		return Stall{}, false
 	}
-	e := m.weigh(n, since, now, slow)
+	e := m.weigh(n, since, now, slow, float64(count))
 	found := e.level()
 	s := Stall{Node: n, Silent: now - since, Waiting: n.streams.n + n.calls.n, Rescue: found == rescue}
 	if found == rescue && (e.sharp || found > n.level) {
@@ -132,7 +134,7 @@ func (n *Node) silentSince(pulse time.Duration) (since time.Duration, open bool)
 	return max(pulse, oldest), oldest != math.MaxInt64
 }
 
-func (m *Model) weigh(n *Node, since, now time.Duration, slow float64) evidence {
+func (m *Model) weigh(n *Node, since, now time.Duration, slow, answered float64) evidence {
 	e := evidence{reportAt: n.levelAt, old: 1, new: 1}
 	if (now - n.lost.oldest).Seconds() > m.factor()*slow*n.lost.expected {
 		for range n.lost.old {
@@ -151,10 +153,34 @@ func (m *Model) weigh(n *Node, since, now time.Duration, slow float64) evidence 
 	if now-since < m.o.StallFloor {
 		return e
 	}
+	m.rewind(n)
 	for a := n.calls.head; a != nil && now-a.start >= m.o.FirstByteFloor; a = a.next {
-		e.add(a.start, m.callChance(a, since, now, slow))
+		alike := float64(m.waitAsLong(a.start))
+		if p := max(m.callChance(a, since, now, slow), alike/(alike+answered)); p <= tellingAt {
+			e.add(a.start, p)
+		}
 	}
 	return e
+}
+
+// rewind prepares waitAsLong for the first unstreamed attempt at n.
+func (m *Model) rewind(n *Node) {
+	for _, peer := range m.nodes {
+		peer.cursor, peer.passed = peer.calls.head, 0
+	}
+	n.cursor = nil
+}
+
+// waitAsLong counts the unstreamed attempts at the peers that wait at least as long as one
+// that was sent at start. Calls must come in the order of start.
+func (m *Model) waitAsLong(start time.Duration) (count int) {
+	for _, peer := range m.nodes {
+		for peer.cursor != nil && peer.cursor.start <= start {
+			peer.cursor, peer.passed = peer.cursor.next, peer.passed+1
+		}
+		count += peer.passed
+	}
+	return count
 }
 
 // silentFor is whether the node has said nothing for at least half of the wait.
@@ -169,6 +195,7 @@ func (m *Model) callChance(a *Attempt, since, now time.Duration, slow float64) f
 	if bound := m.longestCall(a, seen); bound > 0 && wait-before > patientFor*slow*bound {
 		return certain
 	}
+	slow *= slower
 	return max(callLeast, seen.survival(wait/slow)/seen.survival(before/slow))
 }
 
