@@ -187,7 +187,7 @@ func TestFlappingNodeStarvesNobody(t *testing.T) {
 			load := s.traffic(plain)
 			served := map[string]int{}
 			turn := time.Now()
-			for flaps := 0; flaps < 12; {
+			for flaps := 0; flaps < 8; {
 				load.until(soon, name, func(r *reply) bool {
 					served[r.node()]++
 					return time.Since(turn) > 150*time.Millisecond
