@@ -40,7 +40,8 @@ type program struct {
 	done chan struct{} // closed when it has ended
 }
 
-// launch starts a program, which ends with the test at the latest. Its process
+// launch starts a program, which ends with the test at the latest. It leads a
+// process group: vLLM has helpers that outlive it when it is killed. Its process
 // id stays in run/pids until it has ended, so that the script can end what a
 // killed test leaves behind.
 func (s setup) launch(t *testing.T, name string, env []string, argv ...string) *program {
@@ -52,6 +53,7 @@ func (s setup) launch(t *testing.T, name string, env []string, argv ...string) *
 	defer log.Close()
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdout, cmd.Stderr, cmd.Env = log, log, append(os.Environ(), env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +64,8 @@ func (s setup) launch(t *testing.T, name string, env []string, argv ...string) *
 	p := &program{name, cmd, make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		_ = cmd.Wait() // how it ended is in ProcessState
+		_ = cmd.Wait()                                      // how it ended is in ProcessState
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // usually nobody is left
 		_ = os.Remove(pid)
 	}()
 	t.Cleanup(func() { p.stop(t) })

@@ -58,26 +58,26 @@ vllm() {
 	newer "$model/model.safetensors" "$here/vllm/make_tiny_model.py" || "$venv/bin/python" "$here/vllm/make_tiny_model.py" "$model"
 }
 
-# remains: the recorded processes that are still there
-remains() {
+# each SIGNAL: sends it to every recorded process and its group; prints those that are there
+each() {
 	for f in "$REALENGINE_RUN"/pids/*; do
-		if [ -e "$f" ] && kill -0 "${f##*/}" 2>/dev/null; then echo "${f##*/}"; fi
+		[ -e "$f" ] || continue
+		p=${f##*/}
+		if kill "-$1" -- "-$p" 2>/dev/null || kill "-$1" "$p" 2>/dev/null; then echo "$p"; fi
 	done
 }
 
 # stop: ends what the tests have left, by process id
 stop() {
-	left=$(remains)
+	left=$(each TERM)
 	[ -n "$left" ] || return 0
 	echo 'stopping what the tests have left:' $left >&2
-	kill -TERM $left 2>/dev/null || :
 	tries=50
-	while [ -n "$(remains)" ] && [ $tries -gt 0 ]; do
+	while [ -n "$(each 0)" ] && [ $tries -gt 0 ]; do
 		sleep 0.2
 		tries=$((tries - 1))
 	done
-	left=$(remains)
-	[ -z "$left" ] || kill -KILL $left 2>/dev/null || :
+	each KILL >/dev/null
 }
 
 # finish: stops everything, and shows the logs of a failed run
