@@ -137,6 +137,7 @@ func follow(t *testing.T, etcd string, nodes int) *site {
 // TestEtcdStoppedAndBackEmpty: no request notices, what is stale is said to be, and the fleet goes on changing afterwards.
 // The outage outlasts the nodes' leases.
 func TestEtcdStoppedAndBackEmpty(t *testing.T) {
+	t.Parallel()
 	server := startEtcd(t)
 	etcd := server.endpoint
 	engines := simulate(t, 3)
@@ -175,6 +176,7 @@ func TestEtcdStoppedAndBackEmpty(t *testing.T) {
 
 // TestAgentKilled: requests go elsewhere at once, and the node leaves when its lease ends.
 func TestAgentKilled(t *testing.T) {
+	t.Parallel()
 	etcd := startEtcd(t).endpoint
 	engines := simulate(t, 2)
 	attach(t, "stays", engines[0], etcd)
@@ -195,6 +197,7 @@ func TestAgentKilled(t *testing.T) {
 
 // TestClusterState is about what operators write to etcd.
 func TestClusterState(t *testing.T) {
+	t.Parallel()
 	etcd := startEtcd(t).endpoint
 	c := dialEtcd(t, etcd)
 	engines := simulate(t, 2)

@@ -30,6 +30,7 @@ func (s *site) begin(path, body string, header ...string) *http.Response {
 
 // TestDrain: readiness goes at once, accepting goes on for drain_delay with Connection: close, and streams finish.
 func TestDrain(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 2), func(c *router.Config) {
 		c.Router.DrainDelay, c.Router.DrainTimeout = config.Duration(time.Second), config.Duration(soon)
 	})

@@ -107,6 +107,7 @@ func TestEmptiedCacheIsNoticedOnce(t *testing.T) {
 // TestLifetimeIsLearnedFromASmallCache: four prompts take turns in a cache that holds one and a half of them. A turn takes
 // longer than the shortest lifetime that can be learned, so that the error goes away.
 func TestLifetimeIsLearnedFromASmallCache(t *testing.T) {
+	t.Parallel()
 	s := serve(t, simulate(t, 1, func(c *engine.Config) {
 		c.CacheBlocks, c.PrefillTokensPerSecond = 150, 4500
 	}))

@@ -84,6 +84,7 @@ func TestNoHerding(t *testing.T) {
 
 // TestEverySlotIsUsedBeforeAnyIsRefused although one node holds nearly all of the prompt.
 func TestEverySlotIsUsedBeforeAnyIsRefused(t *testing.T) {
+	t.Parallel()
 	s := herd(t)
 	mustAll(t, "warming up", []*reply{s.chat(shared(90, 0, plain))})
 	s.idle()
