@@ -2,6 +2,7 @@ package router
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/pprof"
@@ -72,9 +73,13 @@ func (r *Router) debugRoute(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, int64(r.config.Limits.MaxBody)))
-	if err != nil {
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
 		writeError(w, &apierror.Error{Status: 413, Message: "the body is larger than limits.max_body"})
 		return
+	}
+	if err != nil {
+		return // the client has gone
 	}
 	j := r.dispatch.Job()
 	defer r.dispatch.Discard(j)

@@ -16,7 +16,7 @@ import (
 
 // backends are the static backends of both spellings.
 func (c *Config) backends() ([]fleet.Backend, error) {
-	var all []fleet.Backend
+	all := []fleet.Backend{} // not nil: a reload to none is one
 	for _, text := range c.Router.Backends {
 		b, err := fleet.ParseBackend(text)
 		if err != nil {

@@ -3,9 +3,7 @@ package router
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"time"
 
@@ -23,6 +21,7 @@ func (r *Router) startPolicy() error {
 		if err != nil {
 			return fmt.Errorf("router.policy_file: %w", err)
 		}
+		r.policyDoc = doc
 		if p, err = policy.Parse(doc); err != nil {
 			return fmt.Errorf("router.policy_file %s: %w", name, err)
 		}
@@ -67,10 +66,7 @@ func ignoreCanceled(ctx context.Context, err error) error {
 
 func (r *Router) followPolicyFile(ctx context.Context) error {
 	name := r.config.Router.PolicyFile
-	last, err := os.ReadFile(name)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		r.log.Warn("policy file not read, the policy in force stays", "file", name, "error", err)
-	}
+	last, unread := r.policyDoc, ""
 	tick := time.NewTicker(policyFileInterval)
 	defer tick.Stop()
 	for {
@@ -80,7 +76,14 @@ func (r *Router) followPolicyFile(ctx context.Context) error {
 		case <-tick.C:
 		}
 		doc, err := os.ReadFile(name)
-		if err == nil && !bytes.Equal(doc, last) {
+		if err != nil {
+			if err.Error() != unread {
+				unread = err.Error()
+				r.log.Warn("policy file not read, the policy in force stays", "file", name, "error", err)
+			}
+			continue
+		}
+		if unread = ""; !bytes.Equal(doc, last) {
 			last = doc
 			r.takePolicy(doc)
 		}

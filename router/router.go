@@ -37,17 +37,18 @@ type Router struct {
 	adminAt net.Listener
 	tls     *tls.Config // of the serving port; nil: plain
 
-	cluster  *cluster.Client // nil: static backends only
-	fleet    *fleet.Fleet
-	index    *prefix.Index
-	policy   atomic.Pointer[policy.Policy]
-	gate     *admission.Gate
-	metrics  *metrics.Router
-	watcher  *relay.Watcher
-	access   *accesslog.Logger
-	dispatch *dispatch.Dispatcher
-	gateway  *gateway.Gateway
-	admin    *http.Server
+	cluster   *cluster.Client // nil: static backends only
+	fleet     *fleet.Fleet
+	index     *prefix.Index
+	policy    atomic.Pointer[policy.Policy]
+	policyDoc []byte // of the policy file, as it was when the router was made
+	gate      *admission.Gate
+	metrics   *metrics.Router
+	watcher   *relay.Watcher
+	access    *accesslog.Logger
+	dispatch  *dispatch.Dispatcher
+	gateway   *gateway.Gateway
+	admin     *http.Server
 }
 
 // Run is New followed by Router.Run. The end of ctx starts the drain.
@@ -173,13 +174,9 @@ func (r *Router) Addr() net.Addr { return r.serving.Addr() }
 // AdminAddr is where the admin port is.
 func (r *Router) AdminAddr() net.Addr { return r.adminAt.Addr() }
 
-// Reload reads the policy file again and reopens the access log. backends, when not nil,
-// replace the static backends.
+// Reload puts backends in the place of the static ones and opens the access log anew.
 func (r *Router) Reload(ctx context.Context, backends []fleet.Backend) error {
-	var errs []error
-	if backends != nil {
-		errs = append(errs, r.fleet.Reload(ctx, backends))
-	}
+	errs := []error{r.fleet.Reload(ctx, backends)}
 	if r.access != nil {
 		errs = append(errs, r.access.Reopen())
 	}

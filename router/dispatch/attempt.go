@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/internal/usage"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/patience"
@@ -17,6 +18,7 @@ import (
 // attempt is one node asked once. It holds the node's slot until it is closed.
 type attempt struct {
 	node     *member
+	ref      prefix.Ref      // of the node's cache when the attempt began
 	ex       *relay.Exchange // nil: nothing was sent, or it belongs to the client's side
 	matched  int             // leading blocks believed on the node
 	status   int             // of the answer that was delivered
@@ -32,6 +34,7 @@ type verdict uint8
 const (
 	answered   verdict = iota // an answer has begun that goes to the client
 	unreached                 // could not connect
+	starved                   // no descriptor or memory here for a connection: not the node's fault
 	broken                    // the connection ended, or talked nonsense, before an answer
 	failed500                 // 500
 	overloaded                // 429, 502 or 503: the node says so itself
@@ -42,7 +45,7 @@ const (
 	left                      // the client is gone or the router shuts down
 )
 
-var verdictNames = [...]string{"answered", "connect", "reset", "status_500", "overloaded", "slow", "stalled", "stream_options", "timeout", "left"}
+var verdictNames = [...]string{"answered", "connect", "local", "reset", "status_500", "overloaded", "slow", "stalled", "stream_options", "timeout", "left"}
 
 func (v verdict) String() string { return verdictNames[v] }
 
@@ -50,7 +53,7 @@ func (v verdict) String() string { return verdictNames[v] }
 // reset or a 500 the request itself is a suspect, so one more must do.
 func (v verdict) further(left int) int {
 	switch v {
-	case unreached, overloaded, overdue:
+	case unreached, starved, overloaded, overdue:
 		return left
 	case broken, failed500, stalled:
 		return min(left, 1)
@@ -63,6 +66,8 @@ func (d *Dispatcher) try(j *Job, at int) verdict {
 	now := time.Now()
 	a := j.slot()
 	a.node, a.matched, a.sent = j.model.nodes[at], int(j.matched[at]), now
+	a.ref = a.node.Ref()
+	j.stream, j.Usage = stream{}, usage.Counts{}
 	if !slices.Contains(j.tried, a.node) {
 		j.tried = append(j.tried, a.node)
 	}
@@ -96,7 +101,7 @@ func (j *Job) slot() *attempt {
 // put puts a failed attempt away: an engine's own answer is kept, the rest closed.
 func (d *Dispatcher) put(j *Job, a *attempt, v verdict, err error) {
 	if a.recorded {
-		d.index.Forget(&j.chain, a.node.Ref(), a.sent)
+		d.index.Forget(&j.chain, a.ref, a.sent)
 		a.recorded = false
 	}
 	if (v == failed500 || v == overloaded) && err == nil {
@@ -137,6 +142,10 @@ func (j *Job) work(matched int) patience.Work {
 	}
 	switch j.API {
 	case scan.Chat, scan.Completions, scan.Responses, scan.Messages, scan.Audio, scan.Other:
+		if j.Method == "POST" {
+			break
+		}
+		fallthrough
 	default:
 		w.MaxTokens = patience.NoTokens
 	}
@@ -167,7 +176,7 @@ func (d *Dispatcher) ask(j *Job, a *attempt) (verdict, error) {
 	}
 	a.ex = ex
 	if j.predicts() && !a.recorded {
-		d.index.Record(&j.chain, a.node.Ref(), a.sent)
+		d.index.Record(&j.chain, a.ref, a.sent)
 		a.recorded = true
 	}
 	if err := ex.ReadHead(deadline); err != nil {
@@ -176,11 +185,11 @@ func (d *Dispatcher) ask(j *Job, a *attempt) (verdict, error) {
 	j.wait.Progress(time.Now())
 	ex.SetIdleTimeout(limits.Idle)
 	ex.SetReadDeadline(j.bound(a.sent.Add(limits.Total)))
-	switch ex.Status() {
-	case 500:
-		return failed500, nil
-	case 429, 502, 503:
-		return overloaded, nil
+	if v := statusVerdict(ex.Status()); v != answered {
+		if !j.claim() {
+			return j.blame(relay.ErrCanceled), relay.ErrCanceled
+		}
+		return v, nil
 	}
 	if ex.IsSSE() || ex.Status() == 400 && j.asks {
 		if err := ex.AwaitBody(deadline); err != nil {
@@ -196,10 +205,24 @@ func (d *Dispatcher) ask(j *Job, a *attempt) (verdict, error) {
 	return answered, nil
 }
 
+// statusVerdict is what a status means for the choice of another node.
+func statusVerdict(status int) verdict {
+	switch status {
+	case 500:
+		return failed500
+	case 429, 502, 503:
+		return overloaded
+	}
+	return answered
+}
+
 // deliver hands the answer to the client's side, which reads a small body to its end first:
 // until it returns nil nothing has reached the client.
 func (j *Job) deliver(a *attempt) error {
 	a.status, a.streams = a.ex.Status(), a.ex.IsSSE()
+	if a.streams && !j.claim() {
+		return relay.ErrCanceled
+	}
 	j.TTFT = time.Since(j.Received)
 	if err := j.Reply(a.ex); err != nil {
 		return err
@@ -249,6 +272,8 @@ func (j *Job) blame(err error) verdict {
 		return broken
 	}
 	switch {
+	case e.Kind == relay.KindLocal:
+		return starved
 	case e.Kind == relay.KindTimeout && (e.Phase != relay.PhaseDial || j.expired()):
 		return late
 	case e.Phase == relay.PhaseDial:
@@ -289,6 +314,9 @@ func (d *Dispatcher) fallBack(j *Job) *apierror.Error {
 	j.kept = nil
 	if !j.arm(a) {
 		j.drop(a)
+		if j.why() == reasonShutdown {
+			return errShutdown
+		}
 		return ErrClientLeft
 	}
 	j.disarm()

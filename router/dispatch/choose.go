@@ -32,7 +32,7 @@ func (d *Dispatcher) match(j *Job) {
 // request and have not been asked yet. It returns the node's place in j.model.nodes.
 func (d *Dispatcher) choose(j *Job, now time.Time) (int, *apierror.Error) {
 	p := d.policy.Load()
-	for {
+	for range len(j.model.nodes) + 1 {
 		d.candidates(j, now)
 		pick := p.Pick(j.cands, j.Blocks, j, d.random(p))
 		if pick < 0 && len(j.cands) > 0 {
@@ -47,6 +47,7 @@ func (d *Dispatcher) choose(j *Job, now time.Time) (int, *apierror.Error) {
 		// Another request took the last slot between the look and the reservation: the
 		// next look sees that.
 	}
+	return 0, errAllBusy
 }
 
 // noNode says why nobody may take the request: a pinned node that is not there is the

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/cognitora/dataplane/router/admission"
@@ -58,8 +59,39 @@ func (d *Dispatcher) Do(j *Job) *apierror.Error {
 	}
 }
 
+// Forward sends the job to one node, whatever its state, because only that node can know
+// what it asks for. Otherwise it is Do.
+func (d *Dispatcher) Forward(j *Job, node string) *apierror.Error {
+	d.budget.Request()
+	at := d.current().place(j, node)
+	if at < 0 {
+		return errNoNode
+	}
+	if err := j.take(); err != nil {
+		return err
+	}
+	j.matched = slices.Grow(j.matched[:0], at+1)[:at+1]
+	j.matched[at] = 0
+	j.model.nodes[at].AcquireAlways()
+	if j.OnPick != nil {
+		j.OnPick()
+	}
+	v := d.try(j, at)
+	if v == answered {
+		return nil
+	}
+	return d.giveIn(j, v)
+}
+
 // admit resolves the model and takes a permit for the request's lifetime.
 func (d *Dispatcher) admit(j *Job) *apierror.Error {
+	if err := d.resolve(j); err != nil {
+		return err
+	}
+	return j.take()
+}
+
+func (d *Dispatcher) resolve(j *Job) *apierror.Error {
 	t := d.current()
 	var view *fleet.ModelView
 	if models := t.snap.Models(); len(j.Scan.Model) == 0 && len(models) == 1 {
@@ -68,6 +100,11 @@ func (d *Dispatcher) admit(j *Job) *apierror.Error {
 		return unknownModel(j.Scan.Model)
 	}
 	j.model = t.models[view.Name]
+	return nil
+}
+
+// take takes a permit for the request's lifetime.
+func (j *Job) take() *apierror.Error {
 	permit, err := j.model.gate.Admit()
 	switch {
 	case err == nil:

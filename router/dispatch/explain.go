@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"math/rand/v2"
 	"time"
 
 	"github.com/cognitora/dataplane/router/apierror"
@@ -36,7 +37,7 @@ type ExplainedNode struct {
 
 // Explain tells where the job would go now, without sending it anywhere.
 func (d *Dispatcher) Explain(j *Job) (*Explanation, *apierror.Error) {
-	if err := d.admit(j); err != nil {
+	if err := d.resolve(j); err != nil {
 		return nil, err
 	}
 	d.match(j)
@@ -44,7 +45,7 @@ func (d *Dispatcher) Explain(j *Job) (*Explanation, *apierror.Error) {
 	now := time.Now()
 	d.candidates(j, now)
 	terms := make([]policy.Terms, len(j.cands))
-	pick, why := p.Explain(j.cands, j.Blocks, j, d.random(p), terms)
+	pick, why := p.Explain(j.cands, j.Blocks, j, d.foresee(p), terms)
 	e := &Explanation{Model: j.model.name, API: j.API.String(), Mode: p.Mode.String(), Blocks: j.Blocks, Why: why}
 	next := 0
 	for i, n := range j.model.nodes {
@@ -68,8 +69,15 @@ func (d *Dispatcher) Explain(j *Job) (*Explanation, *apierror.Error) {
 	return e, nil
 }
 
+// foresee is what random would say next, without counting a turn.
+func (d *Dispatcher) foresee(p *policy.Policy) uint64 {
+	if p.Mode.Counts() {
+		return d.turn.Load() + 1
+	}
+	return rand.Uint64()
+}
+
 // Discard gives back a job that was only explained.
 func (d *Dispatcher) Discard(j *Job) {
-	j.permit.Release()
 	j.recycle()
 }

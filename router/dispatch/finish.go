@@ -27,9 +27,16 @@ func (d *Dispatcher) settle(j *Job, a *attempt, o relay.Outcome) {
 	ok := o == relay.Complete && a.status < 300 && !j.stream.failed
 	now := time.Now()
 	j.wait.Done(now, j.Usage.Completion, ok)
-	broken := o >= relay.UpstreamFailed && j.why() == reasonNone
-	if broken {
-		a.node.Report(fleet.Reset)
+	broken := false
+	if j.why() == reasonNone && !j.expired() {
+		switch o {
+		case relay.UpstreamFailed:
+			broken = true
+			a.node.Report(fleet.Reset)
+		case relay.IdleTimeout:
+			broken = true
+			a.node.Report(fleet.Timeout)
+		}
 	}
 	if a.recorded {
 		d.learn(j, a, ok, broken)
@@ -41,11 +48,11 @@ func (d *Dispatcher) settle(j *Job, a *attempt, o relay.Outcome) {
 func (d *Dispatcher) learn(j *Job, a *attempt, ok, broken bool) {
 	switch {
 	case a.status >= 300, broken:
-		d.index.Forget(&j.chain, a.node.Ref(), a.sent)
+		d.index.Forget(&j.chain, a.ref, a.sent)
 	case !d.options.Feedback:
 	case j.Usage.HasCached && j.Usage.HasPrompt:
 		e := d.index.Observe(&j.chain, prefix.Observation{
-			Ref: a.node.Ref(), Believed: a.matched,
+			Ref: a.ref, Believed: a.matched,
 			PromptTokens: j.Usage.Prompt, CachedTokens: j.Usage.Cached,
 			EngineBlockTokens: a.node.Info().BlockTokens, DispatchedAt: a.sent,
 		})

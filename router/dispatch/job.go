@@ -179,6 +179,18 @@ func (j *Job) arm(a *attempt) bool {
 	return j.waiting
 }
 
+// claim ends that time unless the attempt has been given up already: what it brought is the
+// job's answer from then on.
+func (j *Job) claim() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.given != reasonNone || j.ended != reasonNone {
+		return false
+	}
+	j.waiting = false
+	return true
+}
+
 // disarm ends the time in which another node may be asked instead.
 func (j *Job) disarm() {
 	j.mu.Lock()

@@ -56,6 +56,21 @@ func (n *nodeState) holdsThreads() bool {
 	return n.Source == fleet.Static && n.Info().Engine == "llama_cpp"
 }
 
+// place makes a model that the node serves the job's, and returns the node's place in it,
+// -1 if it serves none.
+func (t *table) place(j *Job, node string) int {
+	n := t.snap.Node(node)
+	for _, m := range t.models {
+		for i, member := range m.nodes {
+			if member.Node == n {
+				j.model = m
+				return i
+			}
+		}
+	}
+	return -1
+}
+
 // current returns the table of the fleet's latest snapshot.
 func (d *Dispatcher) current() *table {
 	snap := d.fleet.Load()

@@ -49,7 +49,7 @@ func (g *Gateway) begin(ctx *fasthttp.RequestCtx, api scan.API) *call {
 	c.g, c.ctx, c.api, c.job = g, ctx, api, g.dispatch.Job()
 	c.id = append(c.id[:0], ctx.Response.Header.Peek("x-request-id")...)
 	j := c.job
-	j.API, j.Received, j.OnPick, j.Reply = api, ctx.Time(), c.picked, c.reply
+	j.API, j.Received, j.OnPick, j.Reply = api, time.Now(), c.picked, c.reply
 	return c
 }
 
@@ -67,6 +67,7 @@ func (c *call) onReply(ex *relay.Exchange) error {
 	c.status = ex.Status()
 	h := &c.ctx.Response.Header
 	h.Reset()
+	h.SetNoDefaultContentType(true) // the engine's answer has one or has none
 	c.ctx.SetStatusCode(c.status)
 	relay.CopyHeaders(h, ex)
 	c.describe(h)
@@ -74,7 +75,13 @@ func (c *call) onReply(ex *relay.Exchange) error {
 }
 
 // Event, Body, Tail and Done follow the answer as relay.Observer.
-func (c *call) Event(e sse.Event) bool { return c.job.Event(e) }
+func (c *call) Event(e sse.Event) bool {
+	keep := c.job.Event(e)
+	if keep {
+		c.bytes += int64(len(e.Data))
+	}
+	return keep
+}
 
 // Body counts a piece of the answer.
 func (c *call) Body(piece []byte, whole bool) {

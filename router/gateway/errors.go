@@ -25,7 +25,7 @@ var (
 	errEncoding    = &apierror.Error{Status: 400, Code: "unsupported_encoding", Message: "compressed request bodies are not read; send the body without Content-Encoding"}
 	errNoResponse  = &apierror.Error{Status: 404, Code: "response_not_found", Message: "no response with this id is stored here"}
 	errNodeGone    = &apierror.Error{Status: 404, Code: "response_node_gone", Message: "the node that stored this response has left the fleet, and the response with it"}
-	errUpstream    = &apierror.Error{Status: 503, Code: "backend_failed", Message: "the node that stored this response does not answer", RetryAfterSeconds: 1}
+	errBug         = &apierror.Error{Status: 500, Code: "router_bug", Message: "the router failed to handle this request; its log says more"}
 )
 
 // fail answers with an error of the router's own, in the envelope of api.

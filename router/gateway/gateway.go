@@ -58,6 +58,7 @@ type Gateway struct {
 	stored      *affinity.Table
 	watcher     *relay.Watcher
 	access      *accesslog.Logger
+	log         *slog.Logger
 	limits      Limits
 	forwardAuth bool
 	server      *fasthttp.Server
@@ -74,7 +75,7 @@ type Gateway struct {
 func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	g := &Gateway{
 		dispatch: p.Dispatch, fleet: p.Fleet, metrics: p.Metrics, stored: p.Stored,
-		watcher: p.Watcher, access: p.Access, limits: l, forwardAuth: forwardAuth, started: time.Now(),
+		watcher: p.Watcher, access: p.Access, log: p.Log, limits: l, forwardAuth: forwardAuth, started: time.Now(),
 	}
 	g.server = &fasthttp.Server{
 		Handler:                       g.handle,
@@ -137,10 +138,16 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 		return nil
 	}
 	g.live.each(func(c *call) { c.job.Shutdown() })
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
-	return g.server.ShutdownWithContext(last)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(lastWords); g.open.n.Load() > 0 && time.Now().Before(end); {
+		<-tick.C
+	}
+	return err
 }
+
+// lastWords is the time that ended requests have to tell their clients.
+const lastWords = time.Second
 
 // Connections is the number of open client connections.
 func (g *Gateway) Connections() int { return int(g.open.n.Load()) }

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"runtime/debug"
 	"strconv"
 	"time"
 	"unsafe"
@@ -17,6 +18,7 @@ import (
 // infer sends a request with a body to the node that should answer it.
 func (g *Gateway) infer(ctx *fasthttp.RequestCtx, api scan.API) {
 	c := g.begin(ctx, api)
+	defer g.survive(c)
 	err := c.read()
 	if err == nil {
 		err = g.dispatch.Do(c.job)
@@ -26,17 +28,27 @@ func (g *Gateway) infer(ctx *fasthttp.RequestCtx, api scan.API) {
 	}
 }
 
+// survive keeps a bug in the handling of one request from ending all others.
+func (g *Gateway) survive(c *call) {
+	p := recover()
+	if p == nil {
+		return
+	}
+	g.log.Error("request handling failed, this is a bug", "panic", p, "stack", string(debug.Stack()))
+	g.metrics.Panics.Inc()
+	defer func() {
+		if recover() != nil {
+			c.ctx.SetConnectionClose()
+		}
+	}()
+	c.refuse(errBug)
+}
+
 // read fills the job from the client's request.
 func (c *call) read() *apierror.Error {
 	j, h := c.job, &c.ctx.Request.Header
-	j.Method = "POST"
-	j.Path = stringOf(c.ctx.RequestURI())
-	j.Body = c.ctx.Request.Body()
 	j.Session, j.Pin = h.Peek("x-cgn-session-id"), h.Peek("x-cgn-node")
-	j.Header = relay.AppendForwardHeaders(j.Header[:0], h)
-	if c.g.forwardAuth {
-		j.Auth = h.Peek("Authorization")
-	}
+	c.forward()
 	if len(h.ContentEncoding()) > 0 && !bytes.EqualFold(h.ContentEncoding(), []byte("identity")) {
 		return errEncoding
 	}
@@ -48,7 +60,7 @@ func (c *call) read() *apierror.Error {
 		j.Deadline = j.Received.Add(time.Duration(ms) * time.Millisecond)
 	}
 	var err error
-	if kind := h.ContentType(); bytes.HasPrefix(kind, []byte("multipart/form-data")) {
+	if kind := h.ContentType(); len(kind) >= len(formData) && bytes.EqualFold(kind[:len(formData)], formData) {
 		err = scan.ScanMultipart(kind, j.Body, &j.Scan)
 	} else {
 		err = scan.Scan(c.api, j.Body, &j.Scan)
@@ -65,6 +77,18 @@ func (c *call) read() *apierror.Error {
 	return c.chain()
 }
 
+// forward takes over what goes to the engine as it is.
+func (c *call) forward() {
+	j, r := c.job, &c.ctx.Request
+	j.Method = stringOf(r.Header.Method())
+	j.Path = stringOf(r.URI().RequestURI()) // normalised, as it was routed
+	j.Body = r.Body()
+	j.Header = relay.AppendForwardHeaders(j.Header[:0], &r.Header)
+	if c.g.forwardAuth {
+		j.Auth = r.Header.Peek("Authorization")
+	}
+}
+
 // chain pins a request that goes on from a stored response to the node that stored it.
 func (c *call) chain() *apierror.Error {
 	j := c.job
@@ -79,6 +103,8 @@ func (c *call) chain() *apierror.Error {
 	c.pin = j.Pin
 	return nil
 }
+
+var formData = []byte("multipart/form-data")
 
 // stringOf is b as a string without a copy, valid for as long as b is.
 func stringOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

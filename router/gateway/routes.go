@@ -35,6 +35,9 @@ var inferPaths = map[string]scan.API{
 	"/detokenize":               scan.Detokenize,
 }
 
+// changesEngine are the paths by which engines are changed for everybody: not for clients.
+var changesEngine = map[string]bool{"/v1/load_lora_adapter": true, "/v1/unload_lora_adapter": true}
+
 var (
 	prefixModels    = []byte("/v1/models/")
 	prefixResponses = []byte("/v1/responses/")
@@ -60,7 +63,7 @@ func find(method, path []byte) (r route, api scan.API, rest []byte) {
 		return only(get || post || string(method) == "DELETE", routeStored), scan.Responses, path[len(prefixResponses):]
 	case bytes.HasPrefix(path, prefixAudio):
 		return only(post, routeInfer), scan.Audio, nil
-	case bytes.HasPrefix(path, prefixV1):
+	case bytes.HasPrefix(path, prefixV1) && !changesEngine[string(path)]:
 		return only(post, routeInfer), scan.Other, nil
 	}
 	return routeUnknown, apiOf(path), nil

@@ -21,6 +21,7 @@ type Router struct {
 	UpstreamErrors *prometheus.CounterVec // node, kind
 	PolicyReloads  *prometheus.CounterVec // result
 	AccessDropped  prometheus.Counter
+	Panics         prometheus.Counter
 	Pick           prometheus.Observer
 
 	seconds, ttft, itl, overlap    *prometheus.HistogramVec // model
@@ -65,7 +66,8 @@ func New() *Router {
 		UpstreamErrors: s.Counter("cgn_router_upstream_errors_total", "Attempts that failed before anything reached the client, by node and kind.", "node", "kind"),
 		PolicyReloads:  s.Counter("cgn_router_policy_reloads_total", "Policy documents seen: applied or refused.", "result"),
 		AccessDropped:  s.Counter("cgn_router_access_log_dropped_total", "Access log lines dropped because the writer was behind.").WithLabelValues(),
-		Pick:           s.Histogram("cgn_router_pick_seconds", "Time from parsed request to chosen node.", pickBuckets).WithLabelValues(),
+		Panics:         s.Counter("cgn_router_panics_total", "Requests whose handling failed because of a bug.").WithLabelValues(),
+		Pick:           s.Histogram("cgn_router_pick_seconds", "Time from a request read to its node chosen.", pickBuckets).WithLabelValues(),
 		seconds:        s.Histogram("cgn_router_request_seconds", "Time from request read to response written.", latencyBuckets, "model"),
 		ttft:           s.Histogram("cgn_router_ttft_seconds", "Time from request read to the first body event of a stream.", latencyBuckets, "model"),
 		itl:            s.Histogram("cgn_router_itl_seconds", "Mean time between the body events of a stream, one observation per stream.", gapBuckets, "model"),

@@ -1,5 +1,9 @@
 package prefix
 
+// MaxChain is the most blocks of one prompt that are looked at, a million tokens: one request
+// can neither fill the index nor keep more memory than their digests take.
+const MaxChain = 1 << 16
+
 // Chain is the sequence of block digests of one prompt, hashed as far as it has
 // been asked for. It also carries the scratch space of the Index's calls for
 // this request. The zero value is an empty prompt; Reset makes it reusable
@@ -26,15 +30,15 @@ func (c *Chain) Reset(seed Digest, text []byte, tokens []uint32) {
 	c.sent.reset()
 	if len(text) > 0 {
 		c.tokens = nil
-		c.blocks = len(text) / BlockBytes
+		c.blocks = min(len(text)/BlockBytes, MaxChain)
 		c.length = float64(len(text)) / BlockBytes
 		return
 	}
-	c.blocks = len(tokens) / BlockTokens
+	c.blocks = min(len(tokens)/BlockTokens, MaxChain)
 	c.length = float64(len(tokens)) / BlockTokens
 }
 
-// Blocks is the number of full blocks of the prompt; only those have digests.
+// Blocks is the number of full blocks of the prompt, at most MaxChain; only those have digests.
 func (c *Chain) Blocks() int { return c.blocks }
 
 // Hashed is the number of blocks hashed so far.
