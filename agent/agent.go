@@ -168,7 +168,7 @@ func (a *Agent) prepareFront() error {
 	o := front.Options{
 		Engine: a.engine.Endpoint(), EngineTLS: engineTLS, Authorization: a.engine.Authorization(),
 		EngineOnce: c.Engine.Kind == engine.LlamaCPP,
-		Health: a.unready, Limits: c.Limits.front(), Counters: a.metrics.front, Log: a.log,
+		Health:     a.unready, Limits: c.Limits.front(), Counters: a.metrics.front, Log: a.log,
 	}
 	if c.TLS.Cert != "" {
 		if a.identity, err = pki.Load(pki.Files{CA: c.TLS.CA, Cert: c.TLS.Cert, Key: c.TLS.Key}); err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/enginemetrics"
+	"github.com/cognitora/dataplane/internal/relay"
 )
 
 const (
@@ -123,8 +124,12 @@ func (e *Engine) look(ctx context.Context) *State {
 }
 
 // unhealthy judges a failed look: a refusal or a plain "not ready" counts at
-// once, silence only when it lasts, since a busy engine may be late.
+// once, silence only when it lasts, since a busy engine may be late. A look that
+// the agent had no descriptor for says nothing of the engine.
 func (e *Engine) unhealthy(err error) *State {
+	if relay.IsLocal(err) {
+		return e.next()
+	}
 	if !errors.Is(err, errRefused) && !errors.Is(err, errNotReady) {
 		if e.life.timeouts++; e.life.timeouts <= timeoutsAllowed && e.state.Load().Ready {
 			return e.next()

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -146,6 +147,7 @@ func TestUnhealthyCountsAtOnceButLatenessDoesNot(t *testing.T) {
 		{errRefused, []bool{false}},
 		{fmt.Errorf("%w: 503", errNotReady), []bool{false}},
 		{context.DeadlineExceeded, []bool{true, true, false}},
+		{os.NewSyscallError("socket", syscall.EMFILE), []bool{true, true, true, true}},
 	} {
 		e.life = life{}
 		e.state.Store(ready)

@@ -29,7 +29,7 @@ var (
 	errNoEngine = failure{502, "engine_unreachable", "the engine accepts no connection", ""}
 	errReset    = failure{500, "engine_reset", "the engine closed the connection without an answer", ""}
 	errTimeout  = failure{504, "engine_timeout", "the engine did not answer in time", ""}
-	errPoolFull = failure{503, "engine_connections", "all connections to the engine are in use", "1"}
+	errShortage = failure{503, "engine_connections", "no further connection to the engine can be opened now", "1"}
 	errProtocol = failure{502, "engine_protocol", "the engine's answer is not valid HTTP/1.1", ""}
 )
 
@@ -42,8 +42,8 @@ func failureOf(err error) failure {
 		return errProtocol
 	}
 	switch {
-	case errors.Is(err, relay.ErrPoolFull):
-		return errPoolFull
+	case e.Kind == relay.KindLocal:
+		return errShortage
 	case e.Phase == relay.PhaseDial:
 		return errNoEngine
 	case e.Kind == relay.KindReset:

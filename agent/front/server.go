@@ -110,7 +110,7 @@ func (s *Server) Serve(ln net.Listener) error {
 	if closed {
 		return ln.Close()
 	}
-	watched := s.watcher.Listen(ln, relay.ListenOptions{SendBufferBytes: sendBufferBytes})
+	watched := s.watcher.Listen(ln, relay.ListenOptions{SendBufferBytes: sendBufferBytes, Log: s.o.Log})
 	if s.o.TLS != nil {
 		watched = tls.NewListener(watched, s.o.TLS)
 	}

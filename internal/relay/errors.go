@@ -38,9 +38,10 @@ const (
 	KindCanceled      // Cancel was called
 	KindProtocol      // what came is not the HTTP/1.1 we accept
 	KindTLS           // handshake or certificate failure
+	KindLocal         // this host is out of descriptors or memory, or the pool is full: nothing against the upstream
 )
 
-var kindNames = [...]string{"other", "refused", "reset", "timeout", "canceled", "protocol", "tls"}
+var kindNames = [...]string{"other", "refused", "reset", "timeout", "canceled", "protocol", "tls", "local"}
 
 func (k Kind) String() string { return kindNames[k] }
 
@@ -89,6 +90,8 @@ func classify(err error) Kind {
 	switch {
 	case errors.Is(err, ErrCanceled), errors.Is(err, ErrStopped), errors.Is(err, context.Canceled):
 		return KindCanceled
+	case IsLocal(err), errors.Is(err, ErrPoolFull):
+		return KindLocal
 	case isTimeout(err):
 		return KindTimeout
 	case errors.As(err, &pe):

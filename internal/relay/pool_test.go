@@ -50,7 +50,7 @@ func TestPoolBounds(t *testing.T) {
 		defer p.Close()
 		held := hold(t, p, 3)
 		_, err := p.Send(post("{}"), soonest())
-		wantError(t, err, PhaseDial, KindOther)
+		wantError(t, err, PhaseDial, KindLocal)
 		if !errors.Is(err, ErrPoolFull) {
 			t.Fatal(err)
 		}

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"log/slog"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -170,11 +171,13 @@ type ListenOptions struct {
 	// read, and with it how long such a client goes unnoticed; 0 leaves the
 	// kernel's own choice, which grows to megabytes.
 	SendBufferBytes int
+	Log             *slog.Logger // nil means slog.Default
 }
 
-// Listen wraps l so that its connections are cheap to Watch.
+// Listen wraps l so that its connections are cheap to Watch. Its Accept waits
+// and tries again while the process is short of descriptors or memory.
 func (w *Watcher) Listen(l net.Listener, o ListenOptions) net.Listener {
-	return &listener{l, w, o}
+	return &listener{&acceptor{Listener: l, log: o.Log}, w, o}
 }
 
 type listener struct {

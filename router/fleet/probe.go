@@ -169,8 +169,8 @@ func (p *prober) checkHealth(ctx context.Context) {
 	if err == nil && p.node.Source == Static {
 		err = p.discover(ctx)
 	}
-	if ctx.Err() != nil {
-		return
+	if ctx.Err() != nil || relay.IsLocal(err) {
+		return // says nothing of the node
 	}
 	refused := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT)
 	p.note(err)

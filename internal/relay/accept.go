@@ -1,0 +1,55 @@
+package relay
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// Pauses after an Accept that failed for the moment, and how often that is logged.
+const (
+	acceptPauseFirst = 5 * time.Millisecond
+	acceptPauseLast  = 200 * time.Millisecond
+	acceptLogEvery   = 10 * time.Second
+)
+
+// acceptor accepts through errors that pass: servers end with any error of
+// Accept, and a process that is short of descriptors for a while must not.
+type acceptor struct {
+	net.Listener
+	log   *slog.Logger // nil means slog.Default
+	spoke atomic.Int64 // when a failure was last logged, Unix ns
+}
+
+func (a *acceptor) Accept() (net.Conn, error) {
+	for wait := acceptPauseFirst; ; wait = min(2*wait, acceptPauseLast) {
+		c, err := a.Listener.Accept()
+		if err == nil || !(IsLocal(err) || errors.Is(err, syscall.ECONNABORTED)) {
+			return c, err
+		}
+		a.complain(err)
+		time.Sleep(wait)
+	}
+}
+
+func (a *acceptor) complain(err error) {
+	now, last := time.Now().UnixNano(), a.spoke.Load()
+	if last != 0 && now-last < int64(acceptLogEvery) || !a.spoke.CompareAndSwap(last, now) {
+		return
+	}
+	log := a.log
+	if log == nil {
+		log = slog.Default()
+	}
+	log.Warn("connections cannot be accepted for now; trying on", "error", err)
+}
+
+// IsLocal tells whether err says that this host is out of descriptors or
+// memory. The other side has no part in it.
+func IsLocal(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOBUFS) ||
+		errors.Is(err, syscall.ENOMEM)
+}
