@@ -91,6 +91,9 @@ func (f *Fleet) listNodes(l cluster.Listing) {
 			m.missing = now
 		}
 	}
+	if !l.DataLost {
+		f.solveUnlisted("nodes/", listed)
+	}
 }
 
 // putNode takes one heartbeat. A value that cannot be used changes nothing.
@@ -257,13 +260,32 @@ func (f *Fleet) applyCordon(n *Node) {
 	n.setFlag(flagDraining, on && c.Drain)
 }
 
+// listModels forgets the models that are not listed, unless etcd lost its data. One whose value is malformed stays as it
+// was known last.
 func (f *Fleet) listModels(l cluster.Listing) {
-	if !l.DataLost {
-		clear(f.etcd.models)
-		f.dirty = true
-	}
+	listed := map[string]bool{}
 	for _, e := range l.Entries {
 		f.putModel(e)
+		listed[strings.TrimPrefix(e.Key, cluster.ModelsPrefix)] = true
+	}
+	if l.DataLost {
+		return
+	}
+	for name := range f.etcd.models {
+		if !listed[name] {
+			delete(f.etcd.models, name)
+			f.dirty = true
+		}
+	}
+	f.solveUnlisted("models/", listed)
+}
+
+// solveUnlisted forgets what was wrong with keys that are gone.
+func (f *Fleet) solveUnlisted(kind string, listed map[string]bool) {
+	for subject := range f.problems {
+		if name, ours := strings.CutPrefix(subject, kind); ours && !listed[name] {
+			f.solved(subject)
+		}
 	}
 }
 

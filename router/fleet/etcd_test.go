@@ -167,6 +167,30 @@ func TestAMalformedValueDropsNothing(t *testing.T) {
 	eventually(t, e.Fleet, "a new incarnation", func(s *Snapshot) bool { return s.Node("n1") != nil && s.Node("n1") != n })
 }
 
+func TestAMalformedModelStaysAsItWas(t *testing.T) {
+	f := &Fleet{opts: Options{}.withDefaults(), problems: map[string]string{}}
+	f.etcd.init(true)
+	entry := func(name, value string) cluster.Entry {
+		return cluster.Entry{Key: cluster.ModelKey(name), Value: []byte(value)}
+	}
+	f.listModels(cluster.Listing{Entries: []cluster.Entry{entry("a", `{"aliases":["x"]}`), entry("b", `{"aliases":["y"]}`)}})
+	f.listModels(cluster.Listing{Entries: []cluster.Entry{entry("a", `{"aliases":[`)}})
+	if m := f.etcd.models["a"]; m == nil || len(m.Aliases) != 1 || m.Aliases[0] != "x" {
+		t.Errorf("the malformed model is now %+v", m)
+	}
+	if f.etcd.models["b"] != nil || len(f.problems) != 1 {
+		t.Errorf("models %v, problems %v", f.etcd.models, f.problems)
+	}
+	f.listModels(cluster.Listing{DataLost: true})
+	if f.etcd.models["a"] == nil {
+		t.Error("a model was forgotten because etcd lost its data")
+	}
+	f.listModels(cluster.Listing{})
+	if len(f.etcd.models)+len(f.problems) != 0 {
+		t.Errorf("left: models %v, problems %v", f.etcd.models, f.problems)
+	}
+}
+
 func TestAStaticNodeHidesItsNamesake(t *testing.T) {
 	t.Parallel()
 	eng := newEngine(t, nil, "m")

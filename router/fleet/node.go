@@ -4,12 +4,13 @@ package fleet
 
 import (
 	"math"
-	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
 )
 
@@ -36,6 +37,7 @@ type Node struct {
 	ref      atomic.Uint32
 	inFlight atomic.Int32
 	slots    atomic.Int32 // max_concurrent minus what waits in the engine for others
+	slotsMu  sync.Mutex   // makes slots follow the newest of info and load, which have a writer each
 	flags    atomic.Uint32
 	health   breaker
 	probe    *prober
@@ -70,30 +72,7 @@ func (i *Info) VRAM() float32 {
 }
 
 // Throughput is tensor-parallel width times the dtype's rate relative to 16-bit floats, NaN if either is unknown.
-func (i *Info) Throughput() float32 {
-	rate := dtypeRate(i.DType)
-	if i.TP <= 0 || rate == 0 {
-		return float32(math.NaN())
-	}
-	return float32(i.TP) * rate
-}
-
-func dtypeRate(dtype string) float32 {
-	switch d := strings.ToLower(dtype); {
-	case d == "":
-		return 0
-	case strings.Contains(d, "fp4"), strings.Contains(d, "int4"), strings.Contains(d, "q4"):
-		return 4
-	case strings.Contains(d, "fp8"), strings.Contains(d, "float8"), strings.Contains(d, "int8"), strings.Contains(d, "q8"):
-		return 2
-	case strings.Contains(d, "bf16"), strings.Contains(d, "bfloat16"), strings.Contains(d, "f16"), strings.Contains(d, "float16"),
-		strings.Contains(d, "fp16"), d == "half":
-		return 1
-	case strings.Contains(d, "32"), d == "float":
-		return 0.5
-	}
-	return 0
-}
+func (i *Info) Throughput() float32 { return policy.Throughput(i.TP, i.DType) }
 
 // Load is a node's latest telemetry. Unknown numbers are NaN.
 type Load struct {
@@ -129,16 +108,21 @@ func newNode(id string, source Source, info *Info, pool *relay.Pool) *Node {
 
 // setInfo is called by the fleet's goroutine only.
 func (n *Node) setInfo(info *Info) {
+	n.slotsMu.Lock()
+	defer n.slotsMu.Unlock()
 	n.info.Store(info)
 	n.setSlots()
 }
 
 // setLoad is called by one goroutine per node: the prober of a static node, the fleet's of another.
 func (n *Node) setLoad(l Load) {
+	n.slotsMu.Lock()
+	defer n.slotsMu.Unlock()
 	n.load.Store(&l)
 	n.setSlots()
 }
 
+// setSlots is called with slotsMu held.
 func (n *Node) setSlots() {
 	n.slots.Store(n.info.Load().MaxConcurrent - n.load.Load().Waiting)
 }

@@ -59,6 +59,21 @@ func TestWaitingOfOthersTakesSlots(t *testing.T) {
 	}
 }
 
+func TestSlotsFollowBothOfTheirSources(t *testing.T) {
+	n := testNode("n", 4)
+	for round := range int32(500) {
+		info := *n.Info()
+		info.MaxConcurrent = 100 + round
+		var wg sync.WaitGroup
+		wg.Go(func() { n.setInfo(&info) })
+		wg.Go(func() { n.setLoad(Load{Waiting: round % 7}) })
+		wg.Wait()
+		if want := 100 + round - round%7; n.slots.Load() != want {
+			t.Fatalf("round %d: %d slots, want %d", round, n.slots.Load(), want)
+		}
+	}
+}
+
 func TestForeignWaiting(t *testing.T) {
 	for _, c := range []struct {
 		held, waiting float64
@@ -108,7 +123,7 @@ func TestUnknownCapacityIsNaN(t *testing.T) {
 	if v, w := i.VRAM(), i.Throughput(); known(v) != nil || known(w) != nil {
 		t.Fatal("unknown is a number", v, w)
 	}
-	for dtype, want := range map[string]float32{"bfloat16": 2, "fp16": 2, "fp8_e4m3": 4, "float32": 1, "Q4_K_M": 8} {
+	for dtype, want := range map[string]float32{"bfloat16": 2, "fp16": 2, "fp8_e4m3": 4, "float32": 1, "Q4_K_M": 2} {
 		if got := (&Info{TP: 2, DType: dtype}).Throughput(); got != want {
 			t.Errorf("%s: %v, want %v", dtype, got, want)
 		}

@@ -318,13 +318,13 @@ func TestPickAllocatesNothing(t *testing.T) {
 }
 
 func TestThroughput(t *testing.T) {
-	for dtype, want := range map[string]float32{"bfloat16": 4, "torch.float16": 4, "FP8_E4M3": 8, "int8": 8, "float32": 2, "nvfp4": 16, "awq": 4} {
+	for dtype, want := range map[string]float32{"bfloat16": 4, "torch.float16": 4, "FP8_E4M3": 8, "int8": 8, "float32": 2, "nvfp4": 16, "awq": 4, "int4": 4, "Q4_K_M": 4, "iq3_xs": 4, "q8_0": 4} {
 		if got := Throughput(4, dtype); got != want {
 			t.Errorf("%s: %v, want %v", dtype, got, want)
 		}
 	}
-	if known(Throughput(4, "q4_k_m")) || Throughput(0, "bf16") != 1 {
-		t.Error("an unknown dtype must be unknown, and tp 0 must count as 1")
+	if known(Throughput(4, "quick")) || known(Throughput(4, "")) || known(Throughput(0, "bf16")) {
+		t.Error("an unknown dtype and tp 0 must be unknown")
 	}
 }
 

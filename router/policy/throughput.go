@@ -2,8 +2,9 @@ package policy
 
 import "strings"
 
-// Relative arithmetic rate of one device by the type it computes in; bf16 is 1. Weight-only
-// formats (awq, gptq, int4) compute in 16 bits and count as such.
+// Relative arithmetic rate of one device by the type it computes in; bf16 is 1. It stands for the speed of prefill,
+// which is bound by arithmetic. Weight-only formats (awq, gptq, int4, llama.cpp's q4_k_m and its like) save memory, not
+// arithmetic: the weights are widened and multiplied in 16 bits, so they count as such.
 const (
 	RateFP32 float32 = 0.5
 	RateBF16 float32 = 1
@@ -12,10 +13,12 @@ const (
 )
 
 // Throughput is a node's relative speed from its tensor-parallel degree and dtype, for
-// Candidate.Throughput; unknown (NaN) when the dtype is not recognised. A tp below 1 counts
-// as 1.
+// Candidate.Throughput; unknown (NaN) when tp is below 1 or the dtype is not recognised.
 func Throughput(tp int, dtype string) float32 {
-	return float32(max(tp, 1)) * rate(dtype)
+	if tp < 1 {
+		return Unknown()
+	}
+	return float32(tp) * rate(dtype)
 }
 
 func rate(dtype string) float32 {
@@ -24,7 +27,7 @@ func rate(dtype string) float32 {
 		return RateFP32
 	case d == "bfloat16" || d == "bf16" || d == "float16" || d == "fp16" || d == "f16" || d == "half":
 		return RateBF16
-	case strings.HasPrefix(d, "awq") || strings.HasPrefix(d, "gptq") || d == "int4":
+	case strings.HasPrefix(d, "awq") || strings.HasPrefix(d, "gptq") || d == "int4" || isGGUF(d):
 		return RateBF16
 	case strings.HasPrefix(d, "fp8") || strings.HasPrefix(d, "float8") || d == "int8" || d == "w8a8":
 		return RateFP8
@@ -32,4 +35,10 @@ func rate(dtype string) float32 {
 		return RateFP4
 	}
 	return Unknown()
+}
+
+// isGGUF tells whether d is a weight format of llama.cpp: q8_0, q4_k_m, iq3_xs.
+func isGGUF(d string) bool {
+	d = strings.TrimPrefix(d, "i")
+	return len(d) > 2 && d[0] == 'q' && d[1] >= '1' && d[1] <= '8' && d[2] == '_'
 }
