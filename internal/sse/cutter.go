@@ -96,6 +96,14 @@ func (c *cutter) emit(piece, rest []byte, ended bool) ([]byte, blockKind, []byte
 	return nil, partial, rest
 }
 
+// last reads what is held as an event, unless it ends inside a line.
+func (c *cutter) last(p *parser) (e Event, ok bool) {
+	if c.over || c.inLine {
+		return Event{}, false
+	}
+	return p.event(c.held)
+}
+
 // taken forgets the block that next returned.
 func (c *cutter) taken() { c.held = keepSmall(c.held) }
 

@@ -13,6 +13,7 @@ type Filter struct {
 
 // Feed takes the next bytes of the stream, calls keep for every event that
 // they complete, and appends to out what is to be forwarded now. p is not kept.
+// For a whole stream in one call out may be p[:0].
 func (f *Filter) Feed(p, out []byte, keep func(Event) bool) []byte {
 	for len(p) > 0 {
 		block, kind, rest := f.cut.next(p)
@@ -46,6 +47,10 @@ func (f *Filter) Feed(p, out []byte, keep func(Event) bool) []byte {
 // failure they are best dropped, so that what follows is not read as their
 // continuation.
 func (f *Filter) Pending() []byte { return f.cut.held }
+
+// Last reads the unfinished event at the end of the stream as if a blank line
+// followed. ok is false if it ends inside a line or has no data.
+func (f *Filter) Last() (e Event, ok bool) { return f.cut.last(&f.parse) }
 
 // Torn reports whether part of an unfinished event has been forwarded: the
 // stream needs a blank line before anything else.

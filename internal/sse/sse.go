@@ -24,6 +24,37 @@ type Event struct {
 // IsDone reports whether the event is OpenAI's end mark, "data: [DONE]".
 func (e Event) IsDone() bool { return string(e.Data) == "[DONE]" }
 
+// closingTypes name the events that end a stream: by themselves, or as the
+// type member at the front of the data where the event has no name.
+var closingTypes = [...]string{
+	"message_stop", "response.completed", "response.incomplete", "response.failed", "response.cancelled", "error",
+}
+
+// Closes reports whether a stream may end after the event: OpenAI's end mark,
+// the last event of a Responses or Anthropic stream, or an error.
+func (e Event) Closes() bool {
+	if e.IsDone() || bytes.HasPrefix(e.Data, errorDocument) {
+		return true
+	}
+	name := e.Name
+	if rest, ok := bytes.CutPrefix(e.Data, typedDocument); ok && len(name) == 0 {
+		rest, _ = bytes.CutPrefix(bytes.TrimLeft(rest, " "), quote)
+		name, _, _ = bytes.Cut(rest, quote)
+	}
+	for _, t := range closingTypes {
+		if string(name) == t {
+			return true
+		}
+	}
+	return false
+}
+
+var (
+	errorDocument = []byte(`{"error"`)
+	typedDocument = []byte(`{"type":`)
+	quote         = []byte{'"'}
+)
+
 // Scanner finds the events of a stream. The zero value is ready.
 type Scanner struct {
 	cut    cutter
@@ -61,6 +92,10 @@ func (s *Scanner) Skipped() uint64 { return s.skips }
 // Comments counts the comment lines seen in complete blocks: activity that is
 // no event, as servers send it to keep a connection open.
 func (s *Scanner) Comments() uint64 { return s.parse.comments }
+
+// Last reads the unfinished event at the end of the stream as if a blank line
+// followed. ok is false if it ends inside a line or has no data.
+func (s *Scanner) Last() (e Event, ok bool) { return s.cut.last(&s.parse) }
 
 // Reset makes s ready for another stream; its buffers are kept unless they
 // have grown large.

@@ -126,6 +126,15 @@ func TestEngineStreams(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		closed := 0
+		new(Scanner).Feed(raw, func(e Event) {
+			if e.Closes() {
+				closed++
+			}
+		})
+		if closed != 1 {
+			t.Fatalf("%s: %d events close it", file, closed)
+		}
 		want := fmt.Sprint(reference(string(raw)))
 		for i := range raw {
 			if got := fmt.Sprint(scan(pieces(string(raw), i))); got != want {
@@ -145,6 +154,61 @@ func TestDone(t *testing.T) {
 	})
 	if done != 1 || s.Events() != 2 {
 		t.Fatalf("done %d, events %d", done, s.Events())
+	}
+}
+
+func TestCloses(t *testing.T) {
+	for _, c := range []struct {
+		name, data string
+		want       bool
+	}{
+		{"", "[DONE]", true},
+		{"message_stop", `{"type":"message_stop"}`, true},
+		{"", `{"type":"message_stop"}`, true},
+		{"", `{"type": "response.completed","response":{}}`, true},
+		{"response.incomplete", "{}", true},
+		{"response.failed", "{}", true},
+		{"error", "x", true},
+		{"", `{"error":{"message":"x"}}`, true},
+		{"", `{"choices":[{"delta":{"content":"[DONE]"}}]}`, false},
+		{"message_delta", `{"type":"message_delta"}`, false},
+		{"response.created", `{"type":"response.completed"}`, false},
+		{"", `{"type":`, false},
+		{"", "", false},
+	} {
+		if e := (Event{Name: []byte(c.name), Data: []byte(c.data)}); e.Closes() != c.want {
+			t.Errorf("%q %q: %v", c.name, c.data, !c.want)
+		}
+	}
+}
+
+// TestLast: an event whose blank line is missing is one only at a line end.
+func TestLast(t *testing.T) {
+	for stream, want := range map[string]string{
+		"data: a\n\n": "", "data: a\n\ndata: b\n": "b", "data: b\r": "b", "data: b": "", "event: b\n": "", "": "",
+		"data: " + strings.Repeat("x", MaxEventBytes) + "\n": "",
+	} {
+		var s Scanner
+		s.Feed([]byte(stream), func(Event) {})
+		var f Filter
+		f.Feed([]byte(stream), nil, func(Event) bool { return true })
+		a, okA := s.Last()
+		b, okB := f.Last()
+		if string(a.Data) != want || string(b.Data) != want || okA != (want != "") || okB != okA {
+			t.Errorf("%.40q: %q %v, %q %v", stream, a.Data, okA, b.Data, okB)
+		}
+	}
+}
+
+// TestFilterInPlace: a whole stream may be filtered into its own memory.
+func TestFilterInPlace(t *testing.T) {
+	const stream = "data: a\r\n\r\n: c\n\ndata: b\ndata: b\n\ndata: a\n\ndata: c"
+	keep := func(e Event) bool { return string(e.Data) != "a" }
+	var f Filter
+	p := []byte(stream)
+	out := string(f.Feed(p, p[:0], keep)) + string(f.Pending())
+	if want := filter([]string{stream}, keep); out != want {
+		t.Fatalf("%q, want %q", out, want)
 	}
 }
 
