@@ -73,7 +73,9 @@ var exchanges = sync.Pool{New: func() any { return new(Exchange) }}
 // the request is sent again, once, on a new connection: in Send or ReadHead.
 // For POST too: a server that closes an idle connection has not read what we
 // wrote to it, and an engine that really died in that second leaves behind
-// only work that nobody will ever read.
+// only work that nobody will ever read. Where that connection cannot be had,
+// the error is the first one, of KindReset: the request may have been read, and
+// be what ended the server.
 func (p *Pool) Send(req *Request, deadline time.Time) (*Exchange, error) {
 	e := exchanges.Get().(*Exchange)
 	e.pool, e.abort, e.once = p, req.Abort, req.Once
@@ -190,7 +192,7 @@ func (e *Exchange) write(deadline time.Time) error {
 		return nil
 	}
 	if e.stale(err) {
-		return e.replace(deadline)
+		return e.replace(deadline, e.wrap(PhaseWrite, err))
 	}
 	return e.wrap(PhaseWrite, err)
 }
@@ -202,15 +204,21 @@ func (e *Exchange) stale(err error) bool {
 		isReset(err) && time.Since(e.sentAt) < staleWindow
 }
 
-// replace writes the request again on a new connection.
-func (e *Exchange) replace(deadline time.Time) error {
+// replace writes the request again on a new connection. Where the server gives
+// it none, what is left is cause: how the connection before ended.
+func (e *Exchange) replace(deadline time.Time, cause error) error {
 	e.replaced = true
 	c, _ := e.dropConn()
 	e.pool.discard(c)
-	if err := e.connect(deadline, true); err != nil {
-		return err
+	err := e.connect(deadline, true)
+	var failed *Error
+	switch {
+	case err == nil:
+		return e.write(deadline)
+	case errors.As(err, &failed) && (failed.Kind == KindCanceled || failed.Kind == KindLocal):
+		return err // says nothing of the server
 	}
-	return e.write(deadline)
+	return cause
 }
 
 // dropConn takes the connection out of the reach of Cancel.
@@ -231,10 +239,11 @@ func (e *Exchange) ReadHead(deadline time.Time) error {
 			e.begin()
 			return nil
 		}
+		cause := e.wrap(PhaseHead, err)
 		if !e.stale(err) {
-			return e.wrap(PhaseHead, err)
+			return cause
 		}
-		if err := e.replace(deadline); err != nil {
+		if err := e.replace(deadline, cause); err != nil {
 			return err
 		}
 	}

@@ -198,6 +198,41 @@ func TestStaleOnUse(t *testing.T) {
 	}
 }
 
+// TestKilledOnUse: a server that ends for good while it has the request was
+// reset by it, not unreachable.
+func TestKilledOnUse(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		r := bufio.NewReader(c)
+		readRequest(r)
+		io.WriteString(c, okResponse)
+		readRequest(r)
+		l.Close()
+	}()
+	p := newPool(t, Target{Addr: l.Addr().String()})
+	if _, _, err := roundTrip(p, post("{}")); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = roundTrip(p, post("{}"))
+	<-done
+	wantError(t, err, PhaseHead, KindReset)
+	if idle, open := p.Stats(); idle+open != 0 {
+		t.Fatalf("%d idle of %d connections", idle, open)
+	}
+	_, _, err = roundTrip(p, post("{}"))
+	wantError(t, err, PhaseDial, KindRefused)
+}
+
 // TestNewConnectionIsNotReplaced: an engine that dies on a fresh connection is
 // the caller's business.
 func TestNewConnectionIsNotReplaced(t *testing.T) {

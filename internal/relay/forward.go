@@ -149,11 +149,14 @@ func CopyHeaders(dst *fasthttp.ResponseHeader, e *Exchange) {
 
 var ownPrefix = []string{"x-cgn-"}
 
-// named reports whether the response's Connection header lists name.
+// named reports whether one of the response's Connection headers lists name.
 func (e *Exchange) named(name []byte) bool {
-	v := e.Header("connection")
-	if len(v) == 0 || equalFold(v, "keep-alive") || equalFold(v, "close") {
-		return false
+	buf := e.c.buf
+	for _, f := range e.head.fields {
+		if v := buf[f.value:f.valueEnd]; equalFold(buf[f.name:f.nameEnd], "connection") &&
+			!equalFold(v, "keep-alive") && !equalFold(v, "close") && hasToken(v, strings.ToLower(string(name))) {
+			return true
+		}
 	}
-	return hasToken(v, strings.ToLower(string(name)))
+	return false
 }

@@ -80,6 +80,7 @@ type front struct {
 	total    time.Duration
 	await    bool
 	aborts   chan *Abort // if set, gets each request's
+	errs     chan error  // if set, gets what relay returned
 	canceled atomic.Int32
 }
 
@@ -130,7 +131,11 @@ func (f *front) serve(ctx *fasthttp.RequestCtx, w *Watcher) {
 	if f.aborts != nil {
 		f.aborts <- &abort
 	}
-	if err := f.relay(ctx, &abort, stop); err != nil {
+	err := f.relay(ctx, &abort, stop)
+	if f.errs != nil {
+		f.errs <- err
+	}
+	if err != nil {
 		stop()
 		ctx.Error(err.Error(), fasthttp.StatusBadGateway)
 	}

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"errors"
 	"io"
 	"slices"
 	"time"
@@ -15,6 +16,10 @@ const (
 	keptEventBytes   = 16 << 10  // larger buffers are not kept between streams
 	defaultSlowWrite = 30 * time.Second
 )
+
+// ErrClientTooOld is what Reply returns for a body of unknown length that is
+// longer than what is kept for an HTTP/1.0 client. The upstream is not to blame.
+var ErrClientTooOld = errors.New("response of unknown length is too long for an HTTP/1.0 client")
 
 // Outcome is how a response to a client ended.
 type Outcome uint8
@@ -71,9 +76,15 @@ type ReplyOptions struct {
 // as it comes; event streams go out in whole events. An HTTP/1.0 client, who
 // knows no chunks, gets a body of unknown length whole, up to 8 MiB.
 //
+// An event stream that is ended by nothing but the end of the connection must
+// have had an event that closes it (sse.Event.Closes): the crash of a server
+// looks the same as the end of such a stream, so without one it has failed.
+//
 // On success e belongs to Reply, which closes it. An error means that the body
 // could not be read and nothing has been sent: e is still the caller's, who
-// may try elsewhere, and neither Stop nor Done is called.
+// may try elsewhere, and neither Stop nor a method of the Observer is called.
+// It is an *Error about the upstream, or ErrClientTooOld, for which no other
+// upstream has a remedy.
 //
 // A client that cannot be told of a failure (any body but an event stream) has
 // its connection cut, never a clean-looking end. The server should have a
@@ -100,55 +111,74 @@ func Reply(ctx *fasthttp.RequestCtx, e *Exchange, o ReplyOptions) error {
 }
 
 // prepare reads ahead what is to be read ahead and returns the length for
-// fasthttp, -1 for a body of unknown length.
+// fasthttp, -1 for a body of unknown length. The observer sees nothing of a
+// body that fails here.
 func (s *stream) prepare(http10 bool) (length int, err error) {
-	n := s.e.ContentLength()
+	n, limit := s.e.ContentLength(), wholeBodyBytes
+	old := http10 && (n < 0 || s.events)
 	switch {
-	case n < 0 && http10:
-		if err = s.readAhead(http10BodyBytes); err == nil && !s.complete {
-			err = newError(PhaseBody, errTooLongForHTTP10)
-		}
-	case !s.events && n <= wholeBodyBytes:
-		err = s.readAhead(wholeBodyBytes)
-	case !s.events:
+	case old:
+		limit = http10BodyBytes
+	case s.events:
+		return -1, nil
+	case n > wholeBodyBytes:
 		return int(n), nil
 	}
-	if err == nil && s.complete {
+	if err := s.readAhead(limit); err != nil {
+		return 0, err
+	}
+	if old && !s.complete {
+		return 0, ErrClientTooOld
+	}
+	if err := s.show(); err != nil {
+		return 0, err
+	}
+	if s.ahead = *s.whole; s.complete {
 		return len(*s.whole), nil
 	}
-	return -1, err
+	return -1, nil
 }
 
-const errTooLongForHTTP10 = protocolError("body of unknown length too long for an HTTP/1.0 client")
-
-// readAhead reads the body up to its end or limit bytes.
+// readAhead reads the body, as it came, up to its end or limit bytes.
 func (s *stream) readAhead(limit int) (err error) {
 	s.whole = wholeBodies.Get().(*[]byte)
-	b := slices.Grow((*s.whole)[:0], int(max(0, s.e.ContentLength())))
+	b := slices.Grow((*s.whole)[:0], int(min(max(0, s.e.ContentLength()), int64(limit))))
 	for err == nil && len(b) < limit {
-		b, err = s.readMore(b, limit)
+		if len(b) == cap(b) {
+			b = append(b, 0)[:len(b)]
+		}
+		var n int
+		n, err = s.e.Read(b[len(b):min(cap(b), limit)])
+		b = b[:len(b)+n]
 	}
-	*s.whole, s.ahead = b, b
-	s.complete = err == io.EOF || !s.events && s.e.drained()
-	if err != nil && !s.complete {
-		return err
+	*s.whole = b
+	if s.complete = err == io.EOF || s.e.drained(); s.complete {
+		return nil
 	}
-	if !s.events && s.observer != nil {
+	return err
+}
+
+// show lets the observer see what has been read ahead, and leaves out the
+// events that it does not keep.
+func (s *stream) show() error {
+	b := *s.whole
+	switch {
+	case s.events && s.e.ContentLength() == lengthUntilClose && !closes(b):
+		return newError(PhaseBody, io.ErrUnexpectedEOF)
+	case s.events:
+		b = s.filter.Feed(b, b[:0], s.keep)
+		*s.whole = append(b, s.filter.Pending()...)
+	case s.observer != nil:
 		s.observer.Body(b, s.complete)
 	}
 	return nil
 }
 
-// readMore appends what comes next: events through the filter, other bodies
-// straight to where they stay.
-func (s *stream) readMore(b []byte, limit int) ([]byte, error) {
-	if s.events {
-		piece, err := s.next()
-		return append(b, piece...), err
-	}
-	if len(b) == cap(b) {
-		b = append(b, 0)[:len(b)]
-	}
-	n, err := s.e.Read(b[len(b):min(cap(b), limit)])
-	return b[:len(b)+n], err
+// closes is stream.end for a stream that is there as a whole.
+func closes(events []byte) bool {
+	var s sse.Scanner
+	closed := false
+	s.Feed(events, func(e sse.Event) { closed = closed || e.Closes() })
+	last, ok := s.Last()
+	return closed || s.Skipped() > 0 || ok && last.Closes()
 }

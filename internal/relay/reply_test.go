@@ -222,6 +222,72 @@ func TestHTTP10Client(t *testing.T) {
 	}
 }
 
+// TestTooLongForHTTP10: neither an endless body nor one that breaks off is seen
+// by the observer, who may have to follow another one; only the second is the
+// upstream's fault.
+func TestTooLongForHTTP10(t *testing.T) {
+	event := "data: " + strings.Repeat("x", 64<<10) + "\n\n"
+	for name, c := range map[string]struct {
+		head, piece string
+		endless     bool
+	}{
+		"events":        {sseHead, chunk(event), true},
+		"chunks":        {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", chunk(event), true},
+		"until close":   {"HTTP/1.1 200 OK\r\n\r\n", event, true},
+		"torn events":   {sseHead, chunk(event), false},
+		"closed events": {"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n", event, false},
+	} {
+		o, errs := newObserved(), make(chan error, 1)
+		f := newFront(t, rawServer(t, "tcp", func(c2 net.Conn, r *bufio.Reader) {
+			readRequest(r)
+			_, err := io.WriteString(c2, c.head+c.piece)
+			for err == nil && c.endless {
+				_, err = io.WriteString(c2, c.piece)
+			}
+		}), func(f *front) { f.observer, f.errs = o, errs })
+		client := dial(t, f.addr)
+		io.WriteString(client.Conn, "GET / HTTP/1.0\r\n\r\n")
+		io.Copy(io.Discard, client.r)
+		err := <-errs
+		if errors.Is(err, ErrClientTooOld) != c.endless {
+			t.Errorf("%s: %v", name, err)
+		}
+		if !c.endless {
+			wantError(t, err, PhaseBody, KindReset)
+		}
+		if len(o.events)+len(o.body)+len(o.done) != 0 {
+			t.Errorf("%s: the observer saw %d events, %d bytes", name, len(o.events), len(o.body))
+		}
+	}
+}
+
+// TestEventsUntilClose: the end of the connection ends a stream only after an
+// event that says so.
+func TestEventsUntilClose(t *testing.T) {
+	const head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/event-stream\r\n\r\n"
+	const named = "event: message_stop\ndata: {}\n\n"
+	o := newObserved()
+	for stream, want := range map[string]string{
+		"data: a\n\ndata: [DONE]\n\n":        "data: a\n\ndata: [DONE]\n\n",
+		"data: a\n\ndata: [DONE]\n":          "data: a\n\ndata: [DONE]\n", // the blank line is often forgotten
+		"data: a\n\n" + named:                "data: a\n\n" + named,
+		"data: {\"error\":{}}\n\n":           "data: {\"error\":{}}\n\n",
+		"data: a\n\n":                        "data: a\n\n" + o.tail,
+		"data: a\n\n: ping\n\ndata: [DON":    "data: a\n\n: ping\n\n" + o.tail,
+		"data: a\n\n" + named[:len(named)-4]: "data: a\n\n" + o.tail,
+	} {
+		f := newFront(t, rawServer(t, "tcp", once(head+stream)), func(f *front) { f.observer, f.await = o, true })
+		if _, body, err := get(t, f.addr); body != want || err != nil {
+			t.Errorf("%q: %q %v", stream, body, err)
+		}
+		outcome := Complete
+		if strings.HasSuffix(want, o.tail) {
+			outcome = UpstreamFailed
+		}
+		o.wait(t, outcome)
+	}
+}
+
 // TestHeadRequest has a length and no body.
 func TestHeadRequest(t *testing.T) {
 	o := newObserved()

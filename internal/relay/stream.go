@@ -27,6 +27,7 @@ type stream struct {
 	whole    *[]byte              // the body read ahead, or its beginning
 	ahead    []byte               // what of it has not been sent
 	complete bool                 // nothing is left to be read from e
+	closed   bool                 // an event has come after which the stream may end
 	unread   []byte               // of Read
 	outcome  Outcome
 	cause    error
@@ -47,7 +48,10 @@ var wholeBodies = sync.Pool{New: func() any {
 // not log errors with these words.
 var errClientLeft = errors.New("client left: broken pipe")
 
-func (s *stream) event(e sse.Event) bool { return s.observer == nil || s.observer.Event(e) }
+func (s *stream) event(e sse.Event) bool {
+	s.closed = s.closed || s.e.ContentLength() == lengthUntilClose && e.Closes()
+	return s.observer == nil || s.observer.Event(e)
+}
 
 // step returns what is to be sent next, at least one byte. io.EOF is the end
 // of a response that may be ended properly, a failure told in its tail
@@ -87,6 +91,9 @@ func (s *stream) step() ([]byte, error) {
 func (s *stream) next() ([]byte, error) {
 	for {
 		piece, err := s.e.Next()
+		if err == io.EOF {
+			err = s.end()
+		}
 		switch {
 		case err == io.EOF && len(s.filter.Pending()) > 0:
 			s.out = append(s.out[:0], s.filter.Pending()...)
@@ -104,6 +111,20 @@ func (s *stream) next() ([]byte, error) {
 			return s.out, nil
 		}
 	}
+}
+
+// end is what the end of the body means: io.EOF, or an error where it is an
+// event stream that only the end of the connection ends, and nothing in it says
+// that it was over. An event too long to be looked at may have said so.
+func (s *stream) end() error {
+	if !s.events || s.e.ContentLength() != lengthUntilClose || s.closed || s.filter.Skipped() > 0 {
+		return io.EOF
+	}
+	if last, ok := s.filter.Last(); !ok || !last.Closes() {
+		return newError(PhaseBody, io.ErrUnexpectedEOF)
+	}
+	s.closed = true
+	return io.EOF
 }
 
 // tail asks the observer how to tell the client of the failure. The unfinished
