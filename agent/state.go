@@ -49,6 +49,7 @@ func (a *Agent) health() cluster.NodeHealth {
 		h.FreeBlocks = cluster.Known(free)
 	}
 	h.CPUPct = a.cpu.percent(time.Now())
+	h.Fit()
 	return h
 }
 

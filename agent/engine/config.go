@@ -64,6 +64,9 @@ func (c *Config) Validate() error {
 	if c.ScrapeInterval.Std() < minScrapeInterval {
 		bad("scrape_interval", "%s is too often for an engine; use %s or more", c.ScrapeInterval, minScrapeInterval)
 	}
+	if _, leftOut := cluster.FitModels(c.Models); leftOut > 0 {
+		bad("models", "%d names cannot be announced: they are empty or above 512 bytes, or more than 1024", leftOut)
+	}
 	if c.ScrapeTimeout <= 0 {
 		bad("scrape_timeout", "must be above 0; 2s suits most engines")
 	}

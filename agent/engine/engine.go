@@ -61,7 +61,8 @@ type Engine struct {
 	changed chan struct{}
 	count   Counters
 
-	life life // owned by the goroutine of Run
+	life    life // owned by the goroutine of Run
+	leftOut int  // models not announced at the last look; owned likewise
 }
 
 // New prepares the engine. Nothing is started or asked before Run.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/enginemetrics"
 	"github.com/cognitora/dataplane/internal/relay"
 )
@@ -201,7 +202,11 @@ func (e *Engine) readIdentity(ctx context.Context, s *State) {
 		e.log.Warn("engine's models not read, keeping the last ones", "err", err)
 		return
 	}
-	s.Models, e.life.modelsAt = models, time.Now()
+	models, leftOut := cluster.FitModels(models)
+	if leftOut > e.leftOut {
+		e.log.Warn("some of the engine's models are not announced: a name is too long, or there are too many", "models", leftOut)
+	}
+	s.Models, e.life.modelsAt, e.leftOut = models, time.Now(), leftOut
 }
 
 func (e *Engine) readSlots(ctx context.Context, s *State) int {

@@ -207,13 +207,16 @@ func TestPolicyIsWatchedAndOutlivesAnEmptyEtcd(t *testing.T) {
 type agent struct {
 	mu     sync.Mutex
 	health NodeHealth
+	asked  int
 }
 
 func newAgent(id, address string) *agent {
 	return &agent{health: NodeHealth{NodeID: id, Address: address, Models: []string{"m"}, Ready: true}}
 }
 
-func (a *agent) get() NodeHealth { a.mu.Lock(); defer a.mu.Unlock(); return a.health }
+func (a *agent) get() NodeHealth { a.mu.Lock(); defer a.mu.Unlock(); a.asked++; return a.health }
+
+func (a *agent) count() int { a.mu.Lock(); defer a.mu.Unlock(); return a.asked }
 
 func (a *agent) registrar(c *Client, instance string) *Registrar {
 	return NewRegistrar(c, Registration{Health: a.get, Heartbeat: 200 * time.Millisecond, Instance: instance,
@@ -313,13 +316,26 @@ func TestARestartedAgentTakesItsNodeBack(t *testing.T) {
 	must(t, stop())
 }
 
-func TestAnInvalidNodeIsAnError(t *testing.T) {
+func TestAnInvalidHealthIsWaitedOut(t *testing.T) {
 	t.Parallel()
-	e := startEtcd(t)
-	err := newAgent("n 1", "nowhere").registrar(e.client(), "").Run(context.Background())
-	if err == nil || !strings.Contains(err.Error(), "node id") || !strings.Contains(err.Error(), "address") {
-		t.Fatalf("error %v", err)
+	c := startEtcd(t).client()
+	a := newAgent("n1", "http://10.0.0.1:1")
+	stop := background(t, a.registrar(c, "").Run)
+	eventually(t, "registered", func() bool { return nodes(t, c)["n1"] != nil })
+	set := func(slots int, models ...string) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.health.MaxConcurrent, a.health.Models = slots, models
 	}
+	set(-1, "m")
+	before := a.count()
+	eventually(t, "five attempts", func() bool { return a.count() >= before+5 })
+	if n := nodes(t, c)["n1"]; n == nil || n.MaxConcurrent != 0 {
+		t.Fatalf("with an invalid description the node is %+v", n)
+	}
+	set(7, "m")
+	eventually(t, "announced again", func() bool { n := nodes(t, c)["n1"]; return n != nil && n.MaxConcurrent == 7 })
+	must(t, stop())
 }
 
 func TestCordonsAndNodesAreListed(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"slices"
 	"strings"
 )
 
@@ -72,7 +71,10 @@ type NodeHealth struct {
 const (
 	maxValueBytes = 64 << 10
 	maxModels     = 1024
+	maxModelBytes = 512
 	maxSlots      = 1 << 20
+	// maxModelsJSON leaves the rest of a value its share of maxValueBytes.
+	maxModelsJSON = maxValueBytes - 8<<10
 )
 
 // ParseNodeHealth reads and checks the value of a node's key. Unknown members are ignored. An error means that the value
@@ -113,33 +115,86 @@ func (h *NodeHealth) Check() error {
 	return nil
 }
 
+// measurement is one of a node's gauges and the range it may have.
+type measurement struct {
+	name  string
+	value *Gauge
+	most  float64
+}
+
+func (m measurement) outOfRange() bool {
+	v, known := m.value.Get()
+	return known && (v < 0 || v > m.most)
+}
+
+func (h *NodeHealth) measurements() []measurement {
+	return []measurement{
+		{"in_flight", &h.InFlight, maxSlots}, {"queue_depth", &h.QueueDepth, maxSlots},
+		{"free_blocks", &h.FreeBlocks, 1e12}, {"total_blocks", &h.TotalBlocks, 1e12},
+		{"sm_pct", &h.SMPct, 100}, {"cpu_pct", &h.CPUPct, 1e6},
+		{"runq_us_p99", &h.RunqUsP99, 1e12}, {"srtt_us_p50", &h.SRTTUsP50, 1e12}, {"retrans_ppm", &h.RetransPPM, 1e6},
+		{"power_watts", &h.PowerWatts, 1e7}, {"power_watts_avg30", &h.PowerWattsAvg30, 1e7},
+	}
+}
+
 func (h *NodeHealth) checkGauges() (errs []error) {
-	for _, g := range []struct {
-		name  string
-		value Gauge
-		most  float64
-	}{
-		{"in_flight", h.InFlight, maxSlots}, {"queue_depth", h.QueueDepth, maxSlots},
-		{"free_blocks", h.FreeBlocks, 1e12}, {"total_blocks", h.TotalBlocks, 1e12},
-		{"sm_pct", h.SMPct, 100}, {"cpu_pct", h.CPUPct, 1e6},
-		{"runq_us_p99", h.RunqUsP99, 1e12}, {"srtt_us_p50", h.SRTTUsP50, 1e12}, {"retrans_ppm", h.RetransPPM, 1e6},
-		{"power_watts", h.PowerWatts, 1e7}, {"power_watts_avg30", h.PowerWattsAvg30, 1e7},
-	} {
-		if v, known := g.value.Get(); known && (v < 0 || v > g.most) {
-			errs = append(errs, fmt.Errorf("%s %g is not in 0..%g", g.name, v, g.most))
+	for _, m := range h.measurements() {
+		if m.outOfRange() {
+			errs = append(errs, fmt.Errorf("%s %s is not in 0..%g", m.name, m.value, m.most))
 		}
 	}
 	return errs
 }
 
+// Fit makes what an engine says of itself fit to be announced: measurements out of their range become unknown, slots that
+// cannot be true too, and models that no router would take are left out. What the operator sets is Check's to judge.
+func (h *NodeHealth) Fit() {
+	for _, m := range h.measurements() {
+		if m.outOfRange() {
+			*m.value = Gauge{}
+		}
+	}
+	if h.MaxConcurrent < 0 || h.MaxConcurrent > maxSlots {
+		h.MaxConcurrent = 0
+	}
+	h.Models, _ = FitModels(h.Models)
+}
+
+// FitModels returns the names that a node can announce, in their order, and how many are left out: empty and overlong
+// ones, and those beyond what one value in etcd may hold.
+func FitModels(names []string) (fit []string, leftOut int) {
+	fit = make([]string, 0, min(len(names), maxModels))
+	room := maxModelsJSON
+	for _, name := range names {
+		encoded, err := json.Marshal(name)
+		cost := len(encoded) + len(",")
+		if err == nil && modelFits(name) && len(fit) < maxModels && cost <= room {
+			fit = append(fit, name)
+			room -= cost
+		}
+	}
+	return fit, len(names) - len(fit)
+}
+
+func modelFits(name string) bool { return name != "" && len(name) <= maxModelBytes }
+
 func checkModels(models []string) error {
 	if len(models) > maxModels {
 		return fmt.Errorf("%d models; at most %d are allowed", len(models), maxModels)
 	}
-	if slices.ContainsFunc(models, func(m string) bool { return m == "" || len(m) > 512 }) {
-		return errors.New("models holds an empty name or one above 512 bytes")
+	if !allFit(models) {
+		return fmt.Errorf("models holds an empty name or one above %d bytes", maxModelBytes)
 	}
 	return nil
+}
+
+func allFit(models []string) bool {
+	for _, name := range models {
+		if !modelFits(name) {
+			return false
+		}
+	}
+	return true
 }
 
 // checkAddress accepts what SplitAddress accepts.
@@ -157,9 +212,10 @@ type Address struct {
 	TLS      bool
 }
 
-// SplitAddress reads http://host[:port][/base], https://… or unix:///path/of/socket.
+// SplitAddress reads http://host[:port][/base], https://… or unix:///path/of/socket. Its errors show no user and password.
 func SplitAddress(address string) (Address, error) {
 	u, err := url.Parse(address)
+	address = Redact(address)
 	if err != nil || u.Scheme == "" {
 		return Address{}, fmt.Errorf("address %q: want http://host:port, https://host:port or unix:///path", address)
 	}
@@ -175,10 +231,26 @@ func SplitAddress(address string) (Address, error) {
 	return Address{}, fmt.Errorf("address %q: want http://host:port, https://host:port or unix:///path", address)
 }
 
+// Redact hides what stands before the last @ of a URL, for errors and logs: a password may hold any other character.
+func Redact(address string) string {
+	at := strings.LastIndexByte(address, '@')
+	if at < 0 {
+		return address
+	}
+	scheme := ""
+	if i := strings.Index(address[:at], "://"); i >= 0 {
+		scheme = address[:i+len("://")]
+	}
+	return scheme + "***" + address[at:]
+}
+
 func splitHTTP(u *url.URL, address string) (Address, error) {
 	host, port := u.Hostname(), u.Port()
-	if host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return Address{}, fmt.Errorf("address %q: want %s://host:port, without user, query or fragment", address, u.Scheme)
+	if u.User != nil {
+		return Address{}, fmt.Errorf("address %q: a URL is shown in logs, so it takes no user or password; put an engine's key into a file and name that with api_key_file", address)
+	}
+	if host == "" || u.RawQuery != "" || u.Fragment != "" {
+		return Address{}, fmt.Errorf("address %q: want %s://host:port, without query or fragment", address, u.Scheme)
 	}
 	if port == "" {
 		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]

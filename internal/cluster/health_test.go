@@ -3,6 +3,7 @@ package cluster
 import (
 	"encoding/json"
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -57,6 +58,47 @@ func TestBadValuesAreRefused(t *testing.T) {
 		if _, err := ParseNodeHealth("n1", []byte(c.value)); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: error %v, want one about %q", name, err, c.says)
 		}
+	}
+}
+
+func TestFitMakesWhatAnEngineSaysAnnounceable(t *testing.T) {
+	h := NodeHealth{
+		NodeID: "n1", Address: "http://10.0.0.1:1", MaxConcurrent: -4, InFlight: Known(-1), QueueDepth: Known(2),
+		TotalBlocks: Known(1e300), CPUPct: Known(12), Models: []string{"", "m", strings.Repeat("x", 513)},
+	}
+	for i := range 2000 {
+		h.Models = append(h.Models, strings.Repeat("<", 100)+strconv.Itoa(i)) // six bytes each in JSON
+	}
+	if h.Check() == nil {
+		t.Fatal("nothing to mend")
+	}
+	h.Fit()
+	if err := h.Check(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := json.Marshal(h)
+	if err != nil || len(out) > maxValueBytes || len(h.Models) < 50 || h.Models[0] != "m" {
+		t.Errorf("%d bytes with %d models, %v", len(out), len(h.Models), err)
+	}
+	if h.MaxConcurrent != 0 || !h.InFlight.IsZero() || !h.TotalBlocks.IsZero() {
+		t.Errorf("not unknown: %+v", h)
+	}
+	if h.QueueDepth != Known(2) || h.CPUPct != Known(12) {
+		t.Errorf("what was right has changed: %+v", h)
+	}
+}
+
+func TestErrorsShowNoPassword(t *testing.T) {
+	for _, in := range []string{
+		"http://user:secret@h:1", "http://user:sec/ret@h", "ftp://user:secret@h", "user:secret@h", "http://u:secret@h:bad", "http://u:secret@", "http://%zz:secret@h",
+	} {
+		_, err := SplitAddress(in)
+		if err == nil || strings.Contains(err.Error(), "sec") {
+			t.Errorf("%s: %v", in, err)
+		}
+	}
+	if _, err := SplitAddress("http://user:secret@h:1"); !strings.Contains(err.Error(), "api_key_file") {
+		t.Errorf("no way out is given: %v", err)
 	}
 }
 

@@ -77,15 +77,14 @@ func LeaseTTL(heartbeat time.Duration) time.Duration {
 }
 
 // Run registers the node and keeps it registered until ctx ends; then it removes the node and returns nil. While etcd
-// does not answer it goes on trying, and it registers again where the lease was lost or etcd came back empty. It returns
-// a *DuplicateError when another live agent holds the node id, and an error when Health is not valid.
+// does not answer, or what Health says cannot be announced, it goes on trying, and it registers again where the lease was
+// lost or etcd came back empty. It returns a *DuplicateError when another live agent holds the node id. Whoever wants a
+// wrong configuration to be an error calls NodeHealth.Check before.
 func (r *Registrar) Run(ctx context.Context) error {
 	defer r.leave(context.WithoutCancel(ctx))
 	for {
 		err := r.beat(ctx)
-		var duplicate *DuplicateError
-		var invalid *invalidError
-		if errors.As(err, &duplicate) || errors.As(err, &invalid) {
+		if duplicate := (*DuplicateError)(nil); errors.As(err, &duplicate) {
 			return err
 		}
 		if ctx.Err() != nil {
@@ -281,23 +280,20 @@ func (r *Registrar) leave(ctx context.Context) {
 	r.lease, r.rev = clientv3.NoLease, 0
 }
 
-// invalidError is a description of a node that no router would accept.
-type invalidError struct{ err error }
-
-func (e *invalidError) Error() string { return "node description: " + e.err.Error() }
-func (e *invalidError) Unwrap() error { return e.err }
-
-// encode asks for the node's state and makes the value of its key.
+// encode asks for the node's state and makes the value of its key. An error means that no router would accept it.
 func (r *Registrar) encode() (NodeHealth, []byte, error) {
 	health := r.reg.Health()
 	health.Instance = r.reg.Instance
 	health.Stamp = time.Now().UnixMilli()
 	if err := health.Check(); err != nil {
-		return health, nil, &invalidError{err}
+		return health, nil, fmt.Errorf("node description: %w", err)
 	}
 	value, err := json.Marshal(health)
+	if err == nil && len(value) > maxValueBytes {
+		err = fmt.Errorf("%d bytes; routers read at most %d", len(value), maxValueBytes)
+	}
 	if err != nil {
-		return health, nil, &invalidError{err}
+		return health, nil, fmt.Errorf("node description: %w", err)
 	}
 	return health, value, nil
 }

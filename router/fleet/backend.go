@@ -42,14 +42,14 @@ func ParseBackend(flag string) (Backend, error) {
 	for _, option := range parts[1:] {
 		name, value, found := strings.Cut(strings.TrimSpace(option), "=")
 		if !found || value == "" {
-			return b, fmt.Errorf("backend %q: option %q has no value; write %s=VALUE", flag, option, name)
+			return b, fmt.Errorf("backend %q: option %q has no value; write %s=VALUE", cluster.Redact(flag), option, name)
 		}
 		if seen[name] {
-			return b, fmt.Errorf("backend %q: option %s is given twice", flag, name)
+			return b, fmt.Errorf("backend %q: option %s is given twice", cluster.Redact(flag), name)
 		}
 		seen[name] = true
 		if err := b.set(name, value); err != nil {
-			return b, fmt.Errorf("backend %q: %w", flag, err)
+			return b, fmt.Errorf("backend %q: %w", cluster.Redact(flag), err)
 		}
 	}
 	return b, b.Check()
@@ -81,7 +81,7 @@ func (b *Backend) set(name, value string) error {
 
 // Check validates b as far as it can be without looking at files or the network.
 func (b Backend) Check() error {
-	fail := func(err error) error { return fmt.Errorf("backend %q: %w", b.URL, err) }
+	fail := func(err error) error { return fmt.Errorf("backend %q: %w", cluster.Redact(b.URL), err) }
 	address, err := cluster.SplitAddress(b.URL)
 	if err != nil {
 		return fail(err)
