@@ -39,3 +39,11 @@ func (c *clientConn) discard() {
 		total += n
 	}
 }
+
+// resetOnClose makes the kernel forget, with the connection, what a client has
+// not read.
+func (c *clientConn) resetOnClose() {
+	if tcp, ok := c.Conn.(*net.TCPConn); ok {
+		tcp.SetLinger(0) // fails where nothing is left to reset
+	}
+}

@@ -258,6 +258,9 @@ func (s *stream) CloseWithError(err error) error {
 		s.fail(clientOutcome(err), err)
 	}
 	s.unbound()
+	if cc := clientConnOf(s.client); cc != nil && s.outcome == SlowReader {
+		cc.resetOnClose()
+	}
 	s.closeUpstream()
 	observer, outcome, cause := s.observer, s.outcome, s.cause
 	s.recycle()
