@@ -1,0 +1,220 @@
+package router_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"mime/multipart"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/router"
+)
+
+// TestEveryEndpoint: what an engine answers reaches the client as it is, and what nobody serves is refused in the words of
+// the API that was asked.
+func TestEveryEndpoint(t *testing.T) {
+	s := serve(t, simulate(t, 2))
+	for _, c := range []struct{ path, body, answer string }{
+		{"/v1/chat/completions", `{"model":"%s","max_tokens":2,"messages":[{"role":"user","content":"hi"}]}`, `"chat.completion"`},
+		{"/v1/completions", `{"model":"%s","max_tokens":2,"prompt":"hi"}`, `"text_completion"`},
+		{"/v1/completions", `{"model":"%s","max_tokens":2,"prompt":[1,2,3]}`, `"text_completion"`},
+		{"/v1/embeddings", `{"model":"%s","input":["a","b"]}`, `"embedding"`},
+		{"/v1/responses", `{"model":"%s","max_output_tokens":2,"input":"hi"}`, `"response"`},
+		{"/v1/messages", `{"model":"%s","max_tokens":2,"messages":[{"role":"user","content":"hi"}]}`, `"message"`},
+		{"/v1/messages/count_tokens", `{"model":"%s","messages":[{"role":"user","content":"hi"}]}`, `"input_tokens"`},
+		{"/v1/rerank", `{"model":"%s","query":"q","documents":["a","b"]}`, `"relevance_score"`},
+		{"/rerank", `{"model":"%s","query":"q","documents":["a","b"]}`, `"relevance_score"`},
+		{"/v1/score", `{"model":"%s","text_1":"a","text_2":["b","c"]}`, `"score"`},
+		{"/tokenize", `{"model":"%s","prompt":"hello"}`, `"tokens"`},
+		{"/detokenize", `{"model":"%s","tokens":[1,2]}`, `"prompt"`},
+	} {
+		r := s.post(c.path, fmt.Sprintf(c.body, "sim"))
+		if r.status != 200 || r.err != nil || !bytes.Contains(r.body, []byte(c.answer)) || r.node() == "" || r.header.Get("x-request-id") == "" {
+			t.Errorf("%s: %v", c.path, r)
+		}
+		r = s.post(c.path, fmt.Sprintf(c.body, "nobody's"))
+		var e struct {
+			Type  string
+			Error struct{ Type, Message string }
+		}
+		anthropic := strings.HasPrefix(c.path, "/v1/messages")
+		if err := json.Unmarshal(r.body, &e); err != nil || r.status != 404 || e.Error.Type != "not_found_error" || (e.Type == "error") != anthropic {
+			t.Errorf("%s, a model that nobody serves: %v", c.path, r)
+		}
+	}
+	if r := s.post("/v1/unheard-of", `{"model":"sim"}`); r.status != 404 || !bytes.Contains(r.body, []byte(`{"detail":"Not Found"}`)) {
+		t.Errorf("a path that only an engine may know: %v", r)
+	}
+}
+
+func TestMultipart(t *testing.T) {
+	s := serve(t, simulate(t, 1))
+	var form bytes.Buffer
+	w := multipart.NewWriter(&form)
+	file, _ := w.CreateFormFile("file", "speech.wav")
+	file.Write(bytes.Repeat([]byte{0, 1, '\r', '\n', '-'}, 20_000))
+	w.WriteField("model", "sim")
+	w.Close()
+	sent := form.String()
+	r := s.post("/v1/audio/transcriptions", sent, "Content-Type", w.FormDataContentType())
+	if r.status != 200 || !bytes.Contains(r.body, []byte(`"text"`)) {
+		t.Errorf("%v", r)
+	}
+	got := s.engines[0].Requests()
+	if last := got[len(got)-1]; string(last.Body) != sent {
+		t.Errorf("the engine got %d bytes of %d, or others", len(last.Body), len(sent))
+	}
+}
+
+// TestModels: the union of what the nodes serve.
+func TestModels(t *testing.T) {
+	one := simulate(t, 1, func(c *engine.Config) { c.Models = []string{"large", "large-lora"} })
+	two := simulate(t, 1, func(c *engine.Config) { c.Models = []string{"large", "org/small"} })
+	s := serve(t, append(one, two...))
+	status, page := s.get(s.url + "/v1/models")
+	var list struct {
+		Object string
+		Data   []struct{ ID, Object string }
+	}
+	if err := json.Unmarshal(page, &list); err != nil || status != 200 || list.Object != "list" {
+		t.Fatalf("%d %s", status, page)
+	}
+	var names []string
+	for _, m := range list.Data {
+		names = append(names, m.ID)
+	}
+	if want := []string{"large", "large-lora", "org/small"}; !slices.Equal(names, want) {
+		t.Errorf("%v, want %v", names, want)
+	}
+	for name, want := range map[string]int{"org/small": 200, "org%2Fsmall": 200, "large": 200, "small": 404} {
+		if status, page := s.get(s.url + "/v1/models/" + name); status != want {
+			t.Errorf("%s: %d %s", name, status, page)
+		}
+	}
+	for i := range 8 {
+		if r := s.chat(strings.Replace(chatBody(fmt.Sprint(i), plain), `"sim"`, `"org/small"`, 1)); r.status != 200 || r.node() != "sim-1" {
+			t.Errorf("%v", r)
+		}
+	}
+}
+
+// TestHeaders: what travels to the engine and what does not.
+func TestHeaders(t *testing.T) {
+	key := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(key, []byte("backend-key\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	client := []string{
+		"traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "x-request-id", "client-made-this",
+		"Authorization", "Bearer client-key", "x-api-key", "client-key", "Cookie", "c=1", "x-forwarded-user", "root",
+		"x-cgn-tenant", "other", "x-cgn-session-id", "s", "openai-organization", "org", "Accept-Encoding", "br",
+		"Connection", "x-hop", "x-hop", "1", "Proxy-Authorization", "Basic x",
+	}
+	for name, c := range map[string]struct {
+		backend, engineKey, want string
+		forward                  bool
+	}{
+		"own key":             {",api_key_file=" + key, "backend-key", "Bearer backend-key", false},
+		"own key and forward": {",api_key_file=" + key, "backend-key", "Bearer backend-key", true},
+		"no key":              {"", "", "", false},
+		"forward":             {"", "", "Bearer client-key", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, simulate(t, 1, func(e *engine.Config) { e.APIKey = c.engineKey }), func(r *router.Config) {
+				r.Router.Backends[0] += c.backend
+				r.Router.ForwardAuth = c.forward
+			})
+			r := s.chat(chatBody("hello", plain), client...)
+			if r.status != 200 || r.header.Get("x-request-id") != "client-made-this" {
+				t.Fatalf("%v %v", r, r.header)
+			}
+			all := s.engines[0].Requests()
+			got := all[slices.IndexFunc(all, func(q engine.Request) bool { return q.Path == "/v1/chat/completions" })].Header
+			for _, travels := range []string{"traceparent", "x-request-id", "openai-organization", "Content-Type"} {
+				if got.Get(travels) == "" {
+					t.Errorf("%s did not travel", travels)
+				}
+			}
+			for _, stays := range []string{"x-api-key", "Cookie", "x-forwarded-user", "x-cgn-tenant", "x-cgn-session-id", "x-hop", "Proxy-Authorization", "Accept-Encoding", "Connection"} {
+				if got.Get(stays) != "" {
+					t.Errorf("%s: %s travelled", stays, got.Get(stays))
+				}
+			}
+			if got.Get("Authorization") != c.want {
+				t.Errorf("authorization %q, want %q", got.Get("Authorization"), c.want)
+			}
+		})
+	}
+}
+
+// TestCaps: past each bound the next request is refused at once, and not before.
+func TestCaps(t *testing.T) {
+	for name, c := range map[string]struct {
+		tweak  func(*router.Config)
+		status int
+		code   string
+	}{
+		"model":         {func(c *router.Config) { c.Admission.MaxQueue = 3 }, 503, "queue_full"},
+		"model's own":   {func(c *router.Config) { c.Models = []router.ModelConfig{{Name: "sim", MaxQueue: 3}} }, 503, "queue_full"},
+		"router":        {func(c *router.Config) { c.Admission.Global = 3 }, 429, "router_full"},
+		"streams":       {func(c *router.Config) { c.Limits.MaxStreams = 3 }, 429, "too_many_streams"},
+		"slots of node": {func(c *router.Config) { c.Router.Backends[0] += ",max_concurrent=3" }, 503, "all_nodes_busy"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, simulate(t, 1), c.tweak)
+			for range 3 {
+				s.begin("/v1/chat/completions", chatBody("hello", streaming), "x-sim-fault", "stall_after=1")
+			}
+			r := s.chat(chatBody("hello", streaming))
+			if r.status != c.status || r.code() != c.code || r.header.Get("Retry-After") == "" || r.took > 2*time.Second {
+				t.Errorf("%v", r)
+			}
+			s.engines[0].Refuse() // ends the three
+			s.idle()
+			if err := s.engines[0].Accept(); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "there is room again", func() bool { return s.chat(chatBody("hello", streaming)).status == 200 })
+		})
+	}
+}
+
+// TestPolicyFile is taken and refused as a whole while the router runs.
+func TestPolicyFile(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "policy.json")
+	write := func(doc string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(doc), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(`{"mode":"least_loaded"}`)
+	s := serve(t, simulate(t, 2), func(c *router.Config) { c.Router.PolicyFile = file })
+	reloads := func(result string) float64 {
+		return s.metrics().sum("cgn_router_policy_reloads_total", `result="`+result+`"`)
+	}
+	write(`{"mode":"round_robin"}`)
+	eventually(t, "it is in force", func() bool { return reloads("applied") == 1 })
+	write(`{"mode":"round_robin`)
+	eventually(t, "garbage is refused", func() bool { return reloads("refused") == 1 })
+	served := map[string]int{}
+	for i := range 10 {
+		served[s.chat(chatBody(fmt.Sprint(i), plain)).node()]++
+	}
+	if served["sim-0"] != 5 {
+		t.Errorf("round robin gave %v", served)
+	}
+	if resp, err := http.Get(s.admin + "/healthz"); err != nil || resp.StatusCode != 200 {
+		t.Errorf("healthz: %v %v", resp, err)
+	} else {
+		resp.Body.Close()
+	}
+}
