@@ -30,6 +30,7 @@ var (
 	errReset    = failure{500, "engine_reset", "the engine closed the connection without an answer", ""}
 	errTimeout  = failure{504, "engine_timeout", "the engine did not answer in time", ""}
 	errShortage = failure{503, "engine_connections", "no further connection to the engine can be opened now", "1"}
+	errTooOld   = failure{400, "http_version", "the answer has no length and is too long to be kept for an HTTP/1.0 client; use HTTP/1.1", ""}
 	errProtocol = failure{502, "engine_protocol", "the engine's answer is not valid HTTP/1.1", ""}
 )
 
@@ -38,6 +39,9 @@ var (
 // killed this engine to one other node at most.
 func failureOf(err error) failure {
 	var e *relay.Error
+	if errors.Is(err, relay.ErrClientTooOld) {
+		return errTooOld
+	}
 	if !errors.As(err, &e) {
 		return errProtocol
 	}

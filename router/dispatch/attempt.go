@@ -42,10 +42,11 @@ const (
 	stalled                   // given up: the node makes no progress
 	noOptions                 // 400 because of stream_options that the router has spliced in
 	late                      // a hard bound passed
+	tooOld                    // the client's HTTP/1.0 cannot take the answer
 	left                      // the client is gone or the router shuts down
 )
 
-var verdictNames = [...]string{"answered", "connect", "local", "reset", "status_500", "overloaded", "slow", "stalled", "stream_options", "timeout", "left"}
+var verdictNames = [...]string{"answered", "connect", "local", "reset", "status_500", "overloaded", "slow", "stalled", "stream_options", "timeout", "http_version", "left"}
 
 func (v verdict) String() string { return verdictNames[v] }
 
@@ -224,6 +225,9 @@ func (j *Job) deliver(a *attempt) error {
 		return relay.ErrCanceled
 	}
 	j.TTFT = time.Since(j.Received)
+	if a.streams && a.status < 300 {
+		j.wait.FirstByte(time.Now()) // Reply reads all of the stream for an HTTP/1.0 client
+	}
 	if err := j.Reply(a.ex); err != nil {
 		return err
 	}
@@ -268,6 +272,9 @@ func (j *Job) blame(err error) verdict {
 		return stalled
 	}
 	var e *relay.Error
+	if errors.Is(err, relay.ErrClientTooOld) {
+		return tooOld
+	}
 	if !errors.As(err, &e) {
 		return broken
 	}
@@ -286,7 +293,7 @@ func (j *Job) blame(err error) verdict {
 // has answered the same request well: the same 500 from two nodes is the request's fault, and
 // 503 from all of them is overload.
 func (d *Dispatcher) note(j *Job, a *attempt, v verdict) {
-	if v != answered && v != left {
+	if v != answered && v != left && v != tooOld {
 		d.metrics.UpstreamErrors.WithLabelValues(a.node.ID, v.String()).Inc()
 	}
 	switch v {

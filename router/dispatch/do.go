@@ -20,6 +20,7 @@ var (
 	errDeadline     = &apierror.Error{Status: 504, Code: "deadline_exceeded", Message: "no answer came within the deadline"}
 	errBackend      = &apierror.Error{Status: 503, Code: "backend_failed", Message: "no node could be brought to answer", RetryAfterSeconds: 1}
 	errShutdown     = &apierror.Error{Status: 503, Code: "shutting_down", Message: "the router is shutting down", RetryAfterSeconds: 1}
+	errTooOld       = &apierror.Error{Status: 400, Code: "http_version", Message: "the answer has no length and is too long to be kept for an HTTP/1.0 client; use HTTP/1.1"}
 	errModelMissing = &apierror.Error{Status: 400, Param: "model", Message: "`model` is missing; this router serves several models, name one of them"}
 )
 
@@ -150,7 +151,7 @@ func (j *Job) expired() bool {
 
 // giveIn passes on the last answer that an engine gave, or else says what happened.
 func (d *Dispatcher) giveIn(j *Job, v verdict) *apierror.Error {
-	if v != left && j.kept != nil {
+	if v != left && v != tooOld && j.kept != nil {
 		return d.fallBack(j)
 	}
 	switch {
@@ -158,6 +159,8 @@ func (d *Dispatcher) giveIn(j *Job, v verdict) *apierror.Error {
 		return errShutdown
 	case v == left:
 		return ErrClientLeft
+	case v == tooOld:
+		return errTooOld
 	case v == late || j.expired():
 		return errDeadline
 	}
