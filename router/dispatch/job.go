@@ -94,8 +94,14 @@ func (d *Dispatcher) Job() *Job {
 	return j
 }
 
-// recycle clears what must not outlive a request and keeps the scratch memory.
+// recycle lets another request have the job.
 func (j *Job) recycle() {
+	j.reset()
+	jobs.Put(j)
+}
+
+// reset clears what must not outlive a request and keeps the scratch memory.
+func (j *Job) reset() {
 	j.Scan.Reset()
 	j.chain.Reset(prefix.Digest{}, nil, nil)
 	clear(j.tried)
@@ -112,7 +118,6 @@ func (j *Job) recycle() {
 	j.mu.Lock()
 	j.cur, j.waiting, j.given, j.ended = nil, false, reasonNone, reasonNone
 	j.mu.Unlock()
-	jobs.Put(j)
 }
 
 // Cancel gives the job up because the client has left. It may be called from any goroutine
