@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +15,7 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/lifecycle"
+	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
@@ -111,31 +110,13 @@ func (a *Agent) Address() string { return a.node.Address }
 func (a *Agent) AdminAddr() net.Addr { return a.adminAt.Addr() }
 
 func (a *Agent) listen() (err error) {
-	if a.listener, err = listen(a.config.Agent.Listen); err != nil {
+	if a.listener, err = listen.Open(a.config.Agent.Listen); err != nil {
 		return fmt.Errorf("agent.listen: %w", err)
 	}
-	if a.adminAt, err = listen(a.config.Agent.Admin); err != nil {
+	if a.adminAt, err = listen.Open(a.config.Agent.Admin); err != nil {
 		return fmt.Errorf("agent.admin: %w", err)
 	}
 	return nil
-}
-
-// listen binds host:port or unix:///path. A socket file that a killed agent
-// left behind is replaced; one that somebody answers on is not.
-func listen(addr string) (net.Listener, error) {
-	network, addr := splitListen(addr)
-	ln, err := net.Listen(network, addr)
-	if network != "unix" || err == nil {
-		return ln, err
-	}
-	if c, dialErr := net.Dial(network, addr); dialErr == nil {
-		_ = c.Close()
-		return nil, err
-	}
-	if rmErr := os.Remove(addr); rmErr != nil && !errors.Is(rmErr, fs.ErrNotExist) {
-		return nil, err
-	}
-	return net.Listen(network, addr)
 }
 
 func (a *Agent) prepareEngine() (err error) {
@@ -148,7 +129,7 @@ func (a *Agent) prepareEngine() (err error) {
 }
 
 func (a *Agent) prepareMember() error {
-	etcd, err := a.config.Etcd.etcdConfig()
+	etcd, err := a.config.Etcd.Config()
 	if err != nil {
 		return err
 	}

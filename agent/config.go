@@ -15,17 +15,18 @@ import (
 	"github.com/cognitora/dataplane/agent/front"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/listen"
 )
 
 // Config is everything an agent can be told. Every field has a default, except
 // the engine's model or URL.
 type Config struct {
-	Agent  NodeConfig    `toml:"agent" help:"The node and its front."`
-	Engine engine.Config `toml:"engine" help:"The inference engine: attached to with url, or started and supervised."`
-	Etcd   EtcdConfig    `toml:"etcd" help:"Where the node is announced. Without endpoints the agent is only a front."`
-	TLS    TLSConfig     `toml:"tls" help:"Certificate of the front. With a ca, clients must show a certificate of it whose role is router or ctl."`
-	Limits LimitConfig   `toml:"limits" help:"Bounds on what clients can make the agent hold."`
-	Log    LogConfig     `toml:"log" help:"What is logged, to standard error."`
+	Agent  NodeConfig     `toml:"agent" help:"The node and its front."`
+	Engine engine.Config  `toml:"engine" help:"The inference engine: attached to with url, or started and supervised."`
+	Etcd   cluster.Access `toml:"etcd" help:"Where the node is announced. Without endpoints the agent is only a front."`
+	TLS    TLSConfig      `toml:"tls" help:"Certificate of the front. With a ca, clients must show a certificate of it whose role is router or ctl."`
+	Limits LimitConfig    `toml:"limits" help:"Bounds on what clients can make the agent hold."`
+	Log    LogConfig      `toml:"log" help:"What is logged, to standard error."`
 
 	Logger *slog.Logger `toml:"-"` // nil means slog.Default
 }
@@ -40,25 +41,15 @@ type NodeConfig struct {
 	StateDir       string          `toml:"state_dir" flag:"state-dir" help:"directory where the agent remembers itself, so that a restart takes its node back at once; empty: it waits for the old lease to end"`
 	Heartbeat      config.Duration `toml:"heartbeat" default:"5s" help:"time between two writes of the node's state; its lease lasts three of them"`
 	DrainDelay     config.Duration `toml:"drain_delay" default:"2s" help:"time the front goes on accepting after it said it is not ready, so that routers have heard it"`
-	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish when the agent is stopped; then they are cut"`
+	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish when the agent is stopped; then they are cut; 0: at once"`
 
 	Role          string      `toml:"role" default:"both" flag:"role" oneof:"prefill|decode|both" help:"prefill, decode or both"`
 	Device        string      `toml:"device" default:"" oneof:"|gpu|cpu" help:"what the engine computes on; empty: unknown"`
-	GPUIndex      int         `toml:"gpu_index" default:"0" help:"first GPU of the engine"`
+	GPUIndex      int         `toml:"gpu_index" default:"0" help:"first GPU of the engine; announced, and used by nothing so far"`
 	TP            int         `toml:"tp" default:"0" help:"tensor-parallel size, announced and given to a started engine; 0: unknown"`
 	DType         string      `toml:"dtype" default:"" help:"data type such as bfloat16, announced and given to a started vllm or sglang; empty: unknown"`
 	VRAM          config.Size `toml:"vram_bytes" default:"0" help:"memory of the node's GPUs together; 0: unknown"`
 	MaxConcurrent int         `toml:"max_concurrent" default:"0" flag:"max-concurrent" help:"requests the engine computes at once, announced and given to a started engine; 0: what the engine says, if it does"`
-}
-
-// EtcdConfig is the [etcd] section.
-type EtcdConfig struct {
-	Endpoints    []string `toml:"endpoints" flag:"etcd" help:"etcd client URLs; empty: the node is not announced"`
-	CA           string   `toml:"ca" help:"PEM file that etcd's certificate is checked against"`
-	Cert         string   `toml:"cert" help:"client certificate for etcd"`
-	Key          string   `toml:"key" help:"key of the client certificate"`
-	Username     string   `toml:"username" help:"etcd user"`
-	PasswordFile string   `toml:"password_file" help:"file with the etcd user's password"`
 }
 
 // TLSConfig is the [tls] section.
@@ -108,38 +99,42 @@ func (c *Config) Validate() error {
 	var p problems
 	c.validateListeners(&p)
 	c.validateNode(&p)
-	c.validateFiles(&p)
-	for field, v := range map[string]int64{
-		"limits.max_connections": int64(c.Limits.MaxConnections), "limits.max_requests": int64(c.Limits.MaxRequests),
-		"limits.read_timeout": int64(c.Limits.ReadTimeout), "limits.keep_alive": int64(c.Limits.KeepAlive),
-		"limits.slow_reader": int64(c.Limits.SlowReader), "limits.idle": int64(c.Limits.Idle), "limits.total": int64(c.Limits.Total),
-	} {
-		if v < 1 {
-			p.add(field, "must be above 0")
-		}
-	}
-	if c.Limits.MaxBody < 1024 || c.Limits.MaxHeader < 4096 {
-		p.add("limits.max_body", "max_body must be 1KiB or more, max_header 4KiB or more")
-	}
+	c.validateTLS(&p)
+	c.Limits.validate(&p)
 	return errors.Join(p...)
 }
 
+func (l *LimitConfig) validate(p *problems) {
+	for _, f := range []struct {
+		field string
+		value int64
+	}{
+		{"limits.max_connections", int64(l.MaxConnections)}, {"limits.max_requests", int64(l.MaxRequests)},
+		{"limits.read_timeout", int64(l.ReadTimeout)}, {"limits.keep_alive", int64(l.KeepAlive)},
+		{"limits.slow_reader", int64(l.SlowReader)}, {"limits.idle", int64(l.Idle)}, {"limits.total", int64(l.Total)},
+	} {
+		if f.value < 1 {
+			p.add(f.field, "must be above 0")
+		}
+	}
+	if l.MaxBody < 1024 || l.MaxHeader < 4096 {
+		p.add("limits.max_body", "max_body must be 1KiB or more, max_header 4KiB or more")
+	}
+}
+
 func (c *Config) validateListeners(p *problems) {
-	for field, addr := range map[string]string{"agent.listen": c.Agent.Listen, "agent.admin": c.Agent.Admin} {
-		network, a := splitListen(addr)
-		if _, _, err := net.SplitHostPort(a); network == "tcp" && err != nil {
-			p.add(field, "%q is not an address; use host:port or unix:///path", addr)
-			continue
+	for _, l := range []struct {
+		field, address, fix string
+		authenticated       bool
+	}{
+		{"agent.listen", c.Agent.Listen, "set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them)", c.TLS.CA != "" && c.TLS.Cert != ""},
+		{"agent.admin", c.Agent.Admin, "listen on loopback", false},
+	} {
+		if err := listen.Check(l.address); err != nil {
+			p.add(l.field, "%v", err)
+		} else if !l.authenticated && !c.Agent.InsecureListen && !listen.Loopback(l.address) {
+			p.add(l.field, "%q is reachable from other hosts without authentication; %s, or insecure_listen = true (--insecure-listen) if the network is trusted", l.address, l.fix)
 		}
-		authenticated := field == "agent.listen" && c.TLS.CA != "" && c.TLS.Cert != ""
-		if authenticated || c.Agent.InsecureListen || loopback(addr) {
-			continue
-		}
-		fix := "listen on loopback"
-		if field == "agent.listen" {
-			fix = "set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them)"
-		}
-		p.add(field, "%q is reachable from other hosts without authentication; %s, or insecure_listen = true (--insecure-listen) if the network is trusted", addr, fix)
 	}
 	if c.Agent.Advertise != "" {
 		if _, err := cluster.SplitAddress(c.Agent.Advertise); err != nil {
@@ -162,42 +157,13 @@ func (c *Config) validateNode(p *problems) {
 	}
 }
 
-func (c *Config) validateFiles(p *problems) {
-	together := func(section, cert, key string) {
-		if (cert == "") != (key == "") {
-			p.add(section+".cert", "cert and key go together")
-		}
+func (c *Config) validateTLS(p *problems) {
+	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
+		p.add("tls.cert", "goes together with tls.key; give both or neither")
 	}
-	together("tls", c.TLS.Cert, c.TLS.Key)
-	together("etcd", c.Etcd.Cert, c.Etcd.Key)
 	if c.TLS.CA != "" && c.TLS.Cert == "" {
 		p.add("tls.ca", "needs tls.cert and tls.key")
 	}
-	if (c.Etcd.Username == "") != (c.Etcd.PasswordFile == "") {
-		p.add("etcd.username", "username and password_file go together")
-	}
-}
-
-// splitListen takes apart host:port and unix:///path.
-func splitListen(listen string) (network, addr string) {
-	if path, ok := strings.CutPrefix(listen, "unix://"); ok {
-		return "unix", path
-	}
-	return "tcp", listen
-}
-
-// loopback tells whether only this host can reach a listener on addr.
-func loopback(addr string) bool {
-	network, addr := splitListen(addr)
-	if network == "unix" {
-		return true
-	}
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return false
-	}
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // advertised is the URL of the front for a listener bound to addr.

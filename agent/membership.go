@@ -2,16 +2,12 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
-	"github.com/cognitora/dataplane/internal/pki"
 )
 
 // redialEvery is the wait between attempts to log in to an etcd that is not there.
@@ -28,27 +24,6 @@ type membership struct {
 	registrar atomic.Pointer[cluster.Registrar]
 	cordon    atomic.Pointer[cluster.Cordon] // nil: not cordoned
 	connected atomic.Bool
-}
-
-// etcdConfig reads the files that [etcd] names.
-func (c *EtcdConfig) etcdConfig() (cluster.Config, error) {
-	out := cluster.Config{Endpoints: c.Endpoints, Username: c.Username}
-	if c.PasswordFile != "" {
-		b, err := os.ReadFile(c.PasswordFile)
-		if err != nil {
-			return out, fmt.Errorf("etcd.password_file: %w", err)
-		}
-		out.Password = strings.TrimSpace(string(b))
-	}
-	if c.CA == "" && c.Cert == "" {
-		return out, nil
-	}
-	tls, err := pki.Service(pki.Files{CA: c.CA, Cert: c.Cert, Key: c.Key})
-	if err != nil {
-		return out, fmt.Errorf("etcd.ca, etcd.cert: %w", err)
-	}
-	out.TLS = tls
-	return out, nil
 }
 
 // run keeps the node announced until ctx ends, then takes it out. It fails

@@ -63,11 +63,11 @@ var stateDefs = []metric.Def{
 	defEngineRunning:      {Name: "cgn_agent_engine_running", Help: "Requests the engine computes; absent while it does not tell."},
 	defEngineWaiting:      {Name: "cgn_agent_engine_waiting", Help: "Requests queued in the engine; absent while it does not tell."},
 	defEngineKVUsage:      {Name: "cgn_agent_engine_kv_usage_ratio", Help: "Share of the engine's KV cache in use; absent while it does not tell."},
-	defEnginePromptTokens: {Name: "cgn_agent_engine_prompt_tokens", Help: "Prompt tokens since the engine started, as it counts them."},
-	defEngineGenerated:    {Name: "cgn_agent_engine_generation_tokens", Help: "Tokens generated since the engine started, as it counts them."},
+	defEnginePromptTokens: {Name: "cgn_agent_engine_prompt_tokens_total", Kind: metric.Counter, Help: "Prompt tokens since the engine started, as it counts them."},
+	defEngineGenerated:    {Name: "cgn_agent_engine_generation_tokens_total", Kind: metric.Counter, Help: "Tokens generated since the engine started, as it counts them."},
 	defCPU:                {Name: "cgn_agent_host_cpu_ratio", Help: "Busy share of the host's CPUs since the last heartbeat."},
 	defCertificateEnd:     {Name: "cgn_agent_tls_certificate_end_seconds", Help: "When the front's certificate ends, Unix time; absent without TLS."},
-	defReloadFailures:     {Name: "cgn_agent_tls_reload_failures", Help: "Changed certificate files that could not be used, since the start; absent without TLS."},
+	defReloadFailures:     {Name: "cgn_agent_tls_reload_failures_total", Kind: metric.Counter, Help: "Changed certificate files that could not be used, since the start; absent without TLS."},
 	defInfo:               {Name: "cgn_agent_info", Labels: []string{"node", "engine", "version"}, Help: "Always 1."},
 }
 

@@ -287,13 +287,13 @@ func malformedValuesChangeNothing(t *testing.T, s *site, c *cluster.Client) {
 		t.Fatal(err)
 	}
 	defer raw.Close()
-	before := s.metrics().sum("cgn_router_fleet_malformed")
+	before := s.metrics().sum("cgn_router_fleet_malformed_total")
 	for _, kv := range [][2]string{{cluster.NodeKey("ghost"), "{"}, {cluster.ModelKey("sim"), `{"aliases":[""]}`}} {
 		if _, err := raw.Put(t.Context(), kv[0], kv[1]); err != nil {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "both are counted", func() bool { return s.metrics().sum("cgn_router_fleet_malformed") == before+2 })
+	eventually(t, "both are counted", func() bool { return s.metrics().sum("cgn_router_fleet_malformed_total") == before+2 })
 	mustAll(t, "alias", []*reply{s.chat(strings.Replace(chatBody("hello", plain), `"sim"`, `"gpt-4o"`, 1))})
 	if n := s.metrics().sum("cgn_router_fleet_nodes"); n != 2 {
 		t.Errorf("%v nodes", n)

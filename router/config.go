@@ -4,11 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/listen"
+	"github.com/cognitora/dataplane/router/fleet"
 )
 
 // Config is everything the router can be told. Every field has a safe default; the
@@ -17,14 +20,14 @@ type Config struct {
 	Router    RouterConfig    `toml:"router"`
 	Backends  []BackendConfig `toml:"backend"`
 	Models    []ModelConfig   `toml:"model"`
-	Etcd      EtcdConfig      `toml:"etcd"`
+	Etcd      cluster.Access  `toml:"etcd" help:"Where agents announce themselves. Without endpoints there are static backends only."`
 	Prefix    PrefixConfig    `toml:"prefix"`
 	Admission AdmissionConfig `toml:"admission"`
 	Timeouts  TimeoutConfig   `toml:"timeouts"`
 	Retry     RetryConfig     `toml:"retry"`
 	Limits    LimitConfig     `toml:"limits"`
 	TLS       TLSConfig       `toml:"tls"`
-	AgentTLS  AgentTLSConfig  `toml:"agent_tls"`
+	Upstream  UpstreamTLS     `toml:"upstream_tls" help:"How the router talks to agents that serve https. The CA alone checks them without showing a certificate. A backend has its own ca."`
 	Log       LogConfig       `toml:"log"`
 
 	Logger *slog.Logger `toml:"-"` // nil: slog.Default
@@ -40,7 +43,7 @@ type RouterConfig struct {
 	PolicyFile     string          `toml:"policy_file" default:"" flag:"policy-file" help:"JSON policy document, reloaded when it changes; etcd's /cognitora/routing/policy when empty"`
 	ForwardAuth    bool            `toml:"forward_auth" default:"false" flag:"forward-auth" help:"pass the client's Authorization header to backends that have no key of their own"`
 	DrainDelay     config.Duration `toml:"drain_delay" default:"5s" flag:"drain-delay" help:"time between readiness going false and the listener closing"`
-	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish; then streams end with an error event"`
+	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish; then streams end with an error event; 0: at once"`
 }
 
 // BackendConfig is one static engine, the table form of --backend.
@@ -61,16 +64,6 @@ type ModelConfig struct {
 	Idle      config.Duration `toml:"idle" help:"overrides timeouts.idle"`
 	Total     config.Duration `toml:"total" help:"overrides timeouts.total"`
 	MaxQueue  int             `toml:"max_queue" help:"overrides admission.max_queue"`
-}
-
-// EtcdConfig says where agents announce themselves. Without endpoints etcd is not used.
-type EtcdConfig struct {
-	Endpoints    []string `toml:"endpoints" flag:"etcd" help:"etcd client URLs; empty: static backends only"`
-	CA           string   `toml:"ca" help:"PEM file that etcd's certificate is checked against"`
-	Cert         string   `toml:"cert" help:"client certificate for etcd"`
-	Key          string   `toml:"key" help:"key of the client certificate"`
-	Username     string   `toml:"username" help:"etcd user"`
-	PasswordFile string   `toml:"password_file" help:"file with the etcd user's password"`
 }
 
 // PrefixConfig bounds the index of which node holds which block.
@@ -124,17 +117,17 @@ type TLSConfig struct {
 	ClientCA string `toml:"client_ca" help:"clients must show a certificate signed by this CA"`
 }
 
-// AgentTLSConfig is how the router shows itself to agents.
-type AgentTLSConfig struct {
-	CA   string `toml:"ca" help:"CA of the agents' certificates"`
+// UpstreamTLS is how the router checks agents and shows itself to them.
+type UpstreamTLS struct {
+	CA   string `toml:"ca" help:"CA of the agents' certificates, which must have the role agent; the system's, without roles, when empty"`
 	Cert string `toml:"cert" help:"the router's client certificate"`
 	Key  string `toml:"key" help:"key of the client certificate"`
 }
 
 // LogConfig says what is written where.
 type LogConfig struct {
-	Level       string `toml:"level" default:"info" flag:"log-level" help:"debug, info, warn or error"`
-	Format      string `toml:"format" default:"text" help:"text or json"`
+	Level       string `toml:"level" default:"info" flag:"log-level" oneof:"debug|info|warn|error" help:"debug, info, warn or error"`
+	Format      string `toml:"format" default:"text" flag:"log-format" oneof:"text|json" help:"text or json"`
 	Access      string `toml:"access" default:"" flag:"access-log" help:"access log file, - for standard output, empty for none"`
 	AccessQueue int    `toml:"access_queue" default:"8192" help:"access log lines waiting to be written; further ones are dropped and counted"`
 }
@@ -153,27 +146,75 @@ func (c *Config) Validate() error {
 	if len(c.Backends)+len(c.Router.Backends) == 0 && len(c.Etcd.Endpoints) == 0 {
 		bad("backend", "no engine to route to; give --backend URL, a [[backend]] table or etcd.endpoints")
 	}
-	for field, v := range map[string]string{"tls.cert": c.TLS.Cert, "tls.key": c.TLS.Key} {
-		if (v == "") != (c.TLS.Cert == "" && c.TLS.Key == "") {
-			bad(field, "empty; tls.cert and tls.key go together")
-		}
-	}
-	if c.TLS.ClientCA != "" && c.TLS.Cert == "" {
-		bad("tls.client_ca", "needs tls.cert and tls.key")
-	}
-	if !c.Router.InsecureListen {
-		if c.TLS.ClientCA == "" && !loopback(c.Router.Listen) {
-			bad("router.listen", "%q is reachable from other hosts without authentication; set tls.client_ca, or insecure_listen = true (--insecure-listen) if something in front of it authenticates", c.Router.Listen)
-		}
-		if !loopback(c.Router.Admin) {
-			bad("router.admin", "%q is reachable from other hosts without authentication; listen on loopback or set insecure_listen = true (--insecure-listen)", c.Router.Admin)
-		}
-	}
+	c.validateBackends(bad)
+	c.validateTLS(bad)
+	c.validateListeners(bad)
 	c.validateNumbers(bad)
+	c.validateDurations(bad)
+	c.validateModels(bad)
 	return errors.Join(errs...)
 }
 
-func (c *Config) validateNumbers(bad func(field, format string, args ...any)) {
+// problem reports a field that cannot work, and the fix.
+type problem func(field, format string, args ...any)
+
+func (c *Config) validateBackends(bad problem) {
+	var all []fleet.Backend
+	for i, text := range c.Router.Backends {
+		b, err := fleet.ParseBackend(text)
+		if err != nil {
+			bad(fmt.Sprintf("router.backends[%d]", i), "%v", err)
+			continue
+		}
+		all = append(all, b)
+	}
+	for i, table := range c.Backends {
+		b := table.backend()
+		if err := b.Check(); err != nil {
+			bad(fmt.Sprintf("backend[%d]", i), "%v", err)
+			continue
+		}
+		all = append(all, b)
+	}
+	if err := fleet.CheckBackends(all); err != nil {
+		bad("backend", "%v", err)
+	}
+}
+
+func (c *Config) validateTLS(bad problem) {
+	for _, t := range []struct{ section, ca, caKey, cert, key string }{
+		{"tls", c.TLS.ClientCA, "client_ca", c.TLS.Cert, c.TLS.Key},
+		{"upstream_tls", "", "", c.Upstream.Cert, c.Upstream.Key},
+	} {
+		if (t.cert == "") != (t.key == "") {
+			bad(t.section+".cert", "goes together with %s.key; give both or neither", t.section)
+		}
+		if t.ca != "" && t.cert == "" {
+			bad(t.section+"."+t.caKey, "needs %s.cert and %s.key", t.section, t.section)
+		}
+	}
+	if c.Upstream.Cert != "" && c.Upstream.CA == "" {
+		bad("upstream_tls.ca", "empty; upstream_tls.cert is shown to agents of one CA only, so name it")
+	}
+}
+
+func (c *Config) validateListeners(bad problem) {
+	for _, l := range []struct {
+		field, address, authenticate string
+		authenticated                bool
+	}{
+		{"router.listen", c.Router.Listen, "set tls.client_ca", c.TLS.ClientCA != ""},
+		{"router.admin", c.Router.Admin, "listen on loopback", false},
+	} {
+		if err := listen.Check(l.address); err != nil {
+			bad(l.field, "%v", err)
+		} else if !l.authenticated && !c.Router.InsecureListen && !listen.Loopback(l.address) {
+			bad(l.field, "%q is reachable from other hosts without authentication; %s, or insecure_listen = true (--insecure-listen) if something in front of it authenticates", l.address, l.authenticate)
+		}
+	}
+}
+
+func (c *Config) validateNumbers(bad problem) {
 	atLeast := func(field string, v, low int) {
 		if v < low {
 			bad(field, "%d is too small; use %d or more", v, low)
@@ -191,6 +232,29 @@ func (c *Config) validateNumbers(bad func(field, format string, args ...any)) {
 	atLeast("limits.max_streams", c.Limits.MaxStreams, 1)
 	atLeast("limits.response_ids", c.Limits.ResponseIDs, 1)
 	atLeast("log.access_queue", c.Log.AccessQueue, 1)
+}
+
+// validateDurations refuses waits that end before they begin.
+func (c *Config) validateDurations(bad problem) {
+	t, l := &c.Timeouts, &c.Limits
+	for _, d := range []struct {
+		field string
+		value config.Duration
+	}{
+		{"prefix.lifetime", c.Prefix.Lifetime},
+		{"timeouts.dial", t.Dial}, {"timeouts.first_byte", t.FirstByte}, {"timeouts.first_byte_cold", t.FirstByteCold},
+		{"timeouts.patience_floor", t.PatienceFloor}, {"timeouts.stall_floor", t.StallFloor},
+		{"timeouts.idle", t.Idle}, {"timeouts.total", t.Total},
+		{"limits.header_timeout", l.HeaderTimeout}, {"limits.body_timeout", l.BodyTimeout},
+		{"limits.keep_alive", l.KeepAlive}, {"limits.slow_reader", l.SlowReader},
+	} {
+		if d.value.Std() < time.Millisecond {
+			bad(d.field, "%s is too short; use 1ms or more, or leave it out for the default", d.value)
+		}
+	}
+}
+
+func (c *Config) validateModels(bad problem) {
 	seen := map[string]bool{}
 	for i, m := range c.Models {
 		field := fmt.Sprintf("model[%d].name", i)
@@ -200,18 +264,8 @@ func (c *Config) validateNumbers(bad func(field, format string, args ...any)) {
 			bad(field, "%q is configured twice", m.Name)
 		}
 		seen[m.Name] = true
+		if m.MaxQueue < 0 {
+			bad(fmt.Sprintf("model[%d].max_queue", i), "%d is negative; leave it out for admission.max_queue", m.MaxQueue)
+		}
 	}
-}
-
-// loopback tells whether only this host can reach addr.
-func loopback(addr string) bool {
-	if strings.HasPrefix(addr, "unix:") {
-		return true
-	}
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return false
-	}
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }

@@ -81,6 +81,7 @@ func TestDrainHasABound(t *testing.T) {
 		cut     func(*site)
 	}{
 		"timeout": {200 * time.Millisecond, func(*site) {}},
+		"zero":    {0, func(*site) {}},
 		"force":   {time.Hour, func(s *site) { s.force() }},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -12,7 +12,7 @@ var nodeGauges = []metric.Def{
 	{Name: "cgn_router_node_in_flight", Labels: []string{"node"}, Help: "Requests that this router has in flight on the node."},
 	{Name: "cgn_router_node_eligible", Labels: []string{"node"}, Help: "1 if the node may be picked now, else 0."},
 	{Name: "cgn_router_node_state", Labels: []string{"node", "state"}, Help: "1 for the state of the node's breaker: unproven, healthy, half-open, open or aside."},
-	{Name: "cgn_router_node_breaker_opens", Labels: []string{"node"}, Help: "How often the node's breaker has opened or the node was set aside."},
+	{Name: "cgn_router_node_breaker_opens_total", Kind: metric.Counter, Labels: []string{"node"}, Help: "How often the node's breaker has opened or the node was set aside."},
 	{Name: "cgn_router_block_lifetime_seconds", Labels: []string{"node"}, Help: "How long an untouched block is believed to stay in the node's cache."},
 	{Name: "cgn_router_upstream_connections", Labels: []string{"node", "state"}, Help: "Connections to the node: idle or open (idle ones included)."},
 }
@@ -26,7 +26,7 @@ func (r *Router) observe() {
 	s.GaugeFunc("cgn_router_index_blocks", "Blocks in the prefix index.", func() float64 { return float64(r.index.Len()) })
 	s.GaugeFunc("cgn_router_fleet_nodes", "Nodes in the fleet's snapshot.", func() float64 { return float64(len(r.fleet.Load().Nodes)) })
 	s.GaugeFunc("cgn_router_fleet_stale", "1 while etcd does not answer and the last snapshot serves.", func() float64 { return number(r.fleet.Load().Stale) })
-	s.GaugeFunc("cgn_router_fleet_malformed", "Values in etcd that were refused since the start.", func() float64 { return float64(r.fleet.Malformed()) })
+	s.CounterFunc("cgn_router_fleet_malformed_total", "Values in etcd that were refused since the start.", func() float64 { return float64(r.fleet.Malformed()) })
 	s.Read(nodeGauges, r.readNodes)
 }
 

@@ -3,8 +3,6 @@ package router
 import (
 	"crypto/tls"
 	"fmt"
-	"os"
-	"strings"
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
@@ -25,12 +23,16 @@ func (c *Config) backends() ([]fleet.Backend, error) {
 		all = append(all, b)
 	}
 	for _, b := range c.Backends {
-		all = append(all, fleet.Backend{
-			URL: b.URL, ID: b.ID, Model: b.Model, Role: b.Role, MaxConcurrent: b.MaxConcurrent,
-			APIKeyFile: b.APIKeyFile, CA: b.CA,
-		})
+		all = append(all, b.backend())
 	}
 	return all, nil
+}
+
+func (b *BackendConfig) backend() fleet.Backend {
+	return fleet.Backend{
+		URL: b.URL, ID: b.ID, Model: b.Model, Role: b.Role, MaxConcurrent: b.MaxConcurrent,
+		APIKeyFile: b.APIKeyFile, CA: b.CA,
+	}
 }
 
 // LoadBackends reads the static backends of a configuration again, for a reload.
@@ -42,20 +44,10 @@ func LoadBackends(o config.Options) ([]fleet.Backend, error) {
 	return c.backends()
 }
 
-func (e *EtcdConfig) dial() (*cluster.Client, error) {
-	c := cluster.Config{Endpoints: e.Endpoints, Username: e.Username}
-	if e.PasswordFile != "" {
-		secret, err := os.ReadFile(e.PasswordFile)
-		if err != nil {
-			return nil, fmt.Errorf("etcd.password_file: %w", err)
-		}
-		c.Password = strings.TrimSpace(string(secret))
-	}
-	if e.CA != "" || e.Cert != "" {
-		var err error
-		if c.TLS, err = pki.Service(pki.Files{CA: e.CA, Cert: e.Cert, Key: e.Key}); err != nil {
-			return nil, fmt.Errorf("etcd.ca, etcd.cert, etcd.key: %w", err)
-		}
+func dialEtcd(access *cluster.Access) (*cluster.Client, error) {
+	c, err := access.Config()
+	if err != nil {
+		return nil, err
 	}
 	return cluster.Dial(c)
 }
@@ -72,14 +64,14 @@ func (t *TLSConfig) server() (*tls.Config, error) {
 	return id.Server(t.ClientCA != ""), nil
 }
 
-// client is how the router shows itself to agents, nil where it has no certificate.
-func (t *AgentTLSConfig) client() (*tls.Config, error) {
-	if t.Cert == "" {
+// client is how the router talks to agents, nil where nothing is configured.
+func (t *UpstreamTLS) client() (*tls.Config, error) {
+	if t.CA == "" && t.Cert == "" {
 		return nil, nil
 	}
 	c, err := pki.ClientConfig(pki.Files{CA: t.CA, Cert: t.Cert, Key: t.Key}, "", pki.Agent)
 	if err != nil {
-		return nil, fmt.Errorf("agent_tls.ca, agent_tls.cert, agent_tls.key: %w", err)
+		return nil, fmt.Errorf("upstream_tls.ca, upstream_tls.cert, upstream_tls.key: %w", err)
 	}
 	return c, nil
 }

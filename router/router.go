@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/lifecycle"
+	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
@@ -74,10 +74,10 @@ func New(c Config) (r *Router, err error) {
 			r.Close()
 		}
 	}()
-	if r.serving, err = listen("router.listen", c.Router.Listen); err != nil {
+	if r.serving, err = open("router.listen", c.Router.Listen); err != nil {
 		return r, err
 	}
-	if r.adminAt, err = listen("router.admin", c.Router.Admin); err != nil {
+	if r.adminAt, err = open("router.admin", c.Router.Admin); err != nil {
 		return r, err
 	}
 	if r.tls, err = c.TLS.server(); err != nil {
@@ -100,12 +100,8 @@ func New(c Config) (r *Router, err error) {
 	return r, nil
 }
 
-func listen(field, address string) (net.Listener, error) {
-	network, at := "tcp", address
-	if path, ok := strings.CutPrefix(address, "unix://"); ok {
-		network, at = "unix", path
-	}
-	l, err := net.Listen(network, at)
+func open(field, address string) (net.Listener, error) {
+	l, err := listen.Open(address)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", field, err)
 	}
@@ -138,12 +134,12 @@ func (r *Router) joinFleet() error {
 		Pool: relay.PoolOptions{DialTimeout: c.Timeouts.Dial.Std()},
 	}
 	if len(c.Etcd.Endpoints) > 0 {
-		if r.cluster, err = c.Etcd.dial(); err != nil {
+		if r.cluster, err = dialEtcd(&c.Etcd); err != nil {
 			return err
 		}
 		o.Cluster = r.cluster
 	}
-	if o.AgentTLS, err = c.AgentTLS.client(); err != nil {
+	if o.AgentTLS, err = c.Upstream.client(); err != nil {
 		return err
 	}
 	r.fleet, err = fleet.New(o)
@@ -227,7 +223,7 @@ func (r *Router) drain(force context.Context) {
 			}
 			return nil
 		}},
-		lifecycle.Step{Name: "finish running requests", Limit: r.config.Router.DrainTimeout.Std(), Run: r.gateway.Shutdown},
+		lifecycle.Step{Name: "finish running requests", Limit: max(r.config.Router.DrainTimeout.Std(), time.Millisecond), Run: r.gateway.Shutdown},
 		lifecycle.Step{Name: "close the admin port", Limit: time.Second, Run: r.admin.Shutdown},
 	)
 }

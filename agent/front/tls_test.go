@@ -18,10 +18,11 @@ func TestOnlyRoutersGetIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := testOptions(t)
-	var err error
-	if o.TLS, err = pki.ServerConfig(pki.FilesIn(dir, pki.Agent), true, pki.Router, pki.Ctl); err != nil {
+	id, err := pki.Load(pki.FilesIn(dir, pki.Agent))
+	if err != nil {
 		t.Fatal(err)
 	}
+	o.TLS = id.Server(true, pki.Router, pki.Ctl)
 	engineOf(t, &o, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })
 	_, url, _ := serve(t, o)
 	get := func(c *tls.Config) (string, error) {
@@ -55,10 +56,11 @@ func TestStreamOverTLSIsCancelledByLeaving(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := testOptions(t)
-	var err error
-	if o.TLS, err = pki.ServerConfig(pki.FilesIn(dir, pki.Agent), true, pki.Router); err != nil {
+	id, err := pki.Load(pki.FilesIn(dir, pki.Agent))
+	if err != nil {
 		t.Fatal(err)
 	}
+	o.TLS = id.Server(true, pki.Router)
 	arrived, canceled := make(chan struct{}), make(chan struct{})
 	engineOf(t, &o, func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)

@@ -15,6 +15,7 @@ import (
 	"github.com/cognitora/dataplane/internal/buildinfo"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/lifecycle"
+	"github.com/cognitora/dataplane/internal/logging"
 )
 
 const about = `Runs beside one inference engine: attaches to it (--engine URL) or starts and
@@ -38,7 +39,7 @@ func run(args, env []string, out, errOut io.Writer) error {
 	case err != nil:
 		return err
 	}
-	log := logger(c.Log, errOut)
+	log := logging.New(errOut, c.Log.Level, c.Log.Format)
 	slog.SetDefault(log)
 	c.Logger = log
 	a, err := agent.New(c)
@@ -50,14 +51,4 @@ func run(args, env []string, out, errOut io.Writer) error {
 	signals := lifecycle.Listen(context.Background(), nil)
 	defer signals.Close()
 	return a.Run(signals.Drain(), signals.Force())
-}
-
-func logger(c agent.LogConfig, w io.Writer) *slog.Logger {
-	var level slog.Level
-	_ = level.UnmarshalText([]byte(c.Level)) // checked by the configuration
-	o := &slog.HandlerOptions{Level: level}
-	if c.Format == "json" {
-		return slog.New(slog.NewJSONHandler(w, o))
-	}
-	return slog.New(slog.NewTextHandler(w, o))
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,14 +14,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cognitora/dataplane/internal/cluster"
-	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/router/policy"
 )
 
 const defaultEtcd = "127.0.0.1:2379"
-
-// tlsFlags name the files for an etcd that wants TLS.
-type tlsFlags struct{ ca, cert, key string }
 
 func newCluster(a *app, getenv func(string) string) *cobra.Command {
 	c := group("cluster", "Look at and change the fleet's state in etcd",
@@ -30,22 +28,19 @@ func newCluster(a *app, getenv func(string) string) *cobra.Command {
 
 func (a *app) etcdFlags(flags *pflag.FlagSet, getenv func(string) string) {
 	def := strings.Split(orDefault(getenv("CGN_ETCD"), defaultEtcd), ",")
-	flags.StringSliceVar(&a.etcd, "etcd", def, "etcd client addresses (env CGN_ETCD, separated by commas)")
-	flags.StringVar(&a.tls.ca, "etcd-ca", "", "PEM file that etcd's certificate is checked against")
-	flags.StringVar(&a.tls.cert, "etcd-cert", "", "client certificate for etcd")
-	flags.StringVar(&a.tls.key, "etcd-key", "", "key of the client certificate")
+	flags.StringSliceVar(&a.etcd.Endpoints, "etcd", def, "etcd client addresses (env CGN_ETCD, separated by commas)")
+	flags.StringVar(&a.etcd.CA, "etcd-ca", "", "PEM file that etcd's certificate is checked against; with https:// and none, the system's")
+	flags.StringVar(&a.etcd.Cert, "etcd-cert", "", "client certificate for etcd")
+	flags.StringVar(&a.etcd.Key, "etcd-key", "", "key of the client certificate")
+	flags.StringVar(&a.etcd.Username, "etcd-user", "", "etcd user")
+	flags.StringVar(&a.etcd.PasswordFile, "etcd-password-file", "", "file with the etcd user's password")
 }
 
 // withEtcd runs fn with a client and explains an etcd that does not answer.
 func (a *app) withEtcd(ctx context.Context, fn func(ctx context.Context, c *cluster.Client) error) error {
-	cfg := cluster.Config{Endpoints: a.etcd}
-	if a.tls.ca != "" {
-		files := pki.Files{CA: a.tls.ca, Cert: a.tls.cert, Key: a.tls.key}
-		conf, err := pki.ClientConfig(files, "", pki.Etcd)
-		if err != nil {
-			return err
-		}
-		cfg.TLS = conf
+	cfg, err := a.etcd.Config()
+	if err != nil {
+		return hinted{err, "--etcd-ca, --etcd-cert, --etcd-key, --etcd-user and --etcd-password-file set these"}
 	}
 	c, err := cluster.Dial(cfg)
 	if err != nil {
@@ -54,7 +49,7 @@ func (a *app) withEtcd(ctx context.Context, fn func(ctx context.Context, c *clus
 	defer c.Close()
 	err = fn(ctx, c)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return hinted{fmt.Errorf("etcd does not answer at %s", strings.Join(a.etcd, ", ")),
+		return hinted{fmt.Errorf("etcd does not answer at %s", strings.Join(a.etcd.Endpoints, ", ")),
 			"is it running? Give its address with --etcd HOST:PORT or CGN_ETCD (cgn-ctl up prints the one it uses)."}
 	}
 	return err
@@ -109,7 +104,8 @@ func listNodes(ctx context.Context, client *cluster.Client, now time.Time) ([]no
 		}
 		rows = append(rows, r)
 	}
-	for id, cordon := range cordons {
+	for _, id := range slices.Sorted(maps.Keys(cordons)) {
+		cordon := cordons[id]
 		rows = append(rows, nodeRow{ID: id, Error: "not registered", Cordon: &cordon})
 	}
 	return rows, nil
@@ -140,6 +136,8 @@ func (r *nodeRow) state() string {
 		return "cordoned"
 	case r.Health == nil:
 		return "unusable"
+	case r.Health.Ready && r.Health.Role == cluster.RolePrefill:
+		return "ready, unused: routers send nothing to role prefill yet"
 	case r.Health.Ready:
 		return "ready"
 	}
@@ -178,7 +176,7 @@ func (a *app) showPolicy(p *policy.Policy, source string) error {
 		t.row("capacity", p.Capacity)
 		t.row("epsilon", p.Epsilon)
 		t.row("max_queue", p.MaxQueue)
-		t.row("ttft_slo_ms", p.TTFTSLOms)
+		t.row("ttft_slo_ms", fmt.Sprintf("%v (not used yet)", p.TTFTSLOms))
 		t.row("source", source)
 	})
 }

@@ -124,8 +124,13 @@ func newDrain(a *app) *cobra.Command {
 const drainPoll = 500 * time.Millisecond
 
 // awaitDrained polls until the node reports nothing in flight in a heartbeat
-// written after the call, or is gone.
+// written after the call, or is gone. Heartbeats are told apart by the node's
+// own stamp: its clock need not agree with this one.
 func (a *app) awaitDrained(ctx context.Context, client *cluster.Client, id string, wait time.Duration) error {
+	before, err := findNode(ctx, client, id)
+	if err != nil {
+		return err
+	}
 	begin, tick := time.Now(), time.NewTicker(drainPoll)
 	defer tick.Stop()
 	for {
@@ -133,7 +138,7 @@ func (a *app) awaitDrained(ctx context.Context, client *cluster.Client, id strin
 		if err != nil {
 			return err
 		}
-		left := drainLeft(n, begin)
+		left := drainLeft(n, before)
 		if left == 0 {
 			return a.showChange(change{Node: id, State: "drained"})
 		}
@@ -148,13 +153,13 @@ func (a *app) awaitDrained(ctx context.Context, client *cluster.Client, id strin
 	}
 }
 
-// drainLeft is the number of requests a node still works on; -1 if it has not
-// said since begin, or cannot.
-func drainLeft(n *cluster.Node, begin time.Time) int {
+// drainLeft is the number of requests a node still works on; -1 if it has said
+// nothing since before, or cannot.
+func drainLeft(n, before *cluster.Node) int {
 	if n == nil || n.Health == nil {
 		return 0
 	}
-	if n.Health.Stamp < begin.UnixMilli() {
+	if before != nil && before.Health != nil && before.Health.Stamp == n.Health.Stamp {
 		return -1
 	}
 	left, known := n.Health.InFlight.Get()

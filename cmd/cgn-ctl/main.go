@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cognitora/dataplane/internal/buildinfo"
+	"github.com/cognitora/dataplane/internal/cluster"
 )
 
 func main() {
@@ -28,10 +29,9 @@ func main() {
 // app is what all commands share: where they write and whom they talk to.
 type app struct {
 	out, err io.Writer
-	output   string   // table or json
-	admin    string   // base URL of a router's admin port
-	etcd     []string // etcd client addresses
-	tls      tlsFlags
+	output   string // table or json
+	admin    string // base URL of a router's admin port
+	etcd     cluster.Access
 }
 
 func newRoot(out, errOut io.Writer, getenv func(string) string) *cobra.Command {

@@ -13,6 +13,7 @@ import (
 	"github.com/cognitora/dataplane/internal/buildinfo"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/lifecycle"
+	"github.com/cognitora/dataplane/internal/logging"
 	"github.com/cognitora/dataplane/router"
 )
 
@@ -40,7 +41,7 @@ func run(args, env []string, out, errOut io.Writer) error {
 	} else if err != nil {
 		return err
 	}
-	log := logger(c.Log, errOut)
+	log := logging.New(errOut, c.Log.Level, c.Log.Format)
 	slog.SetDefault(log)
 	c.Logger = log
 	r, err := router.New(c)
@@ -66,14 +67,4 @@ func reload(r *router.Router, options config.Options, log *slog.Logger) {
 		return
 	}
 	log.Info("reloaded", "backends", len(backends))
-}
-
-func logger(c router.LogConfig, w io.Writer) *slog.Logger {
-	var level slog.Level
-	_ = level.UnmarshalText([]byte(c.Level)) // checked by the configuration
-	o := &slog.HandlerOptions{Level: level}
-	if c.Format == "json" {
-		return slog.New(slog.NewJSONHandler(w, o))
-	}
-	return slog.New(slog.NewTextHandler(w, o))
 }

@@ -104,6 +104,9 @@ type Model struct {
 	Pools     map[string][]string `json:"pools,omitempty"` // role to node ids
 }
 
+// Unused tells whether m holds what the router takes and does not use yet: a tokenizer or pools.
+func (m *Model) Unused() bool { return m.Tokenizer != "" || len(m.Pools) > 0 }
+
 // maxAliases bounds the aliases of one model.
 const maxAliases = 256
 

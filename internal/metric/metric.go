@@ -14,9 +14,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
+// Kinds of metric.
+const (
+	Counter   = "counter"
+	Gauge     = "gauge"
+	Histogram = "histogram"
+)
+
 // Def is one row of the metric table.
 type Def struct {
-	Name, Kind string // Kind is counter, gauge or histogram
+	Name, Kind string // Kind is Counter, Gauge or Histogram
 	Labels     []string
 	Help       string // says the unit where the name does not
 }
@@ -42,36 +49,48 @@ func (s *Set) add(kind, name, help string, labels []string, c prometheus.Collect
 // Counter defines a counter; its name ends in _total.
 func (s *Set) Counter(name, help string, labels ...string) *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-	s.add("counter", name, help, labels, c)
+	s.add(Counter, name, help, labels, c)
 	return c
 }
 
 // Gauge defines a gauge.
 func (s *Set) Gauge(name, help string, labels ...string) *prometheus.GaugeVec {
 	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
-	s.add("gauge", name, help, labels, g)
+	s.add(Gauge, name, help, labels, g)
 	return g
 }
 
 // GaugeFunc defines a gauge without labels that is read when it is scraped.
 func (s *Set) GaugeFunc(name, help string, read func() float64) {
-	s.add("gauge", name, help, nil, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read))
+	s.add(Gauge, name, help, nil, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read))
+}
+
+// CounterFunc defines a counter without labels that is read when it is scraped;
+// its name ends in _total.
+func (s *Set) CounterFunc(name, help string, read func() float64) {
+	s.add(Counter, name, help, nil, prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, read))
 }
 
 // Histogram defines a histogram with the given upper bounds.
 func (s *Set) Histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
-	s.add("histogram", name, help, labels, h)
+	s.add(Histogram, name, help, labels, h)
 	return h
 }
 
-// Read defines gauges whose labelled values are read together when they are scraped.
+// Read defines gauges, and counters where a definition says so, whose labelled values are read together when they are scraped.
 // emit takes the index of the definition, the value and its label values.
 func (s *Set) Read(defs []Def, read func(emit func(def int, value float64, labels ...string))) {
 	c := &reader{read: read}
 	for _, d := range defs {
-		d.Kind = "gauge"
+		kind := prometheus.GaugeValue
+		if d.Kind == Counter {
+			kind = prometheus.CounterValue
+		} else {
+			d.Kind = Gauge
+		}
 		s.defs = append(s.defs, d)
+		c.kinds = append(c.kinds, kind)
 		c.descs = append(c.descs, prometheus.NewDesc(d.Name, d.Help, d.Labels, nil))
 	}
 	s.registry.MustRegister(c)
@@ -79,6 +98,7 @@ func (s *Set) Read(defs []Def, read func(emit func(def int, value float64, label
 
 type reader struct {
 	descs []*prometheus.Desc
+	kinds []prometheus.ValueType
 	read  func(emit func(def int, value float64, labels ...string))
 }
 
@@ -90,7 +110,7 @@ func (r *reader) Describe(ch chan<- *prometheus.Desc) {
 
 func (r *reader) Collect(ch chan<- prometheus.Metric) {
 	r.read(func(def int, value float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(r.descs[def], prometheus.GaugeValue, value, labels...)
+		ch <- prometheus.MustNewConstMetric(r.descs[def], r.kinds[def], value, labels...)
 	})
 }
 

@@ -20,7 +20,7 @@ const CheckEvery = 2 * time.Second
 var ErrRole = errors.New("pki: peer has the wrong role")
 
 // Identity is a program's own certificate and the CA it trusts, kept in step
-// with the files. A handshake looks at the files at most every CheckEvery; a
+// with the files. A client's may have the CA alone: it then shows no certificate. A handshake looks at the files at most every CheckEvery; a
 // new set that does not load leaves the old one in use, logs why once and
 // counts in Failures. An Identity has no goroutine and needs no closing.
 type Identity struct {
@@ -38,6 +38,13 @@ type Identity struct {
 type material struct {
 	pair  tls.Certificate
 	roots *x509.CertPool
+}
+
+func (m *material) notAfter() time.Time {
+	if m.pair.Leaf == nil {
+		return time.Time{}
+	}
+	return m.pair.Leaf.NotAfter
 }
 
 // stamp tells two states of a file apart.
@@ -61,8 +68,8 @@ func Load(files Files) (*Identity, error) {
 // Failures counts changed files that could not be used.
 func (id *Identity) Failures() int64 { return id.failures.Load() }
 
-// NotAfter is when the certificate in use ends.
-func (id *Identity) NotAfter() time.Time { return id.current().pair.Leaf.NotAfter }
+// NotAfter is when the certificate in use ends; zero without one.
+func (id *Identity) NotAfter() time.Time { return id.current().notAfter() }
 
 // Server returns the TLS configuration of a listener. With requireClient a
 // client must show a certificate of the CA; where roles are given, one of
@@ -189,15 +196,6 @@ func checkRole(cs tls.ConnectionState, roles []Role) error {
 	return fmt.Errorf("%w: %q, wanted one of %q", ErrRole, got, roles)
 }
 
-// ServerConfig is Load followed by Server.
-func ServerConfig(files Files, requireClient bool, roles ...Role) (*tls.Config, error) {
-	id, err := Load(files)
-	if err != nil {
-		return nil, err
-	}
-	return id.Server(requireClient, roles...), nil
-}
-
 // ClientConfig is Load followed by Client.
 func ClientConfig(files Files, serverName string, roles ...Role) (*tls.Config, error) {
 	id, err := Load(files)
@@ -231,11 +229,11 @@ func (id *Identity) refresh() {
 	m, err := read(id.files)
 	if err != nil {
 		id.failures.Add(1)
-		slog.Error("changed certificate files cannot be used, keeping the old ones", "cert", id.files.Cert, "err", err)
+		slog.Error("changed certificate files cannot be used, keeping the old ones", "ca", id.files.CA, "cert", id.files.Cert, "err", err)
 		return
 	}
 	id.state.Store(m)
-	slog.Info("certificate reloaded", "cert", id.files.Cert, "not_after", m.pair.Leaf.NotAfter)
+	slog.Info("certificate reloaded", "ca", id.files.CA, "cert", id.files.Cert, "not_after", m.notAfter())
 }
 
 func (f Files) stamps() (s [3]stamp) {
@@ -248,9 +246,12 @@ func (f Files) stamps() (s [3]stamp) {
 }
 
 func read(f Files) (*material, error) {
-	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
-	if err != nil {
-		return nil, fmt.Errorf("pki: certificate %s with key %s: %w", f.Cert, f.Key, err)
+	var pair tls.Certificate
+	if alone := f.CA != "" && f.Cert == "" && f.Key == ""; !alone {
+		var err error
+		if pair, err = tls.LoadX509KeyPair(f.Cert, f.Key); err != nil {
+			return nil, fmt.Errorf("pki: certificate %s with key %s: %w", f.Cert, f.Key, err)
+		}
 	}
 	if f.CA == "" { // checks no peer
 		return &material{pair, x509.NewCertPool()}, nil

@@ -106,13 +106,25 @@ func TestHandshakeByRole(t *testing.T) {
 
 func TestServerWithoutClientCertificates(t *testing.T) {
 	dir := bootstrap(t, Options{})
-	server, err := ServerConfig(FilesIn(dir, Agent), false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := load(t, dir, Agent).Server(false)
 	client := &tls.Config{RootCAs: load(t, dir, Ctl).current().roots, ServerName: "localhost"}
 	if _, err := dial(t, server, client); err != nil {
 		t.Error(err)
+	}
+	caAlone := Files{CA: FilesIn(dir, Router).CA}
+	if c, err := ClientConfig(caAlone, "", Agent); err != nil {
+		t.Error(err)
+	} else if _, err := dial(t, server, c); err != nil {
+		t.Errorf("with the CA alone: %v", err)
+	} else if _, err := dial(t, load(t, dir, Agent).Server(true, Router), c); err == nil {
+		t.Error("a server that asks for a certificate took a client without one")
+	}
+	foreign, err := ClientConfig(Files{CA: FilesIn(bootstrap(t, Options{}), Router).CA}, "", Agent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := dial(t, server, foreign); err == nil {
+		t.Error("a server of another CA was taken")
 	}
 }
 

@@ -297,6 +297,9 @@ func (f *Fleet) putModel(e cluster.Entry) {
 		f.problem("models/"+name, err.Error())
 		return
 	}
+	if old := f.etcd.models[name]; m.Unused() && (old == nil || !old.Unused()) {
+		f.opts.Log.Info("of a model only the aliases are used so far, tokenizer and pools are not", "model", name)
+	}
 	f.solved("models/" + name)
 	f.etcd.models[name] = m
 	f.dirty = true

@@ -156,16 +156,16 @@ func TestSnapshotNames(t *testing.T) {
 	prefill.Role = cluster.RolePrefill
 	p.setInfo(&prefill)
 	s := build([]*Node{p, b, a}, map[string]*cluster.Model{
-		"m": {Aliases: []string{"gpt-4", "lora"}}, "z": {Aliases: []string{"gpt-4"}, Tokenizer: "t.json"},
+		"m": {Aliases: []string{"gpt-4", "lora"}}, "z": {Aliases: []string{"gpt-4"}},
 	})
 	m := s.Model([]byte("gpt-4"))
-	if m == nil || m.Name != "m" || len(m.Nodes) != 2 || m.Nodes[0] != a || len(m.Prefill) != 1 || m.Slots() != 8 {
+	if m == nil || m.Name != "m" || len(m.Nodes) != 2 || m.Nodes[0] != a || len(m.Prefill) != 1 {
 		t.Fatalf("gpt-4: %+v", m)
 	}
 	if l := s.Model([]byte("lora")); l.Name != "lora" || len(l.Nodes) != 1 {
 		t.Fatalf("a model's own name must win: %+v", l)
 	}
-	if z := s.Model([]byte("z")); z == nil || len(z.Nodes) != 0 || z.Tokenizer != "t.json" {
+	if z := s.Model([]byte("z")); z == nil || len(z.Nodes) != 0 {
 		t.Fatalf("configured model without nodes: %+v", z)
 	}
 	if s.Model([]byte("nope")) != nil || s.Node("b") != b || s.Node("x") != nil || len(s.Models()) != 3 || len(s.Problems) != 2 {

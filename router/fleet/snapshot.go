@@ -30,19 +30,10 @@ type Problem struct {
 
 // ModelView is one model and the nodes that serve it.
 type ModelView struct {
-	Name      string // canonical
-	Aliases   []string
-	Tokenizer string
-	Nodes     []*Node // nodes that answer requests (roles both and decode), in the order of their ids
-	Prefill   []*Node // nodes of role prefill only
-}
-
-// Slots is how many requests all nodes of the model work on at once.
-func (m *ModelView) Slots() (slots int) {
-	for _, n := range m.Nodes {
-		slots += int(n.MaxConcurrent())
-	}
-	return slots
+	Name    string // canonical
+	Aliases []string
+	Nodes   []*Node // nodes that answer requests (roles both and decode), in the order of their ids
+	Prefill []*Node // nodes of role prefill only
 }
 
 // Model finds a model by its name or an alias, nil if nobody serves it. It allocates nothing.
@@ -92,6 +83,9 @@ func (s *Snapshot) staleDetail() string {
 	return "etcd does not answer since " + s.StaleSince.UTC().Format(time.RFC3339) + "; serving with the nodes known then"
 }
 
+// prefillUnused: prefill and decode are not split over nodes yet.
+const prefillUnused = "its role is prefill, and requests go to roles both and decode only"
+
 // whyNot explains a node that serves nothing.
 func (n *Node) whyNot(now time.Time) string {
 	if ok, reason := n.Eligible(now); !ok {
@@ -99,6 +93,9 @@ func (n *Node) whyNot(now time.Time) string {
 			return reason + " (" + last + ")"
 		}
 		return reason
+	}
+	if n.Info().Role == cluster.RolePrefill {
+		return prefillUnused
 	}
 	if len(n.Info().Models) == 0 {
 		return "it serves no model"
@@ -110,8 +107,8 @@ func (n *Node) whyNot(now time.Time) string {
 func build(nodes []*Node, configured map[string]*cluster.Model) *Snapshot {
 	s := &Snapshot{Nodes: nodes, byID: make(map[string]*Node, len(nodes)), names: map[string]*ModelView{}}
 	slices.SortFunc(nodes, func(a, b *Node) int { return strings.Compare(a.ID, b.ID) })
-	for name, m := range configured {
-		s.names[name] = &ModelView{Name: name, Tokenizer: m.Tokenizer}
+	for name := range configured {
+		s.names[name] = &ModelView{Name: name}
 	}
 	for _, n := range nodes {
 		s.byID[n.ID] = n

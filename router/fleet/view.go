@@ -3,6 +3,8 @@ package fleet
 import (
 	"math"
 	"time"
+
+	"github.com/cognitora/dataplane/internal/cluster"
 )
 
 // View is a snapshot for people, as /debug/fleet shows it.
@@ -34,7 +36,7 @@ type NodeView struct {
 	Upstream      []string `json:"upstream_models,omitempty"` // where they are called otherwise by the engine
 	State         string   `json:"state"`
 	Eligible      bool     `json:"eligible"`
-	Reason        string   `json:"reason,omitempty"` // why it is not eligible
+	Reason        string   `json:"reason,omitempty"` // why it takes no requests
 	LastError     string   `json:"last_error,omitempty"`
 	InFlight      int32    `json:"in_flight"`
 	MaxConcurrent int32    `json:"max_concurrent"`
@@ -74,7 +76,9 @@ func (n *Node) View(now time.Time) NodeView {
 		EngineBusy: known(load.EngineBusy), EngineQueue: known(load.EngineQueue),
 		SM: known(load.SM), Watts: known(load.Watts), KVUsage: known(load.KVUsage),
 	}
-	v.Eligible, v.Reason = n.Eligible(now)
+	if v.Eligible, v.Reason = n.Eligible(now); v.Eligible && info.Role == cluster.RolePrefill {
+		v.Reason = prefillUnused
+	}
 	for i := range info.Models {
 		if info.Models[i] != info.Upstream[i] {
 			v.Upstream = info.Upstream

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+)
+
+// The agent's clock may be hours away from the operator's.
+func TestDrainedIsWhatALaterHeartbeatSays(t *testing.T) {
+	node := func(stamp int64, inFlight cluster.Gauge) *cluster.Node {
+		return &cluster.Node{ID: "n1", Health: &cluster.NodeHealth{Stamp: stamp, InFlight: inFlight}}
+	}
+	for name, c := range map[string]struct {
+		now, before *cluster.Node
+		want        int
+	}{
+		"no news":            {node(5, cluster.Known(0)), node(5, cluster.Known(0)), -1},
+		"news":               {node(6, cluster.Known(0)), node(5, cluster.Known(3)), 0},
+		"news from the past": {node(1, cluster.Known(2)), node(5, cluster.Known(3)), 2},
+		"does not say":       {node(6, cluster.Gauge{}), node(5, cluster.Gauge{}), -1},
+		"gone":               {nil, node(5, cluster.Known(3)), 0},
+		"came meanwhile":     {node(6, cluster.Known(1)), nil, 1},
+	} {
+		if got := drainLeft(c.now, c.before); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}
+
+func TestHalfAnEtcdLoginIsAnError(t *testing.T) {
+	for flag, want := range map[string]string{
+		"--etcd-key=k": "etcd.cert and etcd.key", "--etcd-user=u": "etcd.password_file", "--etcd-ca=/nowhere": "etcd.ca",
+	} {
+		if _, err := ctl(t, nil, "cluster", "nodes", flag); err == nil || !strings.Contains(err.Error(), want) || hintOf(err) == "" {
+			t.Errorf("%s: %v", flag, err)
+		}
+	}
+}

@@ -1,0 +1,19 @@
+// Package logging makes the log of a daemon.
+package logging
+
+import (
+	"io"
+	"log/slog"
+)
+
+// New writes to w what is at least level (debug, info, warn or error), as
+// format says: json, else text. The configuration has checked both.
+func New(w io.Writer, level, format string) *slog.Logger {
+	var least slog.Level
+	_ = least.UnmarshalText([]byte(level))
+	o := &slog.HandlerOptions{Level: least}
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}

@@ -1,0 +1,105 @@
+package router_test
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cognitora/dataplane/agent"
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/router"
+)
+
+// check loads a configuration from flags, as --check-config does.
+func check(args ...string) error {
+	var c router.Config
+	return config.Load(&c, config.Options{Program: "cgn-router", Args: args})
+}
+
+func TestWhatCannotWorkIsRefusedByItsField(t *testing.T) {
+	for args, want := range map[string]string{
+		"--backend http://e:1": "",
+		"--backend http://e:1 --drain-timeout 0s --drain-delay 0s": "",
+		"--etcd h:1 --etcd.ca ca.crt --upstream_tls.ca ca.crt":     "",
+		"":                                   "backend: no engine",
+		"--backend http://e:1 --backend e:2": "router.backends[1]: backend",
+		"--backend http://e:1,rank=3":        "router.backends[0]: backend",
+		"--backend http://e:1 --backend http://e:1/x":                      "give one of them another id=",
+		"--backend http://user:secret@e:1":                                 "api_key_file",
+		"--backend http://e:1 --log-level loud":                            "debug, info, warn, error",
+		"--backend http://e:1 --log-format xml":                            "text, json",
+		"--backend http://e:1 --timeouts.dial 0s":                          "timeouts.dial: 0s is too short",
+		"--backend http://e:1 --timeouts.stall_floor 0s":                   "timeouts.stall_floor",
+		"--backend http://e:1 --limits.slow_reader 0s":                     "limits.slow_reader",
+		"--backend http://e:1 --prefix.lifetime 0s":                        "prefix.lifetime",
+		"--backend http://e:1 --limits.max_body 0":                         "limits.max_body",
+		"--backend http://e:1 --tls.cert c":                                "tls.cert: goes together with tls.key",
+		"--backend http://e:1 --tls.client_ca c":                           "tls.client_ca: needs tls.cert",
+		"--backend http://e:1 --upstream_tls.key k --upstream_tls.ca c":    "upstream_tls.cert: goes together",
+		"--backend http://e:1 --upstream_tls.key k --upstream_tls.cert c":  "upstream_tls.ca: empty",
+		"--etcd h:1 --etcd.key k":                                          "etcd.cert and etcd.key go together",
+		"--etcd h:1 --etcd.username u":                                     "etcd.username and etcd.password_file go together",
+		"--backend http://e:1 --listen 8080":                               "router.listen: \"8080\" is not an address",
+		"--backend http://e:1 --listen unix:x":                             "use host:port or unix:///path",
+		"--backend http://e:1 --listen :8080":                              "router.listen: \":8080\" is reachable",
+		"--backend http://e:1 --admin 10.0.0.1:1 --insecure-listen":        "",
+		"--backend http://e:1 --admin 10.0.0.1:1 --listen unix:///run/x.s": "router.admin",
+	} {
+		err := check(strings.Fields(args)...)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", args, err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), "secret") {
+			t.Errorf("the password is shown: %v", err)
+		}
+	}
+}
+
+func TestBackendTablesAreChecked(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "router.toml")
+	doc := "[[backend]]\nurl = \"http://e:1\"\n[[backend]]\nurl = \"http://e:2\"\nrole = \"boss\"\n[[model]]\nname = \"m\"\nmax_queue = -1\n"
+	if err := os.WriteFile(file, []byte(doc), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := check("--config", file)
+	if err == nil || !strings.Contains(err.Error(), "backend[1]: backend") || !strings.Contains(err.Error(), "model[0].max_queue") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Router and agent are often started from one environment.
+func TestSettingsOfOneDaemonDoNotDisturbTheOther(t *testing.T) {
+	env := []string{"CGN_UPSTREAM_TLS_CA=ca", "CGN_ROUTER_BACKENDS=http://e:1", "CGN_AGENT_NODE_ID=n", "CGN_ENGINE_URL=http://e:1"}
+	var r router.Config
+	if err := config.Load(&r, config.Options{Env: env}); err != nil || r.Upstream.CA != "ca" {
+		t.Errorf("router: %v", err)
+	}
+	var a agent.Config
+	if err := config.Load(&a, config.Options{Env: env}); err != nil {
+		t.Errorf("agent: %v", err)
+	}
+}
+
+func TestASocketLeftBehindDoesNotBlockTheStart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "router.sock")
+	dead, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.(*net.UnixListener).SetUnlinkOnClose(false)
+	dead.Close()
+	c := settings(t, &logged{t: t})
+	c.Router.Backends, c.Router.Listen = []string{"http://127.0.0.1:1"}, "unix://"+path
+	r, err := router.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	second, err := router.New(c)
+	if err == nil {
+		second.Close()
+		t.Error("two routers on one socket")
+	}
+}
