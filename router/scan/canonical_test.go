@@ -106,6 +106,10 @@ func respell(rng *rand.Rand, v any) string {
 }
 
 func respellString(rng *rand.Rand, s string) string {
+	if len(s) > 1000 { // long ones plainly
+		out, _ := json.Marshal(s)
+		return string(out)
+	}
 	out := `"`
 	for _, c := range s {
 		switch q, _ := json.Marshal(string(c)); {

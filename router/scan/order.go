@@ -6,73 +6,161 @@ import (
 	"slices"
 )
 
-// segment is a piece of Text that one member of an object contributed. Members
-// come in any order; arrange brings their pieces into the canonical one.
+// Members of an object come in any order and are read in that order; their
+// pieces of Text are then brought into the canonical one. Small objects are
+// arranged at once. What large ones need is noted and carried out for a whole
+// turn or prompt member in one pass, so that text is not copied once for each
+// level that it is nested in.
+
+// atOnce is the size in bytes of Text up to which an object is arranged at once.
+const atOnce = 4 << 10
+
+// segment is a piece of Text that one member of an object contributed.
 type segment struct {
 	rank       uint8
 	start, end int
-}
-
-// push records that the member of the given rank contributed Text[start:].
-func (r *Request) push(rank uint8, start int) {
-	r.segments = append(r.segments, segment{rank, start, len(r.Text)})
-}
-
-// arrange sorts the segments from base on by rank, with their text, and forgets
-// them. They are few and mostly in order already, so each one out of order is
-// moved on its own.
-func (r *Request) arrange(base int) {
-	s := r.segments[base:]
-	for i := 1; i < len(s); i++ {
-		j := i
-		for j > 0 && s[j-1].rank > s[i].rank {
-			j--
-		}
-		if j < i {
-			r.move(s, i, j)
-		}
-	}
-	r.segments = r.segments[:base]
-}
-
-// move puts segment i in front of segment j, which comes before it.
-func (r *Request) move(s []segment, i, j int) {
-	moved, to := s[i], s[j].start
-	n := moved.end - moved.start
-	r.spare = append(r.spare[:0], r.Text[moved.start:moved.end]...)
-	copy(r.Text[to+n:moved.end], r.Text[to:moved.start])
-	copy(r.Text[to:], r.spare)
-	if r.FirstTurn > to && r.FirstTurn <= moved.start {
-		r.FirstTurn += n
-	} else if r.FirstTurn > moved.start && r.FirstTurn <= moved.end {
-		r.FirstTurn -= moved.start - to
-	}
-	for k := i; k > j; k-- {
-		s[k] = segment{s[k-1].rank, s[k-1].start + n, s[k-1].end + n}
-	}
-	s[j] = segment{moved.rank, to, to + n}
 }
 
 // member is a piece of Text that one member of a value contributed: its mark
 // and name, Text[start+1:nameEnd], and its value up to end.
 type member struct{ start, nameEnd, end int }
 
-// sortMembers sorts the members from base on by name, with their text, and
+// piece is Text[start:end], not empty.
+type piece struct{ start, end int }
+
+// shuffle says that Text[from:to] is to be made of pieces[first:last], which lie
+// in it in another order and fill it.
+type shuffle struct{ from, to, first, last int }
+
+// push records that the member of the given rank contributed Text[start:].
+func (r *Request) push(rank uint8, start int) {
+	r.segments = append(r.segments, segment{rank, start, len(r.Text)})
+}
+
+// arrange orders the segments from base on by rank, with their text, and
+// forgets them. They are few and mostly in order already.
+func (r *Request) arrange(base int) {
+	s := r.segments[base:]
+	byRank := func(a, b segment) int { return cmp.Compare(a.rank, b.rank) }
+	if !slices.IsSortedFunc(s, byRank) {
+		slices.SortFunc(s, byRank)
+		first := len(r.pieces)
+		for _, x := range s {
+			r.place(x.start, x.end)
+		}
+		r.shuffle(first)
+	}
+	r.segments = r.segments[:base]
+}
+
+// sortMembers orders the members from base on by name, with their text, and
 // forgets them. Members of the same name keep their order.
 func (r *Request) sortMembers(base int) {
 	m := r.members[base:]
-	compare := func(a, b member) int {
+	byName := func(a, b member) int {
 		c := bytes.Compare(r.Text[a.start+1:a.nameEnd], r.Text[b.start+1:b.nameEnd])
 		return cmp.Or(c, cmp.Compare(a.start, b.start))
 	}
-	if len(m) > 1 && !slices.IsSortedFunc(m, compare) {
-		first, last := m[0].start, m[len(m)-1].end
-		slices.SortFunc(m, compare)
-		r.spare = r.spare[:0]
+	if len(m) > 1 && !slices.IsSortedFunc(m, byName) {
+		slices.SortFunc(m, byName)
+		first := len(r.pieces)
 		for _, x := range m {
-			r.spare = append(r.spare, r.Text[x.start:x.end]...)
+			r.place(x.start, x.end)
 		}
-		copy(r.Text[first:last], r.spare)
+		r.shuffle(first)
 	}
 	r.members = r.members[:base]
+}
+
+// place puts Text[start:end] behind the pieces before.
+func (r *Request) place(start, end int) {
+	if start < end {
+		r.pieces = append(r.pieces, piece{start, end})
+	}
+}
+
+// shuffle brings Text into the order of the pieces from first on: now, or later
+// where they are large.
+func (r *Request) shuffle(first int) {
+	pieces := r.pieces[first:]
+	byStart := func(a, b piece) int { return cmp.Compare(a.start, b.start) }
+	if slices.IsSortedFunc(pieces, byStart) {
+		r.pieces = r.pieces[:first]
+		return
+	}
+	from, to := pieces[0].start, pieces[0].end
+	for _, p := range pieces {
+		from, to = min(from, p.start), max(to, p.end)
+	}
+	if to-from > atOnce {
+		r.shuffles = append(r.shuffles, shuffle{from, to, first, len(r.pieces)})
+		return
+	}
+	r.spare = r.spare[:0]
+	for _, p := range pieces {
+		r.spare = append(r.spare, r.Text[p.start:p.end]...)
+	}
+	copy(r.Text[from:to], r.spare)
+	r.pieces = r.pieces[:first]
+}
+
+// settleOrder carries out what shuffle has noted. Until then Text has the right
+// bytes and length, but not the order.
+func (r *Request) settleOrder() {
+	if len(r.shuffles) == 0 {
+		return
+	}
+	// One that contains another comes before it: it begins earlier or, since
+	// it has more than one piece, ends later.
+	slices.SortFunc(r.shuffles, func(a, b shuffle) int {
+		return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(b.to, a.to))
+	})
+	from := r.shuffles[0].from
+	r.spare = slices.Grow(r.spare[:0], len(r.Text)-from)
+	r.emit(piece{from, len(r.Text)}, 0)
+	copy(r.Text[from:], r.spare)
+	r.shuffles, r.pieces = r.shuffles[:0], r.pieces[:0]
+}
+
+// emit appends the text of p in its final order to spare. Shuffles before next
+// do not lie within p.
+func (r *Request) emit(p piece, next int) {
+	for {
+		next += searchFrom(r.shuffles[next:], p.start)
+		if next == len(r.shuffles) || r.shuffles[next].from >= p.end {
+			r.spare = append(r.spare, r.Text[p.start:p.end]...)
+			return
+		}
+		s := r.shuffles[next]
+		next++
+		r.spare = append(r.spare, r.Text[p.start:s.from]...)
+		for _, inner := range r.pieces[s.first:s.last] {
+			r.emit(inner, next)
+		}
+		p.start = s.to
+	}
+}
+
+// searchFrom is the index of the first shuffle that begins at start or later.
+func searchFrom(s []shuffle, start int) int {
+	i, _ := slices.BinarySearchFunc(s, start, func(s shuffle, start int) int { return cmp.Compare(s.from, start) })
+	return i
+}
+
+// followFirstTurn moves FirstTurn along with the root member that it lies in,
+// whose order is about to be settled.
+func (r *Request) followFirstTurn() {
+	for _, s := range r.segments {
+		if r.FirstTurn <= s.start || r.FirstTurn > s.end {
+			continue
+		}
+		turn := r.FirstTurn - s.start
+		for _, before := range r.segments {
+			if before.rank < s.rank {
+				turn += before.end - before.start
+			}
+		}
+		r.FirstTurn = turn
+		return
+	}
 }

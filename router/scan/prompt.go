@@ -32,6 +32,7 @@ func (r *Request) promptMember(m rootMember) {
 		r.plain = true
 		r.texts()
 	}
+	r.settleOrder()
 	r.push(uint8(m), start)
 }
 

@@ -81,6 +81,8 @@ type Request struct {
 	pad      []byte // last buffer of a media hash
 	segments []segment
 	members  []member
+	pieces   []piece
+	shuffles []shuffle
 }
 
 // optionSpans is where stream_options can be edited.
@@ -107,6 +109,7 @@ func (r *Request) Reset() {
 	*r = Request{
 		Text: kept(r.Text, 1), Tokens: kept(r.Tokens, 4), decoded: kept(r.decoded, 1), spare: kept(r.spare, 1), pad: r.pad,
 		segments: kept(r.segments, 24), members: kept(r.members, 24),
+		pieces: kept(r.pieces, 16), shuffles: kept(r.shuffles, 32),
 	}
 }
 

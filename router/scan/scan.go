@@ -137,7 +137,9 @@ func Scan(api API, body []byte, r *Request) error {
 // finish arranges what was read and checks that nothing needed is missing.
 func (r *Request) finish() error {
 	if r.err == nil && !r.c.Failed() {
+		r.followFirstTurn()
 		r.arrange(0)
+		r.settleOrder()
 		r.settle()
 		r.checkRequired()
 	}

@@ -83,6 +83,7 @@ func (r *Request) turn() {
 		r.push(turnRole, start)
 	}
 	r.arrange(base)
+	r.settleOrder()
 	if r.FirstTurn == 0 && isUser(r.Text[begin:]) {
 		r.FirstTurn = len(r.Text)
 	}
