@@ -146,7 +146,7 @@ func TestReturnedNodeHasItsShareWithinTwoSeconds(t *testing.T) {
 		more       string
 	}{
 		"refused":    {(*engine.Engine).Refuse, accept, plain}, // a stream that has begun would end with the engine
-		"killed":     {(*engine.Engine).Kill, accept, ""},
+		"killed":     {(*engine.Engine).Kill, accept, plain},
 		"hung":       {fault(engine.Fault{Hang: true}), noFault, streaming},
 		"hung plain": {fault(engine.Fault{Hang: true}), noFault, plain},
 		"500":        {fault(engine.Fault{Status: 500}), noFault, streaming},
@@ -187,7 +187,7 @@ func TestFlappingNodeStarvesNobody(t *testing.T) {
 			load := s.traffic(plain)
 			served := map[string]int{}
 			turn := time.Now()
-			for flaps := 0; flaps < 8; {
+			for flaps := 0; flaps < 6; {
 				load.until(soon, name, func(r *reply) bool {
 					served[r.node()]++
 					return time.Since(turn) > 150*time.Millisecond

@@ -3,14 +3,11 @@ package router_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"os"
-	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -301,77 +298,6 @@ func (s *site) get(url string) (int, []byte) {
 		return 0, []byte(err.Error())
 	}
 	return resp.StatusCode, page
-}
-
-// page is what /metrics said.
-type page string
-
-func (s *site) metrics() page {
-	status, p := s.get(s.admin + "/metrics")
-	if status != 200 {
-		s.t.Errorf("/metrics: %d %s", status, p)
-	}
-	return page(p)
-}
-
-var sample = regexp.MustCompile(`(?m)^([a-z_:]+)(\{[^}]*\})? (\S+)$`)
-
-// sum adds the samples of that name whose labels hold every one of those given, like node="sim-0".
-func (p page) sum(name string, labels ...string) (total float64) {
-	for _, m := range sample.FindAllStringSubmatch(string(p), -1) {
-		if m[1] != name || !containsAll(m[2], labels) {
-			continue
-		}
-		v, err := strconv.ParseFloat(m[3], 64)
-		if err != nil {
-			panic(err)
-		}
-		total += v
-	}
-	return total
-}
-
-func containsAll(text string, parts []string) bool {
-	for _, p := range parts {
-		if !strings.Contains(text, p) {
-			return false
-		}
-	}
-	return true
-}
-
-// node is what the tests want to know of one entry of /debug/fleet.
-type node struct {
-	ID       string  `json:"id"`
-	State    string  `json:"state"`
-	Eligible bool    `json:"eligible"`
-	InFlight int     `json:"in_flight"`
-	Opens    int     `json:"breaker_opens"`
-	Lifetime float64 `json:"learned_lifetime_s"`
-}
-
-func (s *site) nodes() map[string]node {
-	_, page := s.get(s.admin + "/debug/fleet")
-	var view struct {
-		Nodes []node `json:"nodes"`
-	}
-	if err := json.Unmarshal(page, &view); err != nil {
-		s.t.Errorf("/debug/fleet: %v in %.200s", err, page)
-	}
-	all := map[string]node{}
-	for _, n := range view.Nodes {
-		all[n.ID] = n
-	}
-	return all
-}
-
-func (s *site) eligible() (count int) {
-	for _, n := range s.nodes() {
-		if n.Eligible {
-			count++
-		}
-	}
-	return count
 }
 
 // logged is a log that tests can search.

@@ -33,7 +33,7 @@ func shared(percent, i int, more string) string {
 // TestNoHerding: a prompt that everybody shares does not draw everything to one node. Requests come every 5 ms, whatever
 // became of those before, which fills nearly all slots of seven nodes.
 func TestNoHerding(t *testing.T) {
-	const requests = 300
+	const requests = 240
 	for _, percent := range []int{50, 70, 90} {
 		t.Run(fmt.Sprint(percent), func(t *testing.T) {
 			s := herd(t)

@@ -1,0 +1,93 @@
+package router_test
+
+import (
+	"encoding/json"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// page is what /metrics said.
+type page string
+
+func (s *site) metrics() page {
+	status, p := s.get(s.admin + "/metrics")
+	if status != 200 {
+		s.t.Errorf("/metrics: %d %s", status, p)
+	}
+	return page(p)
+}
+
+var sample = regexp.MustCompile(`(?m)^([a-z_:]+)(\{[^}]*\})? (\S+)$`)
+
+// sum adds the samples of that name whose labels hold every one of those given, like node="sim-0".
+func (p page) sum(name string, labels ...string) (total float64) {
+	for _, m := range sample.FindAllStringSubmatch(string(p), -1) {
+		if m[1] != name || !containsAll(m[2], labels) {
+			continue
+		}
+		v, err := strconv.ParseFloat(m[3], 64)
+		if err != nil {
+			panic(err)
+		}
+		total += v
+	}
+	return total
+}
+
+func containsAll(text string, parts []string) bool {
+	for _, p := range parts {
+		if !strings.Contains(text, p) {
+			return false
+		}
+	}
+	return true
+}
+
+// node is what the tests want to know of one entry of /debug/fleet.
+type node struct {
+	ID       string  `json:"id"`
+	State    string  `json:"state"`
+	Eligible bool    `json:"eligible"`
+	InFlight int     `json:"in_flight"`
+	Opens    int     `json:"breaker_opens"`
+	Lifetime float64 `json:"learned_lifetime_s"`
+}
+
+// fleet returns the nodes by id, and those that serve some model.
+func (s *site) fleet() (nodes map[string]node, serving map[string]bool) {
+	_, page := s.get(s.admin + "/debug/fleet")
+	var view struct {
+		Nodes  []node                     `json:"nodes"`
+		Models []struct{ Nodes []string } `json:"models"`
+	}
+	if err := json.Unmarshal(page, &view); err != nil {
+		s.t.Errorf("/debug/fleet: %v in %.200s", err, page)
+	}
+	nodes, serving = map[string]node{}, map[string]bool{}
+	for _, n := range view.Nodes {
+		nodes[n.ID] = n
+	}
+	for _, m := range view.Models {
+		for _, id := range m.Nodes {
+			serving[id] = true
+		}
+	}
+	return nodes, serving
+}
+
+func (s *site) nodes() map[string]node {
+	nodes, _ := s.fleet()
+	return nodes
+}
+
+// eligible counts the nodes that a request may be sent to.
+func (s *site) eligible() (count int) {
+	nodes, serving := s.fleet()
+	for id, n := range nodes {
+		if n.Eligible && serving[id] {
+			count++
+		}
+	}
+	return count
+}
