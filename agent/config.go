@@ -178,14 +178,14 @@ func (c *Config) advertised(addr net.Addr) string {
 	if c.TLS.Cert != "" {
 		scheme = "https://"
 	}
-	host, port, _ := net.SplitHostPort(c.Agent.Listen)
+	host, _, _ := net.SplitHostPort(c.Agent.Listen)
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		host = hostname()
 	}
-	if port = portOf(addr); port == "" {
-		return scheme + host
+	if port := portOf(addr); port != "" {
+		return scheme + net.JoinHostPort(host, port)
 	}
-	return scheme + net.JoinHostPort(host, port)
+	return scheme + host
 }
 
 // nodeID is the configured name, else host name and port or socket name.

@@ -56,11 +56,6 @@ func sorted(lists ...[]string) []string {
 // HopByHop reports whether name is a hop-by-hop header.
 func HopByHop(name []byte) bool { return listed(HopByHopHeaders, name) }
 
-// Identity reports whether name is a header that is never taken from a client.
-func Identity(name []byte) bool {
-	return listed(IdentityHeaders, name) || prefixed(IdentityPrefixes, name)
-}
-
 // listed looks name up in a sorted list of lower-case names.
 func listed(list []string, name []byte) bool {
 	low, high := 0, len(list)

@@ -59,9 +59,6 @@ func (f *Filter) Torn() bool { return f.cut.over }
 // Skipped counts the events forwarded unseen for being too long.
 func (f *Filter) Skipped() uint64 { return f.skips }
 
-// Comments counts the comment lines seen.
-func (f *Filter) Comments() uint64 { return f.parse.comments }
-
 // Reset makes f ready for another stream.
 func (f *Filter) Reset() {
 	f.cut.reset()

@@ -89,10 +89,6 @@ func (s *Scanner) Events() uint64 { return s.events }
 // Skipped counts the events passed over for being longer than MaxEventBytes.
 func (s *Scanner) Skipped() uint64 { return s.skips }
 
-// Comments counts the comment lines seen in complete blocks: activity that is
-// no event, as servers send it to keep a connection open.
-func (s *Scanner) Comments() uint64 { return s.parse.comments }
-
 // Last reads the unfinished event at the end of the stream as if a blank line
 // followed. ok is false if it ends inside a line or has no data.
 func (s *Scanner) Last() (e Event, ok bool) { return s.cut.last(&s.parse) }
@@ -107,9 +103,8 @@ func (s *Scanner) Reset() {
 
 // parser reads the fields of one block.
 type parser struct {
-	joined   []byte // data of events with several data lines
-	comments uint64
-	begun    bool // the byte order mark, if any, is behind us
+	joined []byte // data of events with several data lines
+	begun  bool   // the byte order mark, if any, is behind us
 }
 
 func (p *parser) reset() {
@@ -129,7 +124,6 @@ func (p *parser) event(block []byte) (e Event, ok bool) {
 		var line []byte
 		line, block = cutLine(block)
 		if len(line) > 0 && line[0] == ':' {
-			p.comments++
 			continue
 		}
 		name, value := splitField(line)

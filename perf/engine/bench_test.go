@@ -19,15 +19,14 @@ import (
 	"go.uber.org/goleak"
 )
 
-// childArgs makes the test binary an engine process of its own, so that a
-// benchmark can tell the engine's CPU time from that of its clients.
-const childArgs = "CGN_SIM_CHILD_ARGS"
+// childConfig holds a Config in JSON and makes the test binary an engine process
+// of its own, so that a benchmark can tell the engine's CPU time from that of its
+// clients.
+const childConfig = "TEST_ENGINE_CONFIG"
 
 func TestMain(m *testing.M) {
-	if args := os.Getenv(childArgs); args != "" {
-		ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		defer cancel()
-		if err := Main(ctx, strings.Fields(args), os.Stdout); err != nil {
+	if doc := os.Getenv(childConfig); doc != "" {
+		if err := beChild([]byte(doc)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -36,12 +35,34 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// beChild serves until SIGTERM, after a line with the engine's URL.
+func beChild(doc []byte) error {
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer cancel()
+	var cfg Config
+	if err := json.Unmarshal(doc, &cfg); err != nil {
+		return err
+	}
+	e, err := New(cfg)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	fmt.Println(e.URL())
+	<-ctx.Done()
+	return nil
+}
+
 // child starts an engine process and returns its address; stop ends it and
 // returns the CPU time it used.
-func child(b *testing.B, args string) (addr string, stop func() time.Duration) {
+func child(b *testing.B, cfg Config) (addr string, stop func() time.Duration) {
 	b.Helper()
+	doc, err := json.Marshal(cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childArgs+"="+args)
+	cmd.Env = append(os.Environ(), childConfig+"="+string(doc))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -50,15 +71,11 @@ func child(b *testing.B, args string) (addr string, stop func() time.Duration) {
 	if err := cmd.Start(); err != nil {
 		b.Fatal(err)
 	}
-	line, err := bufio.NewReader(out).ReadBytes('\n')
+	url, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
 		b.Fatal(err)
 	}
-	var started struct{ URL string }
-	if err := json.Unmarshal(line, &started); err != nil {
-		b.Fatal(err)
-	}
-	return strings.TrimPrefix(started.URL, "http://"), func() time.Duration {
+	return strings.TrimPrefix(strings.TrimSpace(url), "http://"), func() time.Duration {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		_ = cmd.Wait()
 		return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
@@ -70,7 +87,7 @@ func child(b *testing.B, args string) (addr string, stop func() time.Duration) {
 func BenchmarkStreams(b *testing.B) {
 	const streams, tokens = 2000, 100
 	for b.Loop() {
-		addr, stop := child(b, fmt.Sprintf("--decode-step 50ms --max-seqs %d --prefill-rate 1000000", streams))
+		addr, stop := child(b, Config{DecodeStep: 50 * time.Millisecond, MaxSeqs: streams, PrefillTokensPerSecond: 1000000})
 		begun := time.Now()
 		var clients sync.WaitGroup
 		for range streams {

@@ -1,10 +1,7 @@
 package engine
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"strings"
 	"sync"
 	"testing"
@@ -172,49 +169,6 @@ func TestLeavesAreEvictedBeforeTheirParents(t *testing.T) {
 	}
 	if kept != 4 {
 		t.Errorf("%d leading blocks left, want 4", kept)
-	}
-}
-
-func TestCommandLineStartsEngines(t *testing.T) {
-	ctx, cancel := context.WithCancel(context.Background())
-	r, w := io.Pipe()
-	ended := make(chan error, 1)
-	go func() {
-		ended <- Main(ctx, strings.Fields("--engines 2 --model a,b --kv-events tcp://127.0.0.1:0 --speed 100"), w)
-		_ = w.Close()
-	}()
-	d := json.NewDecoder(r)
-	for i := range 2 {
-		var line struct {
-			ID, URL  string
-			KVEvents string `json:"kv_events"`
-		}
-		if err := d.Decode(&line); err != nil {
-			t.Fatal(err)
-		}
-		if want := []string{"sim", "sim-1"}[i]; line.ID != want || !strings.HasPrefix(line.URL, "http://127.0.0.1:") || line.KVEvents == "" {
-			t.Errorf("%+v", line)
-		}
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
-}
-
-func TestPortsCountUp(t *testing.T) {
-	for in, want := range map[string]string{
-		"127.0.0.1:8000": "127.0.0.1:8002", "127.0.0.1:0": "127.0.0.1:0", "tcp://*:5557": "tcp://*:5559",
-		"unix:/x": "unix:/x-2", "[::1]:80": "[::1]:82",
-	} {
-		if got, err := shift(in, 2); got != want || err != nil {
-			t.Errorf("%s: %s, %v", in, got, err)
-		}
-	}
-	for _, args := range []string{"--listen nowhere --engines 2", "--block-tokens -1", "--engines 0", "extra", "--kv-events tcp://*:0 --kv-hash-form hex"} {
-		if err := Main(context.Background(), strings.Fields(args), io.Discard); err == nil {
-			t.Errorf("%s was accepted", args)
-		}
 	}
 }
 

@@ -57,9 +57,6 @@ func New(o Options) *Gate {
 // already admitted stay.
 func (g *Gate) SetMaxQueue(n int) { g.maxQueue.Store(int64(n)) }
 
-// SetGlobal changes the cap over all requests.
-func (g *Gate) SetGlobal(n int) { g.global.limit.Store(int64(n)) }
-
 // InFlight returns the number of permits that are out.
 func (g *Gate) InFlight() int64 { return g.global.n.Load() }
 

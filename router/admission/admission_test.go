@@ -78,7 +78,7 @@ func TestCapsChangeLive(t *testing.T) {
 	h.SetMax(0)
 	g.SetMaxQueue(0)
 	last := admit(t, h, nil)
-	g.SetGlobal(4)
+	g.global.limit.Store(4)
 	admit(t, h, ErrGlobalFull)
 	last.Release()
 	g.SetMaxQueue(1) // those admitted stay

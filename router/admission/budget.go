@@ -44,12 +44,6 @@ func (b *Budget) Allow() bool {
 	return false
 }
 
-// Left returns how many retries the budget holds now.
-func (b *Budget) Left() int64 {
-	s := b.second()
-	return max(b.floor, b.requests.sum(s)*b.percent/100) - b.retries.sum(s)
-}
-
 // second starts at budgetBuckets, so that an untouched bucket (second 0) is never in the window.
 func (b *Budget) second() uint32 {
 	return uint32(max(b.now().Sub(b.epoch), 0)/time.Second) + budgetBuckets

@@ -22,6 +22,12 @@ func spend(b *Budget, limit int) (n int) {
 	return n
 }
 
+// Left returns how many retries the budget holds now.
+func (b *Budget) Left() int64 {
+	s := b.second()
+	return max(b.floor, b.requests.sum(s)*b.percent/100) - b.retries.sum(s)
+}
+
 func TestBudgetFloor(t *testing.T) {
 	var c clock
 	b := NewBudget(20, 64, c.now)

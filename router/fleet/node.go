@@ -3,7 +3,6 @@
 package fleet
 
 import (
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -66,7 +65,7 @@ type Info struct {
 // VRAM is the node's GPU memory in bytes, NaN if unknown.
 func (i *Info) VRAM() float32 {
 	if i.VRAMBytes <= 0 {
-		return float32(math.NaN())
+		return policy.Unknown()
 	}
 	return float32(i.VRAMBytes)
 }
@@ -86,8 +85,8 @@ type Load struct {
 }
 
 var unknownLoad = Load{
-	EngineQueue: float32(math.NaN()), EngineBusy: float32(math.NaN()),
-	SM: float32(math.NaN()), Watts: float32(math.NaN()), KVUsage: float32(math.NaN()),
+	EngineQueue: policy.Unknown(), EngineBusy: policy.Unknown(),
+	SM: policy.Unknown(), Watts: policy.Unknown(), KVUsage: policy.Unknown(),
 }
 
 // hashID is FNV-1a: stable over processes and versions.

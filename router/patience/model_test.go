@@ -157,3 +157,19 @@ func BenchmarkCheck1000Waiting(b *testing.B) {
 		m.Check(now.Add(time.Second), nil)
 	}
 }
+
+// Limit returns how long the attempt may wait for its first byte as things are now: 0 when it
+// does not wait or is not a stream. It changes with what peers do.
+func (a *Attempt) Limit(now time.Time) time.Duration {
+	if a.node == nil {
+		return 0
+	}
+	m := a.node.model
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a.state != waiting || !a.work.Stream || a.node.gone {
+		return 0
+	}
+	m.survey(now.Sub(epoch))
+	return m.limit(a, m.limitsOf(a.node))
+}

@@ -70,9 +70,6 @@ func NewModel(o Options) *Model {
 	return &Model{o: o.withDefaults(), promptAt: never}
 }
 
-// Interval is how often Check should be called.
-func (m *Model) Interval() time.Duration { return m.o.FirstByteFloor / 8 }
-
 // Node is one node's part in one model: made by Join when the node enters the fleet snapshot,
 // kept with it, given to Leave when it goes.
 type Node struct {
@@ -159,7 +156,7 @@ type Stall struct {
 }
 
 // Check looks at every waiting attempt, asks the owners of late ones to give up, and appends
-// the nodes to set aside to out. Call it every Interval; a model for which nobody waits costs
+// the nodes to set aside to out. Call it about every FirstByteFloor/8; a model for which nobody waits costs
 // one lock.
 func (m *Model) Check(now time.Time, out []Stall) []Stall {
 	m.mu.Lock()

@@ -41,9 +41,6 @@ func (c *Chain) Reset(seed Digest, text []byte, tokens []uint32) {
 // Blocks is the number of full blocks of the prompt, at most MaxChain; only those have digests.
 func (c *Chain) Blocks() int { return c.blocks }
 
-// Hashed is the number of blocks hashed so far.
-func (c *Chain) Hashed() int { return len(c.digests) }
-
 // Digest is the digest of block i, 0 <= i < Blocks(); it hashes the chain as
 // far as that.
 func (c *Chain) Digest(i int) Digest {

@@ -22,8 +22,6 @@ type Observation struct {
 	EngineBlockTokens int
 	// DispatchedAt is the time that Record was called with.
 	DispatchedAt time.Time
-	// Failed says that the request came to nothing; the counts are not read.
-	Failed bool
 }
 
 // verdict compares an observation with what was believed, in blocks of ours.
@@ -64,10 +62,6 @@ func (v *verdict) short() bool { return v.fraction > 0 }
 // node's lifetime were gone, the lifetime shrinks. It says nothing about blocks
 // that a request still running at the dispatch may have been computing.
 func (x *Index) Observe(c *Chain, o Observation) float64 {
-	if o.Failed {
-		x.Forget(c, o.Ref, o.DispatchedAt)
-		return 0
-	}
 	if o.PromptTokens <= 0 || c.blocks == 0 {
 		return 0
 	}

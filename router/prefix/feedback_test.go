@@ -203,7 +203,7 @@ func TestFailedRequestsLeaveNothing(t *testing.T) {
 	f.advance(time.Second)
 	fl := f.send(0, branch(base, 10, "new", 25))
 	f.expect("in flight", branch(base, 10, "new", 25), 25)
-	f.x.Observe(fl.c, Observation{Ref: fl.ref, Believed: fl.believed, DispatchedAt: fl.at, Failed: true})
+	f.x.Forget(fl.c, fl.ref, fl.at)
 	f.expect("failed", branch(base, 10, "new", 25), 10)
 	f.advance(119 * time.Second)
 	f.expect("what was there before is as old as it was", base, 10)

@@ -248,8 +248,11 @@ func churn(x *Index, slot *atomic.Uint32, texts [][]byte, seed uint64) {
 		ref, c, at := Ref(slot.Load()), chain(texts[r.IntN(len(texts))]), time.Now()
 		x.Record(c, ref, at)
 		o := Observation{Ref: ref, Believed: c.Blocks(), DispatchedAt: at, PromptTokens: 1000, CachedTokens: int64(r.IntN(1000))}
-		o.Failed = r.IntN(10) == 0
-		x.Observe(c, o)
+		if r.IntN(10) == 0 {
+			x.Forget(c, ref, at)
+		} else {
+			x.Observe(c, o)
+		}
 		if r.IntN(50) == 0 {
 			x.Leave(ref)
 			slot.Store(uint32(x.Join(fmt.Sprint(seed))))

@@ -129,13 +129,6 @@ func (x *Index) Lifetime(ref Ref) time.Duration {
 	return time.Duration(n.lifetime.Load()) * time.Millisecond
 }
 
-// Caching is false while a node reports no cached token for prompts that it has
-// seen before: its engine has prefix caching switched off.
-func (x *Index) Caching(ref Ref) bool {
-	n := x.node(ref)
-	return n != nil && !n.silent.Load()
-}
-
 func millis32(d time.Duration) int32 {
 	return int32(min(d/time.Millisecond, time.Duration(maxAge)))
 }
