@@ -116,4 +116,7 @@ func (r *Router) applyPolicy(p *policy.Policy) {
 		limit = p.MaxQueue
 	}
 	r.gate.SetMaxQueue(limit)
+	if p.TTFTSLOms > 0 {
+		r.log.Info("the policy's ttft_slo_ms is taken and not used so far", "ttft_slo_ms", p.TTFTSLOms)
+	}
 }
