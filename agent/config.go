@@ -43,7 +43,7 @@ type NodeConfig struct {
 	DrainDelay     config.Duration `toml:"drain_delay" default:"2s" help:"time the front goes on accepting after it said it is not ready, so that routers have heard it"`
 	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish when the agent is stopped; then they are cut; 0: at once"`
 
-	Role          string      `toml:"role" default:"both" flag:"role" oneof:"prefill|decode|both" help:"prefill, decode or both"`
+	Role          string      `toml:"role" default:"both" flag:"role" oneof:"prefill|decode|both" help:"prefill, decode or both; routers send nothing to prefill nodes so far"`
 	Device        string      `toml:"device" default:"" oneof:"|gpu|cpu" help:"what the engine computes on; empty: unknown"`
 	GPUIndex      int         `toml:"gpu_index" default:"0" help:"first GPU of the engine; announced, and used by nothing so far"`
 	TP            int         `toml:"tp" default:"0" help:"tensor-parallel size, announced and given to a started engine; 0: unknown"`

@@ -29,6 +29,18 @@ func TestDrainedIsWhatALaterHeartbeatSays(t *testing.T) {
 	}
 }
 
+func TestStatesOfNodes(t *testing.T) {
+	ready := func(role cluster.Role) *cluster.NodeHealth { return &cluster.NodeHealth{Ready: true, Role: role} }
+	for want, row := range map[string]nodeRow{
+		"ready": {Health: ready(cluster.RoleBoth)}, "ready, unused": {Health: ready(cluster.RolePrefill)},
+		"not ready": {Health: &cluster.NodeHealth{}}, "unusable": {}, "cordoned": {Health: ready(cluster.RolePrefill), Cordon: &cluster.Cordon{}},
+	} {
+		if got := row.state(); !strings.HasPrefix(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 func TestHalfAnEtcdLoginIsAnError(t *testing.T) {
 	for flag, want := range map[string]string{
 		"--etcd-key=k": "etcd.cert and etcd.key", "--etcd-user=u": "etcd.password_file", "--etcd-ca=/nowhere": "etcd.ca",

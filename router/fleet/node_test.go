@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -170,6 +171,20 @@ func TestSnapshotNames(t *testing.T) {
 	}
 	if s.Model([]byte("nope")) != nil || s.Node("b") != b || s.Node("x") != nil || len(s.Models()) != 3 || len(s.Problems) != 2 {
 		t.Fatalf("%+v", s.Problems)
+	}
+}
+
+func TestPrefillNodesSayThatTheyServeNothing(t *testing.T) {
+	n := testNode("p", 4, "m")
+	info := *n.Info()
+	info.Role = cluster.RolePrefill
+	n.setInfo(&info)
+	s := build([]*Node{n}, nil)
+	if ready, detail := s.Ready(time.Now()); ready || !strings.Contains(detail, "p: "+prefillUnused) {
+		t.Errorf("ready %v: %s", ready, detail)
+	}
+	if v := n.View(time.Now()); v.Reason != prefillUnused {
+		t.Errorf("the view says %q", v.Reason)
 	}
 }
 
