@@ -12,7 +12,8 @@ type listener struct {
 	net.Listener
 	open  *counter
 	limit int
-	full  func() // counts a connection that was turned away
+	full  func()       // counts a connection that was turned away
+	over  *atomic.Bool // no more requests are read
 }
 
 // refusal is what a connection beyond the limit gets; there is no request yet whose API
@@ -29,7 +30,7 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		if l.open.take(l.limit) {
-			return &counted{Conn: c, open: l.open}, nil
+			return &counted{Conn: c, open: l.open, over: l.over}, nil
 		}
 		l.full()
 		c.SetWriteDeadline(time.Now().Add(time.Millisecond)) // it fits the socket's buffer
@@ -42,7 +43,16 @@ func (l *listener) Accept() (net.Conn, error) {
 type counted struct {
 	net.Conn
 	open   *counter
+	over   *atomic.Bool
 	closed atomic.Bool
+}
+
+// Read finds the end where no more requests are read, so that a connection does not outlive its last answer.
+func (c *counted) Read(p []byte) (int, error) {
+	if c.over.Load() {
+		return 0, io.EOF
+	}
+	return c.Conn.Read(p)
 }
 
 // NetConn is the connection below, for those who look for it.
