@@ -65,7 +65,8 @@ type Gateway struct {
 	started     time.Time
 
 	draining atomic.Bool
-	open     counter // client connections
+	open     counter     // client connections
+	over     atomic.Bool // the time to finish requests has passed
 	streams  counter
 	live     liveCalls
 }
@@ -111,7 +112,7 @@ func (g *Gateway) Serve(l net.Listener, t *tls.Config) error {
 	l = &listener{
 		Listener: g.watcher.Listen(l, relay.ListenOptions{SendBufferBytes: sendBufferBytes}),
 		open:     &g.open, limit: g.limits.MaxConnections,
-		full: g.metrics.ClientCut.WithLabelValues("too_many").Inc,
+		full: g.metrics.ClientCut.WithLabelValues("too_many").Inc, over: &g.over,
 	}
 	if t != nil {
 		l = tls.NewListener(l, t)
@@ -137,6 +138,7 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 	if err == nil {
 		return nil
 	}
+	g.over.Store(true)
 	g.live.each(func(c *call) { c.job.Shutdown() })
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
