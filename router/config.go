@@ -100,6 +100,7 @@ type RetryConfig struct {
 // LimitConfig bounds what clients can make the router hold.
 type LimitConfig struct {
 	MaxBody        config.Size     `toml:"max_body" default:"64MiB" help:"largest request body; above it 413"`
+	MaxBodyTotal   config.Size     `toml:"max_body_total" default:"1GiB" help:"request bodies above 64 KiB held at once, all together; above it 503 with Retry-After"`
 	MaxHeader      config.Size     `toml:"max_header" default:"32KiB" help:"largest request head; above it 431"`
 	MaxConnections int             `toml:"max_connections" default:"16384" help:"open client connections"`
 	MaxStreams     int             `toml:"max_streams" default:"8192" help:"streamed responses at once; above it 429"`
@@ -227,6 +228,7 @@ func (c *Config) validateNumbers(bad problem) {
 	atLeast("retry.percent", c.Retry.Percent, 0)
 	atLeast("retry.floor", c.Retry.Floor, 0)
 	atLeast("limits.max_body", int(c.Limits.MaxBody), 1024)
+	atLeast("limits.max_body_total", int(c.Limits.MaxBodyTotal), int(c.Limits.MaxBody))
 	atLeast("limits.max_header", int(c.Limits.MaxHeader), 4096)
 	atLeast("limits.max_connections", c.Limits.MaxConnections, 1)
 	atLeast("limits.max_streams", c.Limits.MaxStreams, 1)

@@ -104,7 +104,7 @@ func (c *Config) dispatchOptions() dispatch.Options {
 func (c *Config) gatewayLimits() gateway.Limits {
 	l := &c.Limits
 	return gateway.Limits{
-		MaxBody: int(l.MaxBody), MaxHeader: int(l.MaxHeader), MaxConnections: l.MaxConnections, MaxStreams: l.MaxStreams,
+		MaxBody: int(l.MaxBody), MaxBodies: int(l.MaxBodyTotal), MaxHeader: int(l.MaxHeader), MaxConnections: l.MaxConnections, MaxStreams: l.MaxStreams,
 		HeaderTimeout: l.HeaderTimeout.Std(), BodyTimeout: l.BodyTimeout.Std(),
 		KeepAlive: l.KeepAlive.Std(), SlowReader: l.SlowReader.Std(),
 	}

@@ -24,6 +24,7 @@ const (
 	sendBufferBytes = 256 << 10 // kernel memory for a client that does not read
 	enginePoolIdle  = 4 * time.Second
 	complainEvery   = 10 * time.Second
+	keptBody        = 1 << 20 // bytes; larger body buffers are not kept for a connection's next request
 )
 
 // Limits bound what clients can make the front hold.
@@ -91,6 +92,7 @@ func New(o Options) (*Server, error) {
 		Network: o.Engine.Network, Addr: o.Engine.Addr, TLS: o.EngineTLS,
 		Host: o.Engine.Host, BasePath: o.Engine.BasePath, Authorization: o.Authorization,
 	}, relay.PoolOptions{MaxConns: o.Limits.MaxRequests, IdleTimeout: enginePoolIdle})
+	fasthttp.SetBodySizePoolLimit(keptBody, keptBody)
 	s.http = &fasthttp.Server{
 		Handler: s.handle, ErrorHandler: s.malformed, ConnState: s.track, Logger: s,
 		Concurrency: o.Limits.MaxConnections, MaxRequestBodySize: o.Limits.MaxBody, ReadBufferSize: o.Limits.MaxHeader,

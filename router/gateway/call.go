@@ -117,6 +117,7 @@ func (c *call) end(o relay.Outcome) {
 	g.count(c.api, j.Model(), c.status)
 	g.record(c, o)
 	g.live.remove(c)
+	g.release(c.ctx)
 	g.dispatch.Finish(j, o)
 	c.job, c.ctx, c.stop, c.bytes, c.status, c.streaming = nil, nil, nil, 0, 0, false
 	calls.Put(c)

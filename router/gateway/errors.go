@@ -17,6 +17,7 @@ var (
 	errNoPath      = &apierror.Error{Status: 404, Code: "unknown_path", Message: "there is no such endpoint here"}
 	errMethod      = &apierror.Error{Status: 405, Code: "method_not_allowed", Message: "this endpoint does not take this method"}
 	errTooLarge    = &apierror.Error{Status: 413, Code: "body_too_large", Message: "the request body is larger than this router accepts (limits.max_body)"}
+	errBodies      = &apierror.Error{Status: 503, Code: "bodies_full", Message: "the router holds as many bytes of request bodies as it may (limits.max_body_total)", RetryAfterSeconds: 1}
 	errHeaderLarge = &apierror.Error{Status: 431, Code: "header_too_large", Message: "the request head is larger than this router accepts (limits.max_header)"}
 	errSlowRequest = &apierror.Error{Status: 408, Code: "request_timeout", Message: "the request did not arrive in time"}
 	errMalformed   = &apierror.Error{Status: 400, Code: "malformed_http", Message: "the request is not well-formed HTTP/1.1"}
@@ -50,10 +51,13 @@ func (g *Gateway) fail(ctx *fasthttp.RequestCtx, api scan.API, err *apierror.Err
 // connection afterwards.
 func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	g.identify(ctx)
+	g.bodies.give(&ctx.Request.Header)
 	api := apiOf(ctx.Path())
 	var small *fasthttp.ErrSmallBuffer
 	var timeout net.Error
 	switch {
+	case errors.Is(err, fasthttp.ErrBodyTooLarge) && g.counts(ctx.Request.Header.ContentLength()):
+		g.fail(ctx, api, errBodies)
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
 		g.fail(ctx, api, errTooLarge)
 	case errors.As(err, &small):

@@ -30,6 +30,7 @@ import (
 // Limits bound what clients can make the gateway hold. All are positive.
 type Limits struct {
 	MaxBody        int // bytes
+	MaxBodies      int // bytes of all request bodies held at once; no less than MaxBody
 	MaxHeader      int // bytes
 	MaxConnections int
 	MaxStreams     int
@@ -69,6 +70,7 @@ type Gateway struct {
 	over     atomic.Bool // the time to finish requests has passed
 	streams  counter
 	live     liveCalls
+	bodies   bodies
 }
 
 // New makes a gateway. forwardAuth passes the client's Authorization to backends that have
@@ -78,6 +80,8 @@ func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 		dispatch: p.Dispatch, fleet: p.Fleet, metrics: p.Metrics, stored: p.Stored,
 		watcher: p.Watcher, access: p.Access, log: p.Log, limits: l, forwardAuth: forwardAuth, started: time.Now(),
 	}
+	g.bodies.limit = int64(l.MaxBodies)
+	fasthttp.SetBodySizePoolLimit(keptBody, keptBody)
 	g.server = &fasthttp.Server{
 		Handler:                       g.handle,
 		ErrorHandler:                  g.unreadable,
@@ -123,11 +127,6 @@ func (g *Gateway) Serve(l net.Listener, t *tls.Config) error {
 // sendBufferBytes is what the kernel holds for one client that does not read.
 const sendBufferBytes = 256 << 10
 
-// bodyBounds gives a request body more time than its head.
-func (g *Gateway) bodyBounds(*fasthttp.RequestHeader) fasthttp.RequestConfig {
-	return fasthttp.RequestConfig{ReadTimeout: g.limits.BodyTimeout, WriteTimeout: g.limits.SlowReader}
-}
-
 // StartDrain makes every answer from now on close its connection, so that clients move on.
 func (g *Gateway) StartDrain() { g.draining.Store(true) }
 
@@ -163,6 +162,9 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 		ctx.SetConnectionClose()
 	}
 	r, api, rest := find(ctx.Method(), ctx.Path())
+	if !g.holds(ctx) {
+		r = routeFull
+	}
 	switch r {
 	case routeInfer:
 		g.infer(ctx, api)
@@ -176,11 +178,14 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 	case routeStored:
 		g.storedResponse(ctx, rest)
 		return
+	case routeFull:
+		g.fail(ctx, api, errBodies)
 	case routeMethod:
 		g.fail(ctx, api, errMethod)
 	default:
 		g.fail(ctx, api, errNoPath)
 	}
+	g.release(ctx)
 	g.count(api, "", ctx.Response.StatusCode())
 }
 

@@ -11,6 +11,7 @@ type route uint8
 
 const (
 	routeUnknown route = iota // no such path
+	routeFull                 // there is no room for the request's body
 	routeMethod               // the path exists for other methods
 	routeHealth               // GET /health
 	routeModels               // GET /v1/models

@@ -1,0 +1,59 @@
+package router_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/cognitora/dataplane/router"
+)
+
+// TestBodiesInAll: bodies share one bound. What does not fit is refused before it is sent, small requests go through, and
+// whatever a request came to, its room is there for the next one.
+func TestBodiesInAll(t *testing.T) {
+	const size = 120 << 10
+	s := serve(t, simulate(t, 1), func(c *router.Config) { c.Limits.MaxBody, c.Limits.MaxBodyTotal = 150<<10, 200<<10 })
+	large := chatBody(strings.Repeat("x", size), plain)
+	refused := func(what, path string, resp *http.Response) {
+		t.Helper()
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if resp.StatusCode != 503 || err != nil || resp.Header.Get("Retry-After") == "" {
+			t.Fatalf("%s: %d %.300s %v", what, resp.StatusCode, body, err)
+		}
+		enveloped(t, path, body)
+	}
+	for how, body := range map[string]string{"answered": large, "malformed": strings.Repeat("x", len(large)), "left": large[:size/2]} {
+		s.idle() // so that the room of the one before has been given back
+		conn := s.dial()
+		fmt.Fprintf(conn, "POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", len(large))
+		held := bufio.NewReader(conn)
+		if line, err := held.ReadString('\n'); !strings.HasPrefix(line, "HTTP/1.1 100 ") || err != nil {
+			t.Fatalf("%s: %q %v", how, line, err)
+		}
+		held.ReadString('\n')
+		resp, err := s.send(t.Context(), "POST", "/v1/chat/completions", large)
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused("announced", "/v1/chat/completions", resp)
+		req, err := http.NewRequest("POST", s.url+"/v1/messages", io.MultiReader(strings.NewReader(large)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp, err = s.client.Do(req); err != nil {
+			t.Fatal(err)
+		}
+		refused("chunked", "/v1/messages", resp)
+		mustAll(t, "small", together(4, func(i int) *reply { return s.chat(chatBody(fmt.Sprint(i), plain)) }))
+		if io.WriteString(conn, body); how == "left" {
+			conn.Close()
+		} else if status, body := answer(t, held); status != map[string]int{"answered": 200, "malformed": 400}[how] {
+			t.Fatalf("%s: %d %.300s", how, status, body)
+		}
+		eventually(t, "there is room again after "+how, func() bool { return s.chat(large).status == 200 })
+	}
+}
