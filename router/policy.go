@@ -97,8 +97,8 @@ func (r *Router) takePolicy(doc []byte) {
 	if doc != nil {
 		var err error
 		if p, err = policy.Parse(doc); err != nil {
-			r.metrics.PolicyReloads.WithLabelValues("refused").Inc()
 			r.log.Error("policy refused, the one in force stays", "error", err)
+			r.metrics.PolicyReloads.WithLabelValues("refused").Inc()
 			return
 		}
 	}
