@@ -11,7 +11,7 @@ FUZZTIME   ?= 60s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help build up test check check-race check-fuzz check-sdk check-faults check-llama check-vllm \
+.PHONY: help build up test check check-race check-fuzz check-sdk check-llama check-vllm \
 	bench perf generate lint clean $(BINARIES)
 
 help: ## list the targets
@@ -38,7 +38,7 @@ test: ## vet and test everything in pure Go (no C compiler needed)
 	@CGO_ENABLED=0 $(GO) test ./...
 	@perf/tools.sh
 
-check: check-race check-fuzz check-sdk check-faults check-llama ## everything slow: race detector, fuzzing, SDK suites, faults, real llama.cpp engines
+check: check-race check-fuzz check-sdk check-llama ## everything slow: race detector, fuzzing, SDK suites, real llama.cpp engines
 
 check-race: ## tests under the race detector (needs a C compiler)
 	@perf/tools.sh cc
@@ -50,9 +50,6 @@ check-fuzz: ## every fuzz target for FUZZTIME (60s) each
 check-sdk: build ## OpenAI and Anthropic SDK suites against `cgn-ctl up` (needs python3 with venv, node, npm)
 	@perf/tools.sh python node
 	@perf/sdk/run.sh
-
-check-faults: ## the tests of router and agent with dying, hanging and returning parts, five times over
-	CGO_ENABLED=0 $(GO) test -count 5 -timeout 30m ./router ./agent ./cmd/...
 
 check-llama: build ## two real llama.cpp servers behind the router (needs python3 with venv)
 	@perf/tools.sh python

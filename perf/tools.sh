@@ -48,5 +48,4 @@ echo '== not run by make test; make check runs these'
 row check-race cc
 row check-fuzz
 row check-sdk python node
-row check-faults
 row check-llama python
