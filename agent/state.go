@@ -42,6 +42,9 @@ func (a *Agent) health() cluster.NodeHealth {
 	if s.Stats.Known(enginemetrics.Waiting) {
 		h.QueueDepth = cluster.Known(s.Stats.Waiting)
 	}
+	if s.Stats.Known(enginemetrics.BlockTokens) {
+		h.BlockTokens = int(s.Stats.BlockTokens)
+	}
 	if s.Stats.Known(enginemetrics.TotalBlocks) {
 		h.TotalBlocks = cluster.Known(s.Stats.TotalBlocks)
 	}

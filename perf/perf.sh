@@ -4,6 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 : "${TRACE:=}"
+[ -n "$TRACE" ] || [ ! -f ../shared/traces/conversation_trace.jsonl ] || TRACE=../shared/traces/conversation_trace.jsonl
 out=$(mktemp)
 trap 'rm -f "$out"' EXIT
 {

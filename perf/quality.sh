@@ -30,7 +30,7 @@ if [ -n "$trace" ]; then
 	spread=--spread
 	head -n "$TURNS" "$trace" >"$dir/trace"
 else
-	bin/cgn-ctl bench trace --turns "$TURNS" >"$dir/trace"
+	bin/cgn-ctl bench trace --requests "$TURNS" >"$dir/trace"
 fi
 
 # Distinct blocks of 512 tokens, tokens and seconds of the trace.

@@ -94,7 +94,8 @@ func New(o Options) (*Server, error) {
 	}, relay.PoolOptions{MaxConns: o.Limits.MaxRequests, IdleTimeout: enginePoolIdle})
 	fasthttp.SetBodySizePoolLimit(keptBody, keptBody)
 	s.http = &fasthttp.Server{
-		Handler: s.handle, ErrorHandler: s.malformed, ConnState: s.track, Logger: s,
+		SecureErrorLogMessage: true, // never the bytes of a request
+		Handler:               s.handle, ErrorHandler: s.malformed, ConnState: s.track, Logger: s,
 		Concurrency: o.Limits.MaxConnections, MaxRequestBodySize: o.Limits.MaxBody, ReadBufferSize: o.Limits.MaxHeader,
 		ReadTimeout: o.Limits.ReadTimeout, IdleTimeout: o.Limits.KeepAlive, WriteTimeout: o.Limits.SlowReader,
 		NoDefaultServerHeader: true, NoDefaultDate: true, NoDefaultContentType: true,

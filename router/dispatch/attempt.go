@@ -40,7 +40,7 @@ const (
 	overloaded                // 429, 502 or 503: the node says so itself
 	overdue                   // given up: its peers would have answered
 	stalled                   // given up: the node makes no progress
-	noOptions                 // 400 because of stream_options that the router has spliced in
+	noOptions                 // 400 or 422 because of stream_options that the router has spliced in
 	late                      // a hard bound passed
 	tooOld                    // the client's HTTP/1.0 cannot take the answer
 	left                      // the client is gone or the router shuts down
@@ -192,7 +192,7 @@ func (d *Dispatcher) ask(j *Job, a *attempt) (verdict, error) {
 		}
 		return v, nil
 	}
-	if ex.IsSSE() || ex.Status() == 400 && j.asks {
+	if ex.IsSSE() || j.mayRefuse(ex) {
 		if err := ex.AwaitBody(deadline); err != nil {
 			return j.blame(err), err
 		}
@@ -258,7 +258,11 @@ func (j *Job) bound(t time.Time) time.Time {
 // refused tells whether the node's answer is that it does not know the stream_options that
 // were spliced in.
 func (j *Job) refused(ex *relay.Exchange) bool {
-	return j.asks && ex.Status() == 400 && bytes.Contains(ex.Held(), []byte("stream_options"))
+	return j.mayRefuse(ex) && bytes.Contains(ex.Held(), []byte("stream_options"))
+}
+
+func (j *Job) mayRefuse(ex *relay.Exchange) bool {
+	return j.asks && (ex.Status() == 400 || ex.Status() == 422)
 }
 
 // blame says what a failed exchange means.
@@ -298,6 +302,10 @@ func (d *Dispatcher) note(j *Job, a *attempt, v verdict) {
 	}
 	switch v {
 	case answered:
+		if a.status == 504 {
+			a.node.Report(fleet.ServerError)
+			return
+		}
 		a.node.Report(fleet.OK)
 		if j.kept != nil && j.kept.ex.Status() >= 500 && a.status < 500 {
 			j.kept.node.Report(fleet.ServerError)

@@ -83,6 +83,7 @@ func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	g.bodies.limit = int64(l.MaxBodies)
 	fasthttp.SetBodySizePoolLimit(keptBody, keptBody)
 	g.server = &fasthttp.Server{
+		SecureErrorLogMessage:         true, // never the bytes of a request
 		Handler:                       g.handle,
 		ErrorHandler:                  g.unreadable,
 		HeaderReceived:                g.bodyBounds,
