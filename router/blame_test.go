@@ -2,10 +2,14 @@ package router_test
 
 import (
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/router"
 )
 
 // A deadline that the client set is no sign that the node is unwell.
@@ -51,5 +55,33 @@ func TestPathsThatDoNotPass(t *testing.T) {
 		if strings.Contains(seen.Path, "..") {
 			t.Errorf("the engine was asked for %s", seen.Path)
 		}
+	}
+}
+
+// A stream that ends properly as HTTP goes, but without its API's closing event, has been cut all the same.
+func TestStreamWithoutItsClosingEvent(t *testing.T) {
+	half := "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":null}]}\n\n"
+	whole := half + "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n"
+	for name, c := range map[string]struct {
+		events string
+		fails  bool
+	}{"cut": {half, true}, "finished, without an end mark": {whole, false}} {
+		t.Run(name, func(t *testing.T) {
+			backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/v1/models" {
+					io.WriteString(w, `{"object":"list","data":[{"id":"sim","object":"model"}]}`)
+				} else if r.Method == http.MethodPost {
+					w.Header().Set("Content-Type", "text/event-stream")
+					io.WriteString(w, c.events)
+				}
+			}))
+			t.Cleanup(backend.Close)
+			s := serve(t, nil, func(rc *router.Config) { rc.Router.Backends = []string{backend.URL} })
+			eventually(t, "the backend is eligible", func() bool { return s.eligible() == 1 })
+			r := s.chat(chatBody("hello", streaming))
+			if failed := strings.Contains(string(r.body), "backend_failed"); r.status != 200 || failed != c.fails {
+				t.Errorf("%v", r)
+			}
+		})
 	}
 }

@@ -64,6 +64,10 @@ type ReplyOptions struct {
 	// SlowReader is how long one write, of up to 32 KiB, may take; default 30 s.
 	SlowReader time.Duration
 	Observer   Observer // may be nil
+	// MustClose says that streams of this API have a closing event
+	// (sse.Event.Closes): one that ends without has been cut, however it is
+	// framed. It is always so for streams that end with the connection.
+	MustClose bool
 	// Stop, if set, is called before the exchange is closed: what
 	// Watcher.Watch returned.
 	Stop func()
@@ -96,6 +100,7 @@ func Reply(ctx *fasthttp.RequestCtx, e *Exchange, o ReplyOptions) error {
 		s.slow = defaultSlowWrite
 	}
 	s.events = e.IsSSE()
+	s.mustClose = s.events && (o.MustClose || e.ContentLength() == lengthUntilClose)
 	length, err := s.prepare(!ctx.Request.Header.IsHTTP11())
 	if err != nil {
 		s.recycle()

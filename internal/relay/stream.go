@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -20,17 +21,18 @@ type stream struct {
 	slow     time.Duration
 	until    time.Time // write deadline in force
 
-	events   bool
-	filter   sse.Filter
-	keep     func(sse.Event) bool // s.event, bound once
-	out      []byte               // events to be sent
-	whole    *[]byte              // the body read ahead, or its beginning
-	ahead    []byte               // what of it has not been sent
-	complete bool                 // nothing is left to be read from e
-	closed   bool                 // an event has come after which the stream may end
-	unread   []byte               // of Read
-	outcome  Outcome
-	cause    error
+	events    bool
+	filter    sse.Filter
+	keep      func(sse.Event) bool // s.event, bound once
+	out       []byte               // events to be sent
+	whole     *[]byte              // the body read ahead, or its beginning
+	ahead     []byte               // what of it has not been sent
+	complete  bool                 // nothing is left to be read from e
+	mustClose bool                 // events that end without a closing one have been cut
+	closed    bool                 // an event has come after which the stream may end
+	unread    []byte               // of Read
+	outcome   Outcome
+	cause     error
 }
 
 var streams = sync.Pool{New: func() any {
@@ -48,8 +50,11 @@ var wholeBodies = sync.Pool{New: func() any {
 // not log errors with these words.
 var errClientLeft = errors.New("client left: broken pipe")
 
+// finished is in the last choice of a chat, after which some servers send no end mark.
+var finished = []byte(`"finish_reason":"`)
+
 func (s *stream) event(e sse.Event) bool {
-	s.closed = s.closed || s.e.ContentLength() == lengthUntilClose && e.Closes()
+	s.closed = s.closed || s.mustClose && (e.Closes() || bytes.Contains(e.Data, finished))
 	return s.observer == nil || s.observer.Event(e)
 }
 
@@ -117,7 +122,7 @@ func (s *stream) next() ([]byte, error) {
 // event stream that only the end of the connection ends, and nothing in it says
 // that it was over. An event too long to be looked at may have said so.
 func (s *stream) end() error {
-	if !s.events || s.e.ContentLength() != lengthUntilClose || s.closed || s.filter.Skipped() > 0 {
+	if !s.mustClose || s.closed || s.filter.Skipped() > 0 {
 		return io.EOF
 	}
 	if last, ok := s.filter.Last(); !ok || !last.Closes() {

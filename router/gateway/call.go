@@ -71,7 +71,18 @@ func (c *call) onReply(ex *relay.Exchange) error {
 	c.ctx.SetStatusCode(c.status)
 	relay.CopyHeaders(h, ex)
 	c.describe(h)
-	return relay.Reply(c.ctx, ex, relay.ReplyOptions{SlowReader: c.g.limits.SlowReader, Observer: c, Stop: c.stop})
+	return relay.Reply(c.ctx, ex, relay.ReplyOptions{
+		SlowReader: c.g.limits.SlowReader, Observer: c, Stop: c.stop, MustClose: closes(c.api) && c.status < 300,
+	})
+}
+
+// closes tells whether a stream of api has an event that says that all is said.
+func closes(api scan.API) bool {
+	switch api {
+	case scan.Chat, scan.Completions, scan.Responses, scan.Messages:
+		return true
+	}
+	return false
 }
 
 // Event, Body, Tail and Done follow the answer as relay.Observer.
