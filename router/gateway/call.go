@@ -28,6 +28,7 @@ type call struct {
 	stop   func() // ends the watch over the client
 
 	streaming bool // the client asked for a stream, and counts as one
+	refused   bool // by the router itself: nothing was relayed
 	status    int
 	bytes     int64
 
@@ -130,8 +131,16 @@ func (c *call) end(o relay.Outcome) {
 	g.live.remove(c)
 	g.release(c.ctx)
 	g.dispatch.Finish(j, o)
-	c.job, c.ctx, c.stop, c.bytes, c.status, c.streaming = nil, nil, nil, 0, 0, false
+	c.job, c.ctx, c.stop, c.bytes, c.status, c.streaming, c.refused = nil, nil, nil, 0, 0, false, false
 	calls.Put(c)
+}
+
+// outcome is how the call ended, for the access log.
+func (c *call) outcome(o relay.Outcome) string {
+	if c.refused && o != relay.ClientGone {
+		return "refused"
+	}
+	return o.String()
 }
 
 // record writes the access log's line.
@@ -153,7 +162,7 @@ func (g *Gateway) record(c *call, o relay.Outcome) {
 	u := &j.Usage
 	g.access.Log(&accesslog.Entry{
 		Time: j.Received, RequestID: c.id, Method: j.Method, Model: j.Model(), Node: j.NodeID(), API: c.api.String(),
-		End: o.String(), Status: c.status, TTFT: ttft, Duration: time.Since(j.Received),
+		End: c.outcome(o), Status: c.status, TTFT: ttft, Duration: time.Since(j.Received),
 		PromptTokens:     unreported(u.Prompt, u.HasPrompt),
 		CompletionTokens: unreported(u.Completion, u.HasCompletion),
 		CachedTokens:     unreported(u.Cached, u.HasCached),

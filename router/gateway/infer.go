@@ -114,7 +114,7 @@ func (c *call) refuse(err *apierror.Error) {
 	if c.stop != nil {
 		c.stop()
 	}
-	c.status = err.Status
+	c.status, c.refused = err.Status, true
 	o := relay.UpstreamFailed
 	if err == dispatch.ErrClientLeft {
 		o = relay.ClientGone
