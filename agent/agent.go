@@ -147,7 +147,7 @@ func (a *Agent) prepareFront() error {
 		return err
 	}
 	o := front.Options{
-		Engine: a.engine.Endpoint(), EngineTLS: engineTLS, Authorization: a.engine.Authorization(),
+		Engine: a.engine.Endpoint(), EngineTLS: engineTLS, Authorization: a.engine.Authorization(), ForwardAuth: c.Agent.ForwardAuth,
 		EngineOnce: c.Engine.Kind == engine.LlamaCPP,
 		Health:     a.unready, Limits: c.Limits.front(), Counters: a.metrics.front, Log: a.log,
 	}

@@ -37,6 +37,7 @@ type NodeConfig struct {
 	Admin          string          `toml:"admin" default:"127.0.0.1:9092" flag:"admin" help:"address of the admin port: /healthz, /readyz, /metrics, /debug/pprof"`
 	Advertise      string          `toml:"advertise" flag:"advertise" help:"URL under which routers reach the front; empty: made of listen, with the host's name in place of a wildcard"`
 	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen and admin beyond loopback without client certificates"`
+	ForwardAuth    bool            `toml:"forward_auth" default:"false" flag:"forward-auth" help:"pass the Authorization that the router sends (its own forward_auth) to the engine, and none where it sends none; engine.api_key_file then opens the engine to the agent's own looks only; needs client certificates (tls.ca), or a listen that only this host reaches"`
 	NodeID         string          `toml:"node_id" flag:"node-id" help:"name of the node in the fleet, letters, digits and . _ : -; empty: host name and port"`
 	StateDir       string          `toml:"state_dir" flag:"state-dir" help:"directory where the agent remembers itself, so that a restart takes its node back at once; empty: it waits for the old lease to end"`
 	Heartbeat      config.Duration `toml:"heartbeat" default:"5s" help:"time between two writes of the node's state; its lease lasts three of them"`
@@ -122,12 +123,15 @@ func (l *LimitConfig) validate(p *problems) {
 	}
 }
 
+// authenticates tells whether the front asks its clients for certificates.
+func (c *Config) authenticates() bool { return c.TLS.CA != "" && c.TLS.Cert != "" }
+
 func (c *Config) validateListeners(p *problems) {
 	for _, l := range []struct {
 		field, address, fix string
 		authenticated       bool
 	}{
-		{"agent.listen", c.Agent.Listen, "set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them)", c.TLS.CA != "" && c.TLS.Cert != ""},
+		{"agent.listen", c.Agent.Listen, "set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them)", c.authenticates()},
 		{"agent.admin", c.Agent.Admin, "listen on loopback", false},
 	} {
 		if err := listen.Check(l.address); err != nil {
@@ -135,6 +139,9 @@ func (c *Config) validateListeners(p *problems) {
 		} else if !l.authenticated && !c.Agent.InsecureListen && !listen.Loopback(l.address) {
 			p.add(l.field, "%q is reachable from other hosts without authentication; %s, or insecure_listen = true (--insecure-listen) if the network is trusted", l.address, l.fix)
 		}
+	}
+	if c.Agent.ForwardAuth && !c.authenticates() && !listen.Loopback(c.Agent.Listen) {
+		p.add("agent.forward_auth", "anybody could offer the engine keys through %q, and read those of others on the way: set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them), or listen on loopback or a unix socket; insecure_listen does not lift this", c.Agent.Listen)
 	}
 	if c.Agent.Advertise != "" {
 		if _, err := cluster.SplitAddress(c.Agent.Advertise); err != nil {

@@ -37,6 +37,13 @@ func TestValidate(t *testing.T) {
 		{"beyond loopback, allowed", func(c *Config) { c.Agent.Listen, c.Agent.InsecureListen = ":9081", true }, ""},
 		{"admin beyond loopback", func(c *Config) { secure(c); c.Agent.Admin = "10.0.0.1:9092" }, "agent.admin"},
 		{"no port", func(c *Config) { c.Agent.Listen = "localhost" }, "use host:port"},
+		{"forwarded keys over loopback", func(c *Config) { c.Agent.ForwardAuth = true }, ""},
+		{"forwarded keys, client certificates", func(c *Config) { secure(c); c.Agent.Listen, c.Agent.ForwardAuth = ":9081", true }, ""},
+		{"forwarded keys from anybody", func(c *Config) { c.Agent.Listen, c.Agent.InsecureListen, c.Agent.ForwardAuth = ":9081", true, true }, "agent.forward_auth: anybody"},
+		{"forwarded keys, TLS alone", func(c *Config) {
+			secure(c)
+			c.TLS.CA, c.Agent.Listen, c.Agent.InsecureListen, c.Agent.ForwardAuth = "", ":9081", true, true
+		}, "agent.forward_auth: anybody"},
 		{"advertise", func(c *Config) { c.Agent.Advertise = "host:1" }, "agent.advertise"},
 		{"node id", func(c *Config) { c.Agent.NodeID = "a/b" }, "agent.node_id"},
 		{"heartbeat", func(c *Config) { c.Agent.Heartbeat = config.Duration(time.Millisecond) }, "agent.heartbeat"},

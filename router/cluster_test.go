@@ -85,19 +85,7 @@ func attach(t *testing.T, id string, e *engine.Engine, etcd string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := agent.New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- a.Run(ctx, ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	startAgent(t, c)
 }
 
 // agentProcess is what the test binary does as an agent.

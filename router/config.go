@@ -41,7 +41,7 @@ type RouterConfig struct {
 	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen and admin beyond loopback without client certificates"`
 	Mode           string          `toml:"mode" default:"" flag:"mode" help:"score, round_robin, power_of_two, least_loaded or random; empty: what the policy says (score)"`
 	PolicyFile     string          `toml:"policy_file" default:"" flag:"policy-file" help:"JSON policy document, reloaded when it changes; etcd's /cognitora/routing/policy when empty"`
-	ForwardAuth    bool            `toml:"forward_auth" default:"false" flag:"forward-auth" help:"pass the client's Authorization header to backends that have no key of their own"`
+	ForwardAuth    bool            `toml:"forward_auth" default:"false" flag:"forward-auth" help:"pass the client's Authorization header on: to backends that have no key of their own, and to agents, which drop it unless their agent.forward_auth is set too"`
 	DrainDelay     config.Duration `toml:"drain_delay" default:"5s" flag:"drain-delay" help:"time between readiness going false and the listener closing"`
 	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish; then streams end with an error event; 0: at once"`
 }

@@ -147,7 +147,11 @@ func (p *prober) models(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if status != http.StatusOK {
+	switch status {
+	case http.StatusOK:
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return nil, fmt.Errorf("/v1/models answers %d; give the engine's key with engine.api_key_file, or name what it serves with engine.models", status)
+	default:
 		return nil, fmt.Errorf("/v1/models answers %d", status)
 	}
 	var list struct {

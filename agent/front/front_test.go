@@ -45,6 +45,31 @@ func TestRequestAndAnswerPassThrough(t *testing.T) {
 	awaitCount(t, o.Counters.Requests.WithLabelValues("418"), 1)
 }
 
+func TestForwardAuthNeverFallsBackToTheAgentsKey(t *testing.T) {
+	o := testOptions(t)
+	o.Authorization, o.ForwardAuth = "Bearer engine", true
+	engineOf(t, &o, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Header["Authorization"]) })
+	_, url, client := serve(t, o)
+	for sent, want := range map[string]string{"Bearer client": "[Bearer client]", "": "[]"} {
+		req, err := http.NewRequest("GET", url+"/v1/models", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sent != "" {
+			req.Header.Set("Authorization", sent)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || string(got) != want {
+			t.Errorf("sent %q: the engine got %s, %v", sent, got, err)
+		}
+	}
+}
+
 func TestConnectionPerRequest(t *testing.T) {
 	o := testOptions(t)
 	o.EngineOnce = true

@@ -137,6 +137,9 @@ func (p *passage) send(ctx *fasthttp.RequestCtx) (*relay.Exchange, error) {
 		Method: string(ctx.Method()), Path: string(ctx.URI().RequestURI()),
 		Header: p.header, Body: p.body[:], Abort: &p.abort, Once: p.s.o.EngineOnce,
 	}
+	if p.s.o.ForwardAuth {
+		p.request.ForwardAuthorization = ctx.Request.Header.Peek("Authorization")
+	}
 	e, err := p.s.pool.Send(&p.request, end)
 	if err != nil {
 		return nil, err

@@ -45,6 +45,7 @@ type Options struct {
 	Engine        cluster.Address
 	EngineTLS     *tls.Config // for an https engine
 	Authorization string      // header value for the engine; "" sends none
+	ForwardAuth   bool        // the client's Authorization in place of that, and none where it sends none
 	EngineOnce    bool        // a connection per request: the engine holds a thread for each idle one
 	TLS           *tls.Config // of the front; nil for plain HTTP
 	Health        func() (unready string)
@@ -86,6 +87,9 @@ func New(o Options) (*Server, error) {
 	w, err := relay.NewWatcher()
 	if err != nil {
 		return nil, fmt.Errorf("front: %w", err)
+	}
+	if o.ForwardAuth {
+		o.Authorization = "" // leaving the header out must not get a client in
 	}
 	s := &Server{o: o, watcher: w, idle: make(chan struct{}, 1), conns: map[net.Conn]struct{}{}, passages: map[*passage]struct{}{}}
 	s.pool = relay.NewPool(relay.Target{
