@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -59,11 +61,13 @@ func TestCluster(t *testing.T) {
 	want(t, must("nodes"), "n1", "ready", "http://127.0.0.1:1")
 	want(t, must("cordon", "n1", "--reason", "disk"), "n1 is cordoned")
 	want(t, must("nodes", "-o", "json"), `"reason": "disk"`)
-	want(t, must("cordon", "typo"), "no such node is registered")
-	want(t, must("nodes"), "n1", "cordoned", "typo", "not registered")
-	want(t, must("uncordon", "typo"), "typo is open for requests")
-	want(t, must("uncordon", "typo"), "it was not cordoned")
-	want(t, must("drain", "n1", "--wait", "20s"), "n1 is draining", "n1 is drained")
+	want(t, must("cordon", "later", "--unregistered"), "later is cordoned (no agent has registered it")
+	want(t, must("nodes"), "n1", "cordoned", "later", "not registered")
+	want(t, must("uncordon", "later"), "later is open for requests")
+	want(t, must("drain", "n1", "--wait", "20s"), "n1 is drained")
+	want(t, must("drain", "n1", "--wait", "0"), "n1 is draining")
+	want(t, must("uncordon", "n1"), "n1 is open for requests")
+	want(t, must("uncordon", "n1"), "it was not cordoned")
 
 	want(t, must("policy"), "default: none is stored")
 	want(t, must("set-policy", `{"mode":"score","kv":0.6,"load":0.3,"power":0,"capacity":0.1}`), "0.6", "stored now")
@@ -72,6 +76,32 @@ func TestCluster(t *testing.T) {
 		t.Errorf("a bad policy: %v", err)
 	}
 	want(t, must("policy"), "0.6")
+}
+
+func TestUnknownNodeChangesNothing(t *testing.T) {
+	env := fleetState(t)
+	for _, command := range []string{"cordon", "uncordon", "drain"} {
+		for id, hint := range map[string]string{"n2": "Did you mean n1?", "elsewhere": "", "a/b": ""} {
+			out, err := ctl(t, env, "cluster", command, id, "-o", "json")
+			if err == nil || out != "" || !strings.Contains(hintOf(err), hint) {
+				t.Errorf("%s %s: %v, hint %q, output %q", command, id, err, hintOf(err), out)
+			} else if id != "a/b" && !strings.Contains(err.Error(), "registered: n1") {
+				t.Errorf("%s %s does not name the nodes: %v", command, id, err)
+			}
+		}
+	}
+	if out, err := ctl(t, env, "cluster", "nodes", "-o", "json"); err != nil || strings.Contains(out, "cordon") || strings.Count(out, `"id"`) != 1 {
+		t.Errorf("something was written: %v\n%s", err, out)
+	}
+}
+
+func TestDrainWritesOneDocument(t *testing.T) {
+	env := fleetState(t)
+	out, err := ctl(t, env, "cluster", "drain", "n1", "--wait", "20s", "-o", "json")
+	var c change
+	if err := errors.Join(err, json.Unmarshal([]byte(out), &c)); err != nil || c.Node != "n1" || c.State != "drained" {
+		t.Errorf("%v\n%s", err, out)
+	}
 }
 
 func TestEtcdThatDoesNotAnswer(t *testing.T) {

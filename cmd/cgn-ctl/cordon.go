@@ -3,11 +3,15 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/config"
 )
 
 // change is what a command did to a node.
@@ -20,41 +24,87 @@ type change struct {
 
 func newCordon(a *app) *cobra.Command {
 	var reason string
+	var unregistered bool
 	c := &cobra.Command{
 		Use: "cordon NODE", Short: "Keep new requests away from a node", Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.mark(c.Context(), args[0], cluster.Cordon{Reason: reason, Stamp: time.Now().UnixMilli()}, "cordoned")
+			return a.withEtcd(c.Context(), func(ctx context.Context, client *cluster.Client) error {
+				done := change{Node: args[0], State: "cordoned"}
+				r, err := callRoll(ctx, client, args[0])
+				if err != nil {
+					return err
+				}
+				if r.node == nil && !unregistered {
+					return r.unknown("For a router's static backend, or a node that is yet to come, add --unregistered.")
+				}
+				if r.node == nil {
+					done.Detail = "no agent has registered it; a static backend of that id is cordoned now, an agent when it comes"
+				}
+				if err := client.PutCordon(ctx, args[0], cluster.Cordon{Reason: reason}); err != nil {
+					return err
+				}
+				return a.showChange(done)
+			})
 		},
 	}
 	c.Flags().StringVar(&reason, "reason", "", "why, for whoever looks later")
+	c.Flags().BoolVar(&unregistered, "unregistered", false, "also a node that no agent has registered: a router's static backend, or one that is yet to come")
 	return c
 }
 
-// mark cordons a node, and warns if no agent has registered it: a mistyped name
-// would otherwise look like success.
-func (a *app) mark(ctx context.Context, id string, cordon cluster.Cordon, state string) error {
-	if err := cluster.CheckNodeID(id); err != nil {
-		return err
-	}
-	return a.withEtcd(ctx, func(ctx context.Context, client *cluster.Client) error {
-		known, err := isRegistered(ctx, client, id)
-		if err != nil {
-			return err
-		}
-		if err := client.PutCordon(ctx, id, cordon); err != nil {
-			return err
-		}
-		done := change{Node: id, State: state}
-		if !known {
-			done.Detail = "no such node is registered; it will be " + state + " when it comes"
-		}
-		return a.showChange(done)
-	})
+// roll is what etcd says of one node name, and the names it has.
+type roll struct {
+	id       string
+	node     *cluster.Node // nil: no agent has registered it
+	cordoned bool
+	names    []string // of registered nodes, sorted
+	cordons  []string // of cordoned ones, sorted
 }
 
-func isRegistered(ctx context.Context, client *cluster.Client, id string) (bool, error) {
-	n, err := findNode(ctx, client, id)
-	return n != nil, err
+// callRoll looks id up. A name that can be no node's is an error.
+func callRoll(ctx context.Context, client *cluster.Client, id string) (*roll, error) {
+	if err := cluster.CheckNodeID(id); err != nil {
+		return nil, err
+	}
+	nodes, err := client.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cordons, err := client.Cordons(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &roll{id: id, cordons: slices.Sorted(maps.Keys(cordons))}
+	_, r.cordoned = cordons[id]
+	for i := range nodes {
+		r.names = append(r.names, nodes[i].ID)
+		if nodes[i].ID == id {
+			r.node = &nodes[i]
+		}
+	}
+	return r, nil
+}
+
+const mostNames = 10 // of the nodes that an error lists
+
+// unknown says that no agent has registered the node: which have, which of them
+// was probably meant, and what else can be done.
+func (r *roll) unknown(otherwise string) error {
+	known := "; none is"
+	if len(r.names) > 0 {
+		known = "; registered: " + strings.Join(r.names[:min(len(r.names), mostNames)], ", ")
+	}
+	if more := len(r.names) - mostNames; more > 0 {
+		known += fmt.Sprintf(" and %d more (cgn-ctl cluster nodes)", more)
+	}
+	err := fmt.Errorf("no node %q is registered, nothing was changed%s", r.id, known)
+	if near := config.Nearest(r.id, slices.Concat(r.names, r.cordons)); near != "" && near != r.id {
+		otherwise = strings.TrimSpace("Did you mean " + near + "? " + otherwise)
+	}
+	if otherwise == "" {
+		return err
+	}
+	return hinted{err, otherwise}
 }
 
 func findNode(ctx context.Context, client *cluster.Client, id string) (*cluster.Node, error) {
@@ -85,6 +135,13 @@ func newUncordon(a *app) *cobra.Command {
 		Use: "uncordon NODE", Short: "Let a cordoned or draining node take requests again", Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.withEtcd(c.Context(), func(ctx context.Context, client *cluster.Client) error {
+				r, err := callRoll(ctx, client, args[0])
+				if err != nil {
+					return err
+				}
+				if r.node == nil && !r.cordoned {
+					return r.unknown("")
+				}
 				was, err := client.Uncordon(ctx, args[0])
 				if err != nil {
 					return err
@@ -107,18 +164,34 @@ func newDrain(a *app) *cobra.Command {
 		Short: "Keep new requests away from a node and wait until it has finished the running ones",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			cordon := cluster.Cordon{Reason: reason, Drain: true, Stamp: time.Now().UnixMilli()}
-			if err := a.mark(c.Context(), args[0], cordon, "draining"); err != nil || wait == 0 {
-				return err
-			}
 			return a.withEtcd(c.Context(), func(ctx context.Context, client *cluster.Client) error {
-				return a.awaitDrained(ctx, client, args[0], wait)
+				return a.drain(ctx, client, args[0], reason, wait)
 			})
 		},
 	}
 	c.Flags().StringVar(&reason, "reason", "", "why, for whoever looks later")
 	c.Flags().DurationVar(&wait, "wait", 60*time.Second, "how long to wait for running requests; 0 does not wait")
 	return c
+}
+
+// drain marks a registered node as draining and waits for it. What it writes to
+// its output is the outcome alone.
+func (a *app) drain(ctx context.Context, client *cluster.Client, id, reason string, wait time.Duration) error {
+	r, err := callRoll(ctx, client, id)
+	if err != nil {
+		return err
+	}
+	if r.node == nil {
+		return r.unknown("A router's static backend has no agent to wait for: use cgn-ctl cluster cordon --unregistered " + id)
+	}
+	if err := client.PutCordon(ctx, id, cluster.Cordon{Reason: reason, Drain: true}); err != nil {
+		return err
+	}
+	if wait == 0 {
+		return a.showChange(change{Node: id, State: "draining"})
+	}
+	fmt.Fprintf(a.err, "%s is draining; waiting up to %s for its running requests\n", id, wait)
+	return a.awaitDrained(ctx, client, id, wait)
 }
 
 const drainPoll = 500 * time.Millisecond
@@ -140,10 +213,15 @@ func (a *app) awaitDrained(ctx context.Context, client *cluster.Client, id strin
 		}
 		left := drainLeft(n, before)
 		if left == 0 {
-			return a.showChange(change{Node: id, State: "drained"})
+			done := change{Node: id, State: "drained"}
+			if n == nil {
+				done.Detail = "it has left the fleet meanwhile"
+			}
+			return a.showChange(done)
 		}
 		if time.Since(begin) > wait {
-			return fmt.Errorf("%s is still draining after %s (%s)", id, wait, describeLeft(left))
+			return hinted{fmt.Errorf("%s is still draining after %s (%s)", id, wait, describeLeft(left)),
+				"it gets no new requests; give the command again to go on waiting, or take it back with cgn-ctl cluster uncordon " + id}
 		}
 		select {
 		case <-tick.C:
@@ -156,8 +234,11 @@ func (a *app) awaitDrained(ctx context.Context, client *cluster.Client, id strin
 // drainLeft is the number of requests a node still works on; -1 if it has said
 // nothing since before, or cannot.
 func drainLeft(n, before *cluster.Node) int {
-	if n == nil || n.Health == nil {
+	if n == nil {
 		return 0
+	}
+	if n.Health == nil {
+		return -1
 	}
 	if before != nil && before.Health != nil && before.Health.Stamp == n.Health.Stamp {
 		return -1

@@ -21,6 +21,7 @@ func TestDrainedIsWhatALaterHeartbeatSays(t *testing.T) {
 		"news from the past": {node(1, cluster.Known(2)), node(5, cluster.Known(3)), 2},
 		"does not say":       {node(6, cluster.Gauge{}), node(5, cluster.Gauge{}), -1},
 		"gone":               {nil, node(5, cluster.Known(3)), 0},
+		"unreadable":         {&cluster.Node{ID: "n1"}, node(5, cluster.Known(0)), -1},
 		"came meanwhile":     {node(6, cluster.Known(1)), nil, 1},
 	} {
 		if got := drainLeft(c.now, c.before); got != c.want {

@@ -48,7 +48,7 @@ func parseArgs(s *schema, o Options) *commandLine {
 			continue
 		}
 		if f == nil && name != o.fileFlag() {
-			cl.fail("--"+name, "unknown flag"+dashed(nearest(name, names)))
+			cl.fail("--"+name, "unknown flag"+dashed(Nearest(name, names)))
 			if !hasText && len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 				args = args[1:] // what was meant as its value
 			}

@@ -300,7 +300,7 @@ func TestDurationAndSizeText(t *testing.T) {
 
 func TestNearest(t *testing.T) {
 	for _, tc := range [][2]string{{"max_bdoy", "max_body"}, {"maxbody", "max_body"}, {"q", ""}, {"unrelated", ""}, {"lst", "list"}} {
-		if got := nearest(tc[0], []string{"max_body", "list", "zz"}); got != tc[1] {
+		if got := Nearest(tc[0], []string{"max_body", "list", "zz"}); got != tc[1] {
 			t.Errorf("%s: got %q, want %q", tc[0], got, tc[1])
 		}
 	}

@@ -1,8 +1,8 @@
 package config
 
-// nearest returns the candidate with the fewest edits from word, or "" where
+// Nearest returns the candidate with the fewest edits from word, or "" where
 // none is close enough to be what was meant (a third of its length, at least 1).
-func nearest(word string, candidates []string) string {
+func Nearest(word string, candidates []string) string {
 	best, limit := "", max(len(word)/3, 1)+1
 	for _, c := range candidates {
 		if d := editDistance(word, c, limit); d < limit {
@@ -13,7 +13,7 @@ func nearest(word string, candidates []string) string {
 }
 
 func didYouMean(word string, candidates []string) string {
-	if n := nearest(word, candidates); n != "" {
+	if n := Nearest(word, candidates); n != "" {
 		return "; did you mean " + n + "?"
 	}
 	return ""
