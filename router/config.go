@@ -108,7 +108,7 @@ type LimitConfig struct {
 	BodyTimeout    config.Duration `toml:"body_timeout" default:"60s" help:"time a client has to send a request body"`
 	KeepAlive      config.Duration `toml:"keep_alive" default:"120s" help:"how long an idle client connection is kept"`
 	SlowReader     config.Duration `toml:"slow_reader" default:"30s" help:"a client that reads nothing for this long is cut"`
-	ResponseIDs    int             `toml:"response_ids" default:"65536" help:"stored response ids whose node is remembered"`
+	ResponseIDs    int             `toml:"response_ids" default:"65536" help:"stored response ids whose node is remembered; for others the nodes are asked"`
 }
 
 // TLSConfig is the serving port's own certificate, and who may connect.

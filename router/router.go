@@ -150,13 +150,13 @@ func (r *Router) joinFleet() error {
 func (r *Router) assemble() {
 	c := r.config
 	r.gate = admission.New(admission.Options{MaxQueue: c.Admission.MaxQueue, Global: c.Admission.Global})
-	stored := affinity.New(c.Limits.ResponseIDs)
 	r.dispatch = dispatch.New(dispatch.Parts{
-		Fleet: r.fleet, Index: r.index, Policy: &r.policy, Gate: r.gate, Metrics: r.metrics, Stored: stored, Log: r.log,
+		Fleet: r.fleet, Index: r.index, Policy: &r.policy, Gate: r.gate, Metrics: r.metrics,
+		Stored: affinity.New(c.Limits.ResponseIDs), Log: r.log,
 		Budget: admission.NewBudget(c.Retry.Percent, c.Retry.Floor, nil),
 	}, c.dispatchOptions())
 	r.gateway = gateway.New(gateway.Parts{
-		Dispatch: r.dispatch, Fleet: r.fleet, Metrics: r.metrics, Stored: stored,
+		Dispatch: r.dispatch, Fleet: r.fleet, Metrics: r.metrics,
 		Watcher: r.watcher, Access: r.access, Log: r.log,
 	}, c.gatewayLimits(), c.Router.ForwardAuth)
 	r.applyPolicy(r.policy.Load())

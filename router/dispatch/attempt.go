@@ -329,10 +329,7 @@ func (d *Dispatcher) fallBack(j *Job) *apierror.Error {
 	j.kept = nil
 	if !j.arm(a) {
 		j.drop(a)
-		if j.why() == reasonShutdown {
-			return errShutdown
-		}
-		return ErrClientLeft
+		return j.gone()
 	}
 	j.disarm()
 	if err := j.deliver(a); err != nil {

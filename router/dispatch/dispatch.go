@@ -67,6 +67,7 @@ type Dispatcher struct {
 	table      atomic.Pointer[table]
 	rebuilding sync.Mutex
 	turn       atomic.Uint64    // round robin's counter
+	lookups    atomic.Int32     // searches for stored responses under way
 	stalls     []patience.Stall // Run's scratch
 }
 

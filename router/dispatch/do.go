@@ -43,9 +43,7 @@ func (d *Dispatcher) Do(j *Job) *apierror.Error {
 	if err != nil {
 		return err
 	}
-	if j.OnPick != nil {
-		j.OnPick()
-	}
+	j.pick()
 	for {
 		v := d.try(j, at)
 		if v == answered {
@@ -74,9 +72,7 @@ func (d *Dispatcher) Forward(j *Job, node string) *apierror.Error {
 	j.matched = slices.Grow(j.matched[:0], at+1)[:at+1]
 	j.matched[at] = 0
 	j.model.nodes[at].AcquireAlways()
-	if j.OnPick != nil {
-		j.OnPick()
-	}
+	j.pick()
 	v := d.try(j, at)
 	if v == answered {
 		return nil
@@ -155,10 +151,8 @@ func (d *Dispatcher) giveIn(j *Job, v verdict) *apierror.Error {
 		return d.fallBack(j)
 	}
 	switch {
-	case v == left && j.why() == reasonShutdown:
-		return errShutdown
 	case v == left:
-		return ErrClientLeft
+		return j.gone()
 	case v == tooOld:
 		return errTooOld
 	case v == late || j.expired():

@@ -10,6 +10,7 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/internal/usage"
 	"github.com/cognitora/dataplane/router/admission"
+	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/patience"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
@@ -34,7 +35,7 @@ type Job struct {
 	Pin      []byte // x-cgn-node: this node or none
 	Received time.Time
 	Deadline time.Time // the client's own; zero: none
-	OnPick   func()    // called once, when a node has been picked and before anything is sent
+	OnPick   func()    // called once, before anything is sent to a node
 
 	// Reply takes an answer over and closes it in the end, or returns an error if the
 	// answer's beginning could not be read and nothing has reached the client.
@@ -61,6 +62,7 @@ type Job struct {
 	waiting bool   // for the first sign of an answer, so that another node may be asked
 	given   reason // why the attempt was given up
 	ended   reason // why the whole job was
+	looking *lookup
 
 	chain   prefix.Chain
 	refs    []prefix.Ref
@@ -134,6 +136,9 @@ func (j *Job) end(r reason) {
 		return
 	}
 	j.ended = r
+	if j.looking != nil {
+		j.looking.stop()
+	}
 	switch {
 	case j.cur == nil:
 	case r == reasonShutdown:
@@ -182,6 +187,33 @@ func (j *Job) arm(a *attempt) bool {
 	j.cur, j.given = a, reasonNone
 	j.waiting = j.ended == reasonNone
 	return j.waiting
+}
+
+// pick says, once, that something is about to be sent.
+func (j *Job) pick() {
+	if j.OnPick != nil {
+		j.OnPick()
+		j.OnPick = nil
+	}
+}
+
+// search makes l, or nothing, the search that the job's end stops; false when the job has ended.
+func (j *Job) search(l *lookup) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.looking = l
+	if j.ended != reasonNone {
+		j.looking = nil
+	}
+	return j.ended == reasonNone
+}
+
+// gone is the error of a job that was ended from outside.
+func (j *Job) gone() *apierror.Error {
+	if j.why() == reasonShutdown {
+		return errShutdown
+	}
+	return ErrClientLeft
 }
 
 // claim ends that time unless the attempt has been given up already: what it brought is the

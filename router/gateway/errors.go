@@ -24,8 +24,6 @@ var (
 	errStreams     = &apierror.Error{Status: 429, Code: "too_many_streams", Message: "too many streams are open in this router", RetryAfterSeconds: 1}
 	errDeadline    = &apierror.Error{Status: 400, Param: "x-cgn-deadline-ms", Message: "x-cgn-deadline-ms must be a positive number of milliseconds"}
 	errEncoding    = &apierror.Error{Status: 400, Code: "unsupported_encoding", Message: "compressed request bodies are not read; send the body without Content-Encoding"}
-	errNoResponse  = &apierror.Error{Status: 404, Code: "response_not_found", Message: "no response with this id is stored here"}
-	errNodeGone    = &apierror.Error{Status: 404, Code: "response_node_gone", Message: "the node that stored this response has left the fleet, and the response with it"}
 	errBug         = &apierror.Error{Status: 500, Code: "router_bug", Message: "the router failed to handle this request; its log says more"}
 )
 

@@ -20,7 +20,6 @@ import (
 	"github.com/cognitora/dataplane/internal/accesslog"
 	"github.com/cognitora/dataplane/internal/jsonscan"
 	"github.com/cognitora/dataplane/internal/relay"
-	"github.com/cognitora/dataplane/router/affinity"
 	"github.com/cognitora/dataplane/router/dispatch"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/metrics"
@@ -45,7 +44,6 @@ type Parts struct {
 	Dispatch *dispatch.Dispatcher
 	Fleet    *fleet.Fleet
 	Metrics  *metrics.Router
-	Stored   *affinity.Table
 	Watcher  *relay.Watcher
 	Access   *accesslog.Logger // nil: no access log
 	Log      *slog.Logger
@@ -56,7 +54,6 @@ type Gateway struct {
 	dispatch    *dispatch.Dispatcher
 	fleet       *fleet.Fleet
 	metrics     *metrics.Router
-	stored      *affinity.Table
 	watcher     *relay.Watcher
 	access      *accesslog.Logger
 	log         *slog.Logger
@@ -77,7 +74,7 @@ type Gateway struct {
 // no key of their own.
 func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	g := &Gateway{
-		dispatch: p.Dispatch, fleet: p.Fleet, metrics: p.Metrics, stored: p.Stored,
+		dispatch: p.Dispatch, fleet: p.Fleet, metrics: p.Metrics,
 		watcher: p.Watcher, access: p.Access, log: p.Log, limits: l, forwardAuth: forwardAuth, started: time.Now(),
 	}
 	g.bodies.limit = int64(l.MaxBodies)

@@ -52,12 +52,8 @@ func (c *call) read() *apierror.Error {
 	if len(h.ContentEncoding()) > 0 && !bytes.EqualFold(h.ContentEncoding(), []byte("identity")) {
 		return errEncoding
 	}
-	if v := h.Peek("x-cgn-deadline-ms"); len(v) > 0 {
-		ms, err := strconv.ParseInt(stringOf(v), 10, 32)
-		if err != nil || ms <= 0 {
-			return errDeadline
-		}
-		j.Deadline = j.Received.Add(time.Duration(ms) * time.Millisecond)
+	if err := c.bound(); err != nil {
+		return err
 	}
 	var err error
 	if kind := h.ContentType(); len(kind) >= len(formData) && bytes.EqualFold(kind[:len(formData)], formData) {
@@ -75,6 +71,20 @@ func (c *call) read() *apierror.Error {
 		c.streaming = true
 	}
 	return c.chain()
+}
+
+// bound reads the client's own deadline.
+func (c *call) bound() *apierror.Error {
+	v := c.ctx.Request.Header.Peek("x-cgn-deadline-ms")
+	if len(v) == 0 {
+		return nil
+	}
+	ms, err := strconv.ParseInt(stringOf(v), 10, 32)
+	if err != nil || ms <= 0 {
+		return errDeadline
+	}
+	c.job.Deadline = c.job.Received.Add(time.Duration(ms) * time.Millisecond)
+	return nil
 }
 
 // forward takes over what goes to the engine as it is.
@@ -95,7 +105,7 @@ func (c *call) chain() *apierror.Error {
 	if len(j.Scan.PreviousResponseID) == 0 {
 		return nil
 	}
-	pin, err := c.g.holder(j.Scan.PreviousResponseID)
+	pin, err := c.g.dispatch.Holder(j, j.Scan.PreviousResponseID)
 	if err != nil {
 		return err
 	}

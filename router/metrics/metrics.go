@@ -20,6 +20,7 @@ type Router struct {
 	RetriesRefused prometheus.Counter
 	UpstreamErrors *prometheus.CounterVec // node, kind
 	PolicyReloads  *prometheus.CounterVec // result
+	Lookups        *prometheus.CounterVec // result
 	AccessDropped  prometheus.Counter
 	Panics         prometheus.Counter
 	Pick           prometheus.Observer
@@ -65,6 +66,7 @@ func New() *Router {
 		RetriesRefused: s.Counter("cgn_router_retries_refused_total", "Retries that the budget did not allow.").WithLabelValues(),
 		UpstreamErrors: s.Counter("cgn_router_upstream_errors_total", "Attempts that failed before anything reached the client, by node and kind.", "node", "kind"),
 		PolicyReloads:  s.Counter("cgn_router_policy_reloads_total", "Policy documents seen: applied or refused.", "result"),
+		Lookups:        s.Counter("cgn_router_response_lookups_total", "Searches on the nodes for a stored response that this router does not know: found, missing, unanswered (some node did not answer), refused (too many at once).", "result"),
 		AccessDropped:  s.Counter("cgn_router_access_log_dropped_total", "Access log lines dropped because the writer was behind.").WithLabelValues(),
 		Panics:         s.Counter("cgn_router_panics_total", "Requests whose handling failed because of a bug.").WithLabelValues(),
 		Pick:           s.Histogram("cgn_router_pick_seconds", "Time from a request read to its node chosen.", pickBuckets).WithLabelValues(),

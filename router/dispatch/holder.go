@@ -1,0 +1,235 @@
+package dispatch
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/fleet"
+)
+
+// Bounds of a search for the node that holds a stored response.
+const (
+	maxLookups     = 64              // searches at once; one more is refused with 503 and Retry-After
+	lookupNodes    = 8               // nodes that one search asks at once; the others wait for their turn
+	lookupNodeTime = 2 * time.Second // for one node to answer
+	lookupTime     = 4 * time.Second // for the whole search; nodes whose turn has not come by then count as silent
+	lookupSkim     = 16 << 10        // bytes of an answer read to keep its connection; the connection of a longer one is closed
+	maxResponseID  = 256             // bytes; a longer id is nobody's
+)
+
+var (
+	errNoResponse = &apierror.Error{Status: 404, Code: "response_not_found", Message: "no response with this id is stored here"}
+	errNodeGone   = &apierror.Error{Status: 404, Code: "response_node_gone", Message: "the node that stored this response has left the fleet, and the response with it"}
+	errLookups    = &apierror.Error{Status: 503, Code: "lookups_full", Message: "too many stored responses are being searched for on the nodes", RetryAfterSeconds: 1}
+)
+
+// Holder is the node that stored response id. If this router does not remember it, the nodes
+// are asked that serve the model of the job, where the job names one, or else all of them. A
+// node that is the only one to ask is it without a question.
+func (d *Dispatcher) Holder(j *Job, id []byte) (node string, err *apierror.Error) {
+	t := d.current()
+	if node, known := d.stored.Node(id); known {
+		if t.snap.Node(node) == nil {
+			return "", errNodeGone
+		}
+		return node, nil
+	}
+	nodes := t.serving()
+	if len(j.Scan.PreviousResponseID) > 0 {
+		if err := d.resolve(j); err != nil {
+			return "", err
+		}
+		nodes = j.model.states()
+	}
+	switch {
+	case len(nodes) == 0:
+		return "", errNoNode
+	case len(nodes) == 1:
+		return nodes[0].ID, nil
+	case !isResponseID(id):
+		return "", errNoResponse
+	}
+	if d.lookups.Add(1) > maxLookups {
+		d.lookups.Add(-1)
+		d.metrics.Lookups.WithLabelValues("refused").Inc()
+		return "", errLookups
+	}
+	defer d.lookups.Add(-1)
+	return d.lookUp(j, id, nodes)
+}
+
+// serving are the nodes that serve some model.
+func (t *table) serving() (all []*nodeState) {
+	for _, n := range t.snap.Nodes {
+		if state := t.nodes[n]; state != nil && t.serves(n) {
+			all = append(all, state)
+		}
+	}
+	return all
+}
+
+func (t *table) serves(n *fleet.Node) bool {
+	for _, m := range t.models {
+		if m.member(n) != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *servedModel) states() (all []*nodeState) {
+	for _, m := range s.nodes {
+		all = append(all, m.nodeState)
+	}
+	return all
+}
+
+// isResponseID tells whether id may stand in a path as a part that means nothing but itself.
+func isResponseID(id []byte) bool {
+	for i, c := range id {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !letter && (i == 0 || c != '_' && c != '-' && c != '.') {
+			return false
+		}
+	}
+	return len(id) > 0 && len(id) <= maxResponseID
+}
+
+// lookup is a search under way.
+type lookup struct {
+	job   *Job
+	path  string
+	until time.Time
+
+	asking []relay.Abort // one for each node that is asked at once
+
+	mu     sync.Mutex
+	over   bool // nobody is asked any more
+	holder *nodeState
+	silent []string // ids of nodes that did not answer
+}
+
+// lookUp asks nodes for response id. It counts neither as load on them nor for or against
+// their health.
+func (d *Dispatcher) lookUp(j *Job, id []byte, nodes []*nodeState) (string, *apierror.Error) {
+	l := &lookup{
+		job: j, path: "/v1/responses/" + string(id), until: j.bound(time.Now().Add(lookupTime)),
+		asking: make([]relay.Abort, min(lookupNodes, len(nodes))),
+	}
+	j.pick()
+	if !j.search(l) {
+		return "", j.gone()
+	}
+	var next atomic.Int32
+	var all sync.WaitGroup
+	for i := range l.asking {
+		a := &l.asking[i]
+		all.Go(func() {
+			for at := int(next.Add(1)) - 1; at < len(nodes); at = int(next.Add(1)) - 1 {
+				l.ask(nodes[at], a)
+			}
+		})
+	}
+	all.Wait()
+	if !j.search(nil) {
+		return "", j.gone()
+	}
+	return d.found(l, id)
+}
+
+// found is what the search has come to.
+func (d *Dispatcher) found(l *lookup, id []byte) (string, *apierror.Error) {
+	switch {
+	case l.holder != nil:
+		d.metrics.Lookups.WithLabelValues("found").Inc()
+		d.stored.Set(id, l.holder.ID)
+		return l.holder.ID, nil
+	case len(l.silent) == 0:
+		d.metrics.Lookups.WithLabelValues("missing").Inc()
+		return "", errNoResponse
+	}
+	d.metrics.Lookups.WithLabelValues("unanswered").Inc()
+	if l.job.expired() {
+		return "", errDeadline
+	}
+	slices.Sort(l.silent)
+	const named = 3
+	who := strings.Join(l.silent[:min(named, len(l.silent))], ", ")
+	if n := len(l.silent) - named; n > 0 {
+		who += fmt.Sprintf(" and %d more", n)
+	}
+	return "", &apierror.Error{
+		Status: 503, Code: "response_unknown", RetryAfterSeconds: 1,
+		Message: "no node that could be asked has stored this response, but " + who + " did not answer",
+	}
+}
+
+// ask asks one node, unless the search is over, and ends the search if the node has it.
+func (l *lookup) ask(n *nodeState, a *relay.Abort) {
+	has, answered := l.question(n, a)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.over:
+	case has:
+		l.holder = n
+		l.end()
+	case !answered:
+		l.silent = append(l.silent, n.ID)
+	}
+}
+
+// question sends the request. answered is false where the node did not say yes or no.
+func (l *lookup) question(n *nodeState, a *relay.Abort) (has, answered bool) {
+	deadline := time.Now().Add(lookupNodeTime)
+	if l.until.Before(deadline) {
+		deadline = l.until
+	}
+	r := relay.Request{Method: "GET", Path: l.path, Header: l.job.Header, Abort: a, Once: n.holdsThreads()}
+	if n.Pool.Target().Authorization == "" {
+		r.ForwardAuthorization = l.job.Auth
+	}
+	ex, err := n.Pool.Send(&r, deadline)
+	if err != nil {
+		return false, false
+	}
+	defer ex.Close()
+	if err := ex.ReadHead(deadline); err != nil {
+		return false, false
+	}
+	status := ex.Status()
+	if status < 300 {
+		return true, true
+	}
+	ex.SetReadDeadline(deadline)
+	io.CopyN(io.Discard, ex, lookupSkim) // whatever comes of it: the head has said all
+	switch {
+	case status == 501: // an engine without stored responses
+		return false, true
+	case status == 408, status == 429, status >= 500:
+		return false, false
+	}
+	return false, true
+}
+
+// end makes all questions end. It is called with mu held.
+func (l *lookup) end() {
+	l.over = true
+	for i := range l.asking {
+		l.asking[i].Cancel()
+	}
+}
+
+// stop ends the search from outside.
+func (l *lookup) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.end()
+}

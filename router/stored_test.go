@@ -1,0 +1,203 @@
+package router_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/router"
+)
+
+// stored is a response that some engine holds.
+type stored struct{ id, node string }
+
+// store makes n responses.
+func (s *site) store(n int) (all []stored) {
+	s.t.Helper()
+	for i := range n {
+		r := s.post("/v1/responses", fmt.Sprintf(`{"model":"sim","input":"question %d","max_output_tokens":4}`, i))
+		var doc struct{ ID string }
+		if err := json.Unmarshal(r.body, &doc); err != nil || r.status != 200 || doc.ID == "" {
+			s.t.Fatalf("create: %v", r)
+		}
+		all = append(all, stored{doc.ID, r.node()})
+	}
+	return all
+}
+
+func (s *site) lookups(result string) float64 {
+	return s.metrics().sum("cgn_router_response_lookups_total", `result="`+result+`"`)
+}
+
+func goOn(id string) string {
+	return fmt.Sprintf(`{"model":"sim","input":"and then?","previous_response_id":%q,"max_output_tokens":4}`, id)
+}
+
+// TestStoredResponsesOfAnotherRouter: what was stored through one router is found through another, once per id.
+func TestStoredResponsesOfAnotherRouter(t *testing.T) {
+	engines := simulate(t, 4)
+	all := serve(t, engines).store(12)
+	s := serve(t, engines)
+	for i, m := range all {
+		var r *reply
+		if i%2 == 0 {
+			r = s.ask(http.MethodGet, "/v1/responses/"+m.id, "")
+		} else {
+			r = s.post("/v1/responses", goOn(m.id))
+		}
+		if r.status != 200 || r.node() != m.node || r.attempts() != "1" {
+			t.Errorf("%v: %v", m, r)
+		}
+	}
+	if n := s.lookups("found"); n != 12 {
+		t.Errorf("%v searches found something, want 12", n)
+	}
+	if r := s.ask(http.MethodDelete, "/v1/responses/"+all[0].id, ""); r.status != 200 || r.node() != all[0].node {
+		t.Errorf("delete: %v", r)
+	}
+	if r := serve(t, engines).ask(http.MethodDelete, "/v1/responses/"+all[1].id, ""); r.status != 200 || r.node() != all[1].node {
+		t.Errorf("delete through a third: %v", r)
+	}
+	for _, r := range []*reply{s.ask(http.MethodGet, "/v1/responses/resp_none/input_items", ""), s.post("/v1/responses", goOn("resp_none"))} {
+		if r.status != 404 || r.code() != "response_not_found" {
+			t.Errorf("nobody has it: %v", r)
+		}
+	}
+	if found, missing := s.lookups("found"), s.lookups("missing"); found != 12 || missing != 2 {
+		t.Errorf("%v searches found something, %v nothing", found, missing)
+	}
+}
+
+// TestStoredResponsesWithNodesDown: a node that does not answer hides no other node's responses, and what it may hold is
+// not called missing.
+func TestStoredResponsesWithNodesDown(t *testing.T) {
+	engines := simulate(t, 4)
+	all := serve(t, engines).store(12)
+	s := serve(t, engines)
+	const gone, hangs = "sim-0", "sim-1"
+	engines[0].Refuse()
+	for _, m := range all {
+		engines[1].SetFault(&engine.Fault{Hang: true, Path: "/v1/responses/" + m.id})
+		if m.node == gone || m.node == hangs {
+			continue
+		}
+		if r := s.ask(http.MethodGet, "/v1/responses/"+m.id, ""); r.status != 200 || r.node() != m.node || r.took > time.Second {
+			t.Errorf("%v: %v", m, r)
+		}
+	}
+	engines[1].SetFault(&engine.Fault{Status: 500, Path: "/v1/responses/resp_none"})
+	for _, r := range []*reply{s.ask(http.MethodGet, "/v1/responses/resp_none", ""), s.post("/v1/responses", goOn("resp_none"))} {
+		if r.status != 503 || r.code() != "response_unknown" || r.header.Get("Retry-After") == "" || !strings.Contains(string(r.body), "sim-0, sim-1 did not answer") {
+			t.Errorf("two did not answer: %v", r)
+		}
+	}
+	engines[1].SetFault(&engine.Fault{Hang: true, Path: "/v1/responses/resp_none"})
+	if r := s.ask(http.MethodGet, "/v1/responses/resp_none", "", "x-cgn-deadline-ms", "100"); r.status != 504 || r.took > time.Second {
+		t.Errorf("a deadline: %v", r)
+	}
+	if n := s.nodes()[hangs]; !n.Eligible {
+		t.Errorf("searches told against a node: %+v", n)
+	}
+	engines[1].SetFault(nil)
+	if err := engines[0].Accept(); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range all {
+		eventually(t, "all nodes answer again", func() bool { return s.ask(http.MethodGet, "/v1/responses/"+m.id, "").status == 200 })
+	}
+}
+
+// TestStoredResponseSearchesAreBounded: searches that wait leave room for so many, and end when their clients leave.
+func TestStoredResponseSearchesAreBounded(t *testing.T) {
+	engines := simulate(t, 2)
+	s := serve(t, engines)
+	for _, e := range engines {
+		e.SetFault(&engine.Fault{Hang: true, Path: "/v1/responses/resp_none"})
+	}
+	refused := 0
+	for _, r := range together(80, func(int) *reply { return s.ask(http.MethodGet, "/v1/responses/resp_none", "") }) {
+		switch {
+		case r.status != 503 || r.header.Get("Retry-After") == "":
+			t.Errorf("%v", r)
+		case r.code() == "lookups_full":
+			refused++
+		}
+	}
+	if refused != 16 || s.lookups("refused") != 16 || s.lookups("unanswered") != 64 {
+		t.Errorf("%d of 80 were refused, want 16", refused)
+	}
+	conn := s.dial()
+	fmt.Fprint(conn, "GET /v1/responses/resp_none HTTP/1.1\r\nHost: x\r\n\r\n")
+	eventually(t, "the search has begun", func() bool { return engines[0].Stats().Faults > 64 })
+	conn.Close()
+	within(t, time.Second, "it ends with its client", func() bool {
+		return s.metrics().sum("cgn_router_client_cut_total", `reason="left"`) == 1
+	})
+}
+
+// TestStoredResponseIDs that no engine makes go nowhere.
+func TestStoredResponseIDs(t *testing.T) {
+	engines := simulate(t, 2)
+	s := serve(t, engines)
+	for _, id := range []string{"..", ".", "../../reset_prefix_cache", "a/b", "a?b=c", "a#b", "%2e%2e", "a b", "a\r\nX: y", "é", strings.Repeat("a", 257)} {
+		if r := s.post("/v1/responses", goOn(id)); r.status != 404 || r.code() != "response_not_found" {
+			t.Errorf("%q: %v", id, r)
+		}
+	}
+	for _, path := range []string{"/v1/responses/%2e%2e%2fx", "/v1/responses/a%0d%0ab", "/v1/responses/a%3fb", "/v1/responses//"} {
+		if r := s.ask(http.MethodGet, path, ""); r.status != 404 && r.status != 405 {
+			t.Errorf("%s: %v", path, r)
+		}
+	}
+	for _, e := range engines {
+		for _, r := range e.Requests() {
+			if strings.Contains(r.Path, "responses") || strings.Contains(r.Path, "reset") {
+				t.Errorf("an engine got %s", r.Path)
+			}
+		}
+	}
+}
+
+// TestStoredResponsesAskWithTheNodesKey, and of a request for a model only the nodes that serve it.
+func TestStoredResponsesAskWithTheNodesKey(t *testing.T) {
+	engines := simulate(t, 3, func(c *engine.Config) {
+		if c.APIKey = "key-of-" + c.ID; c.ID == "sim-2" {
+			c.Models = []string{"other"}
+		}
+	})
+	keys := func(c *router.Config) {
+		dir := t.TempDir()
+		for i := range c.Router.Backends {
+			file := filepath.Join(dir, fmt.Sprint(i))
+			if err := os.WriteFile(file, []byte(fmt.Sprint("key-of-sim-", i)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c.Router.Backends[i] += ",api_key_file=" + file
+		}
+	}
+	all := serve(t, engines, keys).store(6)
+	s := serve(t, engines, keys)
+	for _, m := range all {
+		if r := s.post("/v1/responses", goOn(m.id)); r.status != 200 || r.node() != m.node {
+			t.Errorf("%v: %v", m, r)
+		}
+	}
+	asked := func(e *engine.Engine, id string) bool {
+		return slices.ContainsFunc(e.Requests(), func(r engine.Request) bool { return r.Path == "/v1/responses/"+id })
+	}
+	for _, m := range all {
+		if asked(engines[2], m.id) {
+			t.Error("a node of another model was asked")
+		}
+	}
+	if r := s.ask(http.MethodGet, "/v1/responses/resp_none", ""); r.status != 404 || !asked(engines[2], "resp_none") {
+		t.Errorf("without a model every node is asked: %v", r)
+	}
+}
