@@ -24,6 +24,7 @@ const (
 // conn is one upstream connection. It is used by one Exchange at a time; only
 // abort may be called from elsewhere.
 type conn struct {
+	to     *destination
 	nc     net.Conn // what is read and written: the socket, or TLS over it
 	socket net.Conn
 	raw    syscall.RawConn // nil for in-memory connections
@@ -50,8 +51,8 @@ const (
 	peekClosed                // FIN or error
 )
 
-func newConn(nc, socket net.Conn) *conn {
-	c := &conn{nc: nc, socket: socket, buf: make([]byte, readBufferBytes)}
+func newConn(to *destination, nc, socket net.Conn) *conn {
+	c := &conn{to: to, nc: nc, socket: socket, buf: make([]byte, readBufferBytes)}
 	_, c.tls = nc.(*tls.Conn)
 	switch nc.(type) {
 	case *net.TCPConn, *net.UnixConn:

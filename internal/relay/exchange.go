@@ -112,16 +112,17 @@ func (e *Exchange) render(req *Request) error {
 }
 
 func (e *Exchange) appendHead(b []byte, req *Request) []byte {
+	to := e.pool.to.Load()
 	b = append(append(b, req.Method...), ' ')
-	b = append(append(b, e.pool.target.BasePath...), req.Path...)
-	if len(e.pool.target.BasePath)+len(req.Path) == 0 {
+	b = append(append(b, to.BasePath...), req.Path...)
+	if len(to.BasePath)+len(req.Path) == 0 {
 		b = append(b, '/')
 	}
-	b = append(append(append(b, " HTTP/1.1\r\n"...), e.pool.fixed...), req.Header...)
+	b = append(append(append(b, " HTTP/1.1\r\n"...), to.fixed...), req.Header...)
 	if req.ForwardAuthorization != nil {
 		b = append(append(append(b, "Authorization: "...), req.ForwardAuthorization...), "\r\n"...)
 	} else {
-		b = append(b, e.pool.auth...)
+		b = append(b, to.auth...)
 	}
 	if req.Once {
 		b = append(b, "Connection: close\r\n"...)

@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -43,10 +44,8 @@ type PoolOptions struct {
 // first out, so that a burst leaves the surplus to age and be closed. It is
 // safe for concurrent use.
 type Pool struct {
-	target  Target
 	options PoolOptions
-	fixed   []byte // Host line
-	auth    []byte // Authorization line or nothing
+	to      atomic.Pointer[destination]
 
 	mu     sync.Mutex
 	idle   []*conn // oldest first
@@ -55,8 +54,21 @@ type Pool struct {
 	sweep  *time.Timer // set while idle is not empty
 }
 
+// destination is a Target and what follows from it. It is immutable.
+type destination struct {
+	Target
+	fixed []byte // Host line
+	auth  []byte // Authorization line or nothing
+}
+
 // NewPool makes a pool; it connects on first use.
 func NewPool(t Target, o PoolOptions) *Pool {
+	p := &Pool{options: o.withDefaults()}
+	p.to.Store(newDestination(t))
+	return p
+}
+
+func newDestination(t Target) *destination {
 	if t.Network == "" {
 		t.Network = "tcp"
 	}
@@ -65,12 +77,29 @@ func NewPool(t Target, o PoolOptions) *Pool {
 			t.Host = "localhost"
 		}
 	}
-	p := &Pool{target: withServerName(t), options: o.withDefaults()}
-	p.fixed = appendField(nil, "Host", t.Host)
+	d := &destination{Target: withServerName(t), fixed: appendField(nil, "Host", t.Host)}
 	if t.Authorization != "" {
-		p.auth = appendField(nil, "Authorization", t.Authorization)
+		d.auth = appendField(nil, "Authorization", t.Authorization)
 	}
-	return p
+	return d
+}
+
+// Retarget makes the pool talk to t from now on. Exchanges under way finish as they began; no connection made before is
+// used again.
+func (p *Pool) Retarget(t Target) {
+	to := newDestination(t)
+	p.mu.Lock()
+	p.to.Store(to)
+	old := p.idle
+	p.idle, p.open = nil, p.open-len(old)
+	if p.sweep != nil {
+		p.sweep.Stop()
+		p.sweep = nil
+	}
+	p.mu.Unlock()
+	for _, c := range old {
+		c.close()
+	}
 }
 
 func withServerName(t Target) Target {
@@ -118,8 +147,8 @@ func appendField(dst []byte, name, value string) []byte {
 	return append(append(append(append(dst, name...), ": "...), value...), "\r\n"...)
 }
 
-// Target returns what the pool was made for.
-func (p *Pool) Target() Target { return p.target }
+// Target returns what the pool talks to.
+func (p *Pool) Target() Target { return p.to.Load().Target }
 
 // Close closes the idle connections and refuses new exchanges. Exchanges under
 // way finish; their connections are closed when they do.
@@ -185,7 +214,7 @@ func (p *Pool) pop(fresh bool) (*conn, error) {
 func (p *Pool) put(c *conn) {
 	c.rested(time.Now())
 	p.mu.Lock()
-	if p.closed {
+	if p.closed || c.to != p.to.Load() {
 		p.mu.Unlock()
 		p.discard(c)
 		return
@@ -251,17 +280,18 @@ func (p *Pool) release() {
 func (p *Pool) dial(ctx context.Context, deadline time.Time) (*conn, error) {
 	ctx, cancel := context.WithDeadline(ctx, earlier(deadline, time.Now().Add(p.options.DialTimeout)))
 	defer cancel()
-	socket, err := p.options.Dial(ctx, p.target.Network, p.target.Addr)
+	to := p.to.Load()
+	socket, err := p.options.Dial(ctx, to.Network, to.Addr)
 	if err != nil {
 		return nil, err
 	}
-	if p.target.TLS == nil {
-		return newConn(socket, socket), nil
+	if to.TLS == nil {
+		return newConn(to, socket, socket), nil
 	}
-	secure := tls.Client(socket, p.target.TLS)
+	secure := tls.Client(socket, to.TLS)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		socket.Close()
 		return nil, err
 	}
-	return newConn(secure, socket), nil
+	return newConn(to, secure, socket), nil
 }

@@ -21,6 +21,7 @@ var (
 	errBackend      = &apierror.Error{Status: 503, Code: "backend_failed", Message: "no node could be brought to answer", RetryAfterSeconds: 1}
 	errShutdown     = &apierror.Error{Status: 503, Code: "shutting_down", Message: "the router is shutting down", RetryAfterSeconds: 1}
 	errTooOld       = &apierror.Error{Status: 400, Code: "http_version", Message: "the answer has no length and is too long to be kept for an HTTP/1.0 client; use HTTP/1.1"}
+	errNotKnownYet  = &apierror.Error{Status: 503, Code: "model_not_known_yet", Message: "no node is known to serve this model, and some backend has not yet said what it serves", RetryAfterSeconds: 1}
 	errModelMissing = &apierror.Error{Status: 400, Param: "model", Message: "`model` is missing; this router serves several models, name one of them"}
 )
 
@@ -91,10 +92,13 @@ func (d *Dispatcher) admit(j *Job) *apierror.Error {
 func (d *Dispatcher) resolve(j *Job) *apierror.Error {
 	t := d.current()
 	var view *fleet.ModelView
-	if models := t.snap.Models(); len(j.Scan.Model) == 0 && len(models) == 1 {
-		view = models[0]
-	} else if view = t.snap.Model(j.Scan.Model); view == nil {
-		return unknownModel(j.Scan.Model)
+	if len(j.Scan.Model) == 0 {
+		view = t.snap.Sole()
+	} else {
+		view = t.snap.Model(j.Scan.Model)
+	}
+	if view == nil {
+		return unknownModel(t.snap, j.Scan.Model)
 	}
 	j.model = t.models[view.Name]
 	return nil
@@ -113,8 +117,12 @@ func (j *Job) take() *apierror.Error {
 	return errModelFull
 }
 
-func unknownModel(name []byte) *apierror.Error {
-	if len(name) == 0 {
+// unknownModel is not the client's mistake while a backend has not yet said what it serves.
+func unknownModel(s *fleet.Snapshot, name []byte) *apierror.Error {
+	switch {
+	case s.Partial && (len(name) > 0 || len(s.Models()) == 0):
+		return errNotKnownYet
+	case len(name) == 0:
 		return errModelMissing
 	}
 	const longest = 256 // of a name that is echoed

@@ -155,19 +155,20 @@ func (b Backend) dnsName() string {
 type endpoint struct {
 	id       string
 	target   relay.Target
-	identity string // equal for equal targets, key and CA included
+	identity string // where the node is: its URL and address
+	secrets  string // digest of key and CA, which may change while the node goes on
 	backend  Backend
 }
 
 // endpoints makes the backend's nodes: one for each resolved address of a DNS name, otherwise exactly one. The key and CA
 // files are read here.
 func (b Backend) endpoints(resolved []netip.Addr) ([]endpoint, error) {
-	target, identity, err := b.target()
+	target, secrets, err := b.target()
 	if err != nil {
 		return nil, err
 	}
 	if b.dnsName() == "" {
-		return []endpoint{{id: b.nodeID(), target: target, identity: identity, backend: b}}, nil
+		return []endpoint{{id: b.nodeID(), target: target, identity: b.URL, secrets: secrets, backend: b}}, nil
 	}
 	_, port, err := net.SplitHostPort(target.Addr)
 	if err != nil {
@@ -175,16 +176,16 @@ func (b Backend) endpoints(resolved []netip.Addr) ([]endpoint, error) {
 	}
 	out := make([]endpoint, 0, len(resolved))
 	for _, ip := range resolved {
-		e := endpoint{id: b.nodeID() + "@" + ip.String(), target: target, backend: b}
+		e := endpoint{id: b.nodeID() + "@" + ip.String(), target: target, secrets: secrets, backend: b}
 		e.target.Addr = net.JoinHostPort(ip.String(), port)
-		e.identity = identity + " " + e.target.Addr
+		e.identity = b.URL + " " + e.target.Addr
 		out = append(out, e)
 	}
 	return out, nil
 }
 
-// target reads the files that b names.
-func (b Backend) target() (relay.Target, string, error) {
+// target reads the files that b names. secrets is a digest of what they hold.
+func (b Backend) target() (t relay.Target, secrets string, err error) {
 	fail := func(option string, err error) (relay.Target, string, error) {
 		return relay.Target{}, "", fmt.Errorf("backend %q: option %s: %w", b.URL, option, err)
 	}
@@ -192,7 +193,7 @@ func (b Backend) target() (relay.Target, string, error) {
 	if err != nil {
 		return fail("url", err)
 	}
-	t := relay.Target{Network: address.Network, Addr: address.Addr, Host: address.Host, BasePath: address.BasePath}
+	t = relay.Target{Network: address.Network, Addr: address.Addr, Host: address.Host, BasePath: address.BasePath}
 	var pem []byte
 	if address.TLS {
 		host, _, _ := net.SplitHostPort(address.Addr)
@@ -208,8 +209,8 @@ func (b Backend) target() (relay.Target, string, error) {
 		}
 		t.Authorization = "Bearer " + key
 	}
-	secrets := sha256.Sum256(slices.Concat(pem, []byte{0}, []byte(t.Authorization)))
-	return t, fmt.Sprintf("%s %s %s %x", b.URL, t.Network, t.Addr, secrets), nil
+	digest := sha256.Sum256(slices.Concat(pem, []byte{0}, []byte(t.Authorization)))
+	return t, string(digest[:]), nil
 }
 
 // readCA returns nil, the system's roots, where no file is named.

@@ -57,7 +57,7 @@ func (p *prober) discover(ctx context.Context) error {
 
 // clientKeys tells whether the engine may ask for the keys of clients: its model is configured and a key of its own is not.
 // The model list cannot be read then and need not be.
-func (p *prober) clientKeys() bool { return p.auth == "" && len(p.node.Info().Models) > 0 }
+func (p *prober) clientKeys() bool { return p.line.Load().auth == "" && len(p.node.Info().Models) > 0 }
 
 // publish lets the fleet's goroutine know what was found.
 func (p *prober) publish(ctx context.Context, d discovery) {

@@ -15,12 +15,14 @@ import (
 type etcdState struct {
 	models     map[string]*cluster.Model
 	cordons    map[string]cluster.Cordon
+	heard      bool // it has listed the nodes once, or is not used
 	stale      bool
 	staleSince time.Time
 }
 
 func (e *etcdState) init(used bool) {
 	e.models, e.cordons = map[string]*cluster.Model{}, map[string]cluster.Cordon{}
+	e.heard = !used
 	if used {
 		e.stale, e.staleSince = true, time.Now()
 	}
@@ -72,7 +74,7 @@ func (f *Fleet) listNodes(l cluster.Listing) {
 	if f.etcd.stale && f.rev > 1 && l.AfterOutage {
 		f.opts.Log.Info("etcd answers again", "nodes", len(l.Entries), "data_lost", l.DataLost)
 	}
-	f.etcd.stale, f.etcd.staleSince, f.dirty = false, time.Time{}, true
+	f.etcd.heard, f.etcd.stale, f.etcd.staleSince, f.dirty = true, false, time.Time{}, true
 	listed := map[string]bool{}
 	for _, e := range l.Entries {
 		f.putNode(e)

@@ -91,13 +91,16 @@ type Fleet struct {
 	dirty    bool
 	rev      uint64
 	kickDNS  chan []Backend
-	problems map[string]string // subject to reason
+	problems map[string]string    // subject to reason
+	departed map[string]time.Time // models that nodes of etcd served, and since when none does
 }
 
 // member is a node and what its source says about it.
 type member struct {
 	node     *Node
 	identity string // a different one is another incarnation
+	secrets  string // static: digest of key and CA
+	heard    bool   // static: what it serves is known
 	cancel   context.CancelFunc
 	backend  Backend             // static
 	health   *cluster.NodeHealth // etcd
@@ -124,6 +127,7 @@ func New(o Options) (*Fleet, error) {
 		members:  map[string]*member{},
 		kickDNS:  make(chan []Backend, 1),
 		problems: map[string]string{},
+		departed: map[string]time.Time{},
 	}
 	f.etcd.init(o.Cluster != nil)
 	desired, err := prepare(o.Backends)
@@ -168,6 +172,7 @@ func (f *Fleet) own(ctx context.Context) {
 			f.drainEvents()
 		case now := <-sweep.C:
 			f.sweepEtcd(now)
+			f.sweepDeparted(now)
 		}
 		if f.dirty {
 			f.publish()
@@ -204,6 +209,8 @@ func (f *Fleet) publish() {
 	f.rev++
 	s.Rev, s.Stale, s.StaleSince = f.rev, f.etcd.stale, f.etcd.staleSince
 	s.Problems = append(s.Problems, f.listProblems()...)
+	s.Partial = f.partial()
+	f.rememberDeparted(s, time.Now())
 	f.snap.Store(s)
 	f.dirty = false
 }

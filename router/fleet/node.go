@@ -105,6 +105,13 @@ func newNode(id string, source Source, info *Info, pool *relay.Pool) *Node {
 	return n
 }
 
+// retarget makes requests and checks go over new connections, with another key or CA. It is called by the fleet's goroutine
+// only.
+func (n *Node) retarget(t relay.Target) {
+	n.Pool.Retarget(t)
+	n.probe.retarget(t)
+}
+
 // setInfo is called by the fleet's goroutine only.
 func (n *Node) setInfo(info *Info) {
 	n.slotsMu.Lock()

@@ -33,12 +33,12 @@ const (
 type prober struct {
 	fleet  *Fleet
 	node   *Node
-	http   *http.Client
-	base   string
-	auth   string
+	line   atomic.Pointer[line]
 	wake   chan struct{}
 	failed atomic.Pointer[string] // what the last check failed with
 	found  atomic.Pointer[discovery]
+	// changed: the line is another, so a healthy node is checked before its time.
+	changed atomic.Bool
 
 	// Owned by run.
 	checkedAt  time.Time
@@ -51,8 +51,29 @@ type prober struct {
 	trialAt    time.Time
 }
 
+// line is how a node is reached. It is immutable.
+type line struct {
+	http *http.Client
+	base string
+	auth string // value of Authorization; empty: none
+}
+
 func newProber(f *Fleet, n *Node, t relay.Target) *prober {
-	dial := f.opts.Pool.Dial
+	p := &prober{fleet: f, node: n, wake: make(chan struct{}, 1)}
+	p.line.Store(p.lineTo(t))
+	p.found.Store(&discovery{})
+	return p
+}
+
+// retarget makes further checks go over another line, the next one soon.
+func (p *prober) retarget(t relay.Target) {
+	p.line.Swap(p.lineTo(t)).http.CloseIdleConnections()
+	p.changed.Store(true)
+	p.kick()
+}
+
+func (p *prober) lineTo(t relay.Target) *line {
+	dial := p.fleet.opts.Pool.Dial
 	if dial == nil {
 		dial = (&net.Dialer{}).DialContext
 	}
@@ -64,9 +85,8 @@ func newProber(f *Fleet, n *Node, t relay.Target) *prober {
 	if host == "" {
 		host = t.Addr
 	}
-	p := &prober{fleet: f, node: n, base: scheme + host + t.BasePath, auth: t.Authorization, wake: make(chan struct{}, 1)}
-	p.found.Store(&discovery{})
-	p.http = &http.Client{
+	l := &line{base: scheme + host + t.BasePath, auth: t.Authorization}
+	l.http = &http.Client{
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, t.Network, t.Addr) },
 			// The relay speaks HTTP/1.1, so that is what is checked.
@@ -76,7 +96,7 @@ func newProber(f *Fleet, n *Node, t relay.Target) *prober {
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	return p
+	return l
 }
 
 // kick makes the prober look at once, no more often than its interval for unhealthy nodes allows.
@@ -98,7 +118,7 @@ func (p *prober) lastError() string {
 
 // run checks the node until ctx ends.
 func (p *prober) run(ctx context.Context) {
-	defer p.http.CloseIdleConnections()
+	defer func() { p.line.Load().http.CloseIdleConnections() }()
 	defer p.trials.Wait()
 	for {
 		p.round(ctx)
@@ -161,7 +181,9 @@ func (p *prober) round(ctx context.Context) {
 // checkHealth asks /health where that is due, and a static node's models before it is called well.
 func (p *prober) checkHealth(ctx context.Context) {
 	now, last := time.Now(), p.checkedAt
-	if p.node.State() == Healthy && p.lastError() == "" && now.Sub(last) < p.fleet.opts.ProbeInterval*9/10 {
+	if p.changed.Swap(false) {
+		p.modelsAt = time.Time{}
+	} else if p.node.State() == Healthy && p.lastError() == "" && now.Sub(last) < p.fleet.opts.ProbeInterval*9/10 {
 		return
 	}
 	p.checkedAt = now
@@ -240,7 +262,8 @@ func (p *prober) get(ctx context.Context, path string) (int, []byte, error) {
 }
 
 func (p *prober) do(ctx context.Context, method, path string, body []byte) (int, []byte, error) {
-	req, err := http.NewRequestWithContext(ctx, method, p.base+path, bytes.NewReader(body))
+	l := p.line.Load()
+	req, err := http.NewRequestWithContext(ctx, method, l.base+path, bytes.NewReader(body))
 	if err != nil {
 		return 0, nil, err
 	}
@@ -248,10 +271,10 @@ func (p *prober) do(ctx context.Context, method, path string, body []byte) (int,
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	if p.auth != "" {
-		req.Header.Set("Authorization", p.auth)
+	if l.auth != "" {
+		req.Header.Set("Authorization", l.auth)
 	}
-	resp, err := p.http.Do(req)
+	resp, err := l.http.Do(req)
 	if err != nil {
 		return 0, nil, fmt.Errorf("%s: %w", path, plainError(err))
 	}

@@ -16,6 +16,7 @@ type Snapshot struct {
 	Stale      bool      // etcd does not answer: this is what it said last
 	StaleSince time.Time // when that began
 	Problems   []Problem // what keeps something configured from being a node
+	Partial    bool      // a backend, or etcd, has never yet said what there is: a model that is not here may still come
 
 	byID   map[string]*Node
 	names  map[string]*ModelView // canonical names and aliases
@@ -38,6 +39,25 @@ type ModelView struct {
 
 // Model finds a model by its name or an alias, nil if nobody serves it. It allocates nothing.
 func (s *Snapshot) Model(name []byte) *ModelView { return s.names[string(name)] }
+
+// Sole is the model that a request without a model's name means, nil if that is not clear: the only one that has nodes, or
+// else the only one known.
+func (s *Snapshot) Sole() *ModelView {
+	var sole *ModelView
+	served := 0
+	for _, m := range s.models {
+		if len(m.Nodes) > 0 {
+			sole, served = m, served+1
+		}
+	}
+	switch {
+	case served == 1:
+		return sole
+	case served == 0 && len(s.models) == 1:
+		return s.models[0]
+	}
+	return nil
+}
 
 // Models lists all models in the order of their names.
 func (s *Snapshot) Models() []*ModelView { return s.models }
@@ -123,6 +143,16 @@ func build(nodes []*Node, configured map[string]*cluster.Model) *Snapshot {
 	slices.SortFunc(s.models, func(a, b *ModelView) int { return strings.Compare(a.Name, b.Name) })
 	s.addAliases(configured)
 	return s
+}
+
+// remember adds a model that no node serves now.
+func (s *Snapshot) remember(name string) {
+	if s.names[name] != nil {
+		return
+	}
+	m := &ModelView{Name: name}
+	at, _ := slices.BinarySearchFunc(s.models, name, func(m *ModelView, name string) int { return strings.Compare(m.Name, name) })
+	s.names[name], s.models = m, slices.Insert(s.models, at, m)
 }
 
 func (s *Snapshot) serve(name string, n *Node, role cluster.Role) {

@@ -33,8 +33,9 @@ func prepare(backends []Backend) ([]Backend, error) {
 	return slices.Clone(backends), nil
 }
 
-// Reload replaces the static backends. Nodes whose URL, key and CA are the same stay as they are, with their connections,
-// requests in flight and health; those that are gone finish what they have. A bad list is refused and changes nothing.
+// Reload replaces the static backends. Nodes whose id and URL are the same stay, with their models, health and requests in
+// flight; where the key or CA has changed, the next requests and checks go over new connections with the new ones. Nodes
+// that are gone finish what they have. A bad list is refused and changes nothing.
 // It returns when the list is in force, or when ctx ends. Run must be running.
 func (f *Fleet) Reload(ctx context.Context, backends []Backend) error {
 	desired, err := prepare(backends)
@@ -44,6 +45,7 @@ func (f *Fleet) Reload(ctx context.Context, backends []Backend) error {
 	done := make(chan struct{})
 	f.send(ctx, func(f *Fleet) {
 		f.setStatic(desired)
+		f.publish()
 		close(done)
 	})
 	select {
@@ -102,6 +104,11 @@ func (f *Fleet) want(e endpoint) {
 		if m = f.add(e.id, e.identity, Static, staticInfo(e.backend, discovery{}), e.target); m == nil {
 			return
 		}
+		m.secrets = e.secrets
+	}
+	if m.secrets != e.secrets {
+		m.secrets = e.secrets
+		m.node.retarget(e.target)
 	}
 	m.backend = e.backend
 	f.refresh(m)
@@ -110,6 +117,7 @@ func (f *Fleet) want(e endpoint) {
 // refresh brings a static node's Info up to its configuration and what its prober has found.
 func (f *Fleet) refresh(m *member) {
 	d := m.node.probe.discovered()
+	m.heard = d.asked || m.backend.Model != ""
 	info := staticInfo(m.backend, d)
 	if d.asked && len(info.Models) == 0 {
 		f.problem(m.node.ID, "its /v1/models names no model; give one with model=")

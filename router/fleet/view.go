@@ -14,6 +14,7 @@ type View struct {
 	StaleSince *time.Time  `json:"stale_since,omitempty"`
 	Nodes      []NodeView  `json:"nodes"`
 	Models     []ModelInfo `json:"models"`
+	Partial    bool        `json:"partial"` // a backend, or etcd, has never yet said what it serves
 	Problems   []Problem   `json:"problems,omitempty"`
 }
 
@@ -53,7 +54,7 @@ type NodeView struct {
 
 // View describes the snapshot and its nodes as they are now.
 func (s *Snapshot) View(now time.Time) View {
-	v := View{Rev: s.Rev, Stale: s.Stale, Problems: s.Problems, Nodes: make([]NodeView, 0, len(s.Nodes)), Models: make([]ModelInfo, 0, len(s.models))}
+	v := View{Rev: s.Rev, Stale: s.Stale, Partial: s.Partial, Problems: s.Problems, Nodes: make([]NodeView, 0, len(s.Nodes)), Models: make([]ModelInfo, 0, len(s.models))}
 	if s.Stale {
 		v.StaleSince = &s.StaleSince
 	}
