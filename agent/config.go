@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/cognitora/dataplane/agent/engine"
@@ -140,12 +141,33 @@ func (c *Config) validateListeners(p *problems) {
 			p.add(l.field, "%q is reachable from other hosts without authentication; %s, or insecure_listen = true (--insecure-listen) if the network is trusted", l.address, l.fix)
 		}
 	}
+	if listen.Overlap(c.Agent.Listen, c.Agent.Admin) {
+		p.add("agent.admin", "%q cannot be listened on next to agent.listen, %q; give it another port", c.Agent.Admin, c.Agent.Listen)
+	}
+	c.validateEngineAddress(p)
 	if c.Agent.ForwardAuth && !c.authenticates() && !listen.Loopback(c.Agent.Listen) {
 		p.add("agent.forward_auth", "anybody could offer the engine keys through %q, and read those of others on the way: set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them), or listen on loopback or a unix socket; insecure_listen does not lift this", c.Agent.Listen)
 	}
 	if c.Agent.Advertise != "" {
 		if _, err := cluster.SplitAddress(c.Agent.Advertise); err != nil {
 			p.add("agent.advertise", "%v", err)
+		}
+	}
+}
+
+// validateEngineAddress refuses an engine where the agent itself listens.
+func (c *Config) validateEngineAddress(p *problems) {
+	field, at := "engine.url", ""
+	if c.Engine.Spawns() {
+		field, at = "engine.port", net.JoinHostPort("127.0.0.1", strconv.Itoa(c.Engine.Port))
+	} else if a, err := cluster.SplitAddress(c.Engine.URL); err == nil && a.Network == "unix" {
+		at = "unix://" + a.Addr
+	} else if err == nil {
+		at = a.Addr
+	}
+	for _, l := range []struct{ field, address string }{{"agent.listen", c.Agent.Listen}, {"agent.admin", c.Agent.Admin}} {
+		if listen.Overlap(at, l.address) {
+			p.add(field, "%s is where the agent itself listens (%s); give one of them another port", at, l.field)
 		}
 	}
 }

@@ -54,6 +54,11 @@ func TestValidate(t *testing.T) {
 		{"etcd user alone", func(c *Config) { c.Etcd.Username = "u" }, "etcd.username"},
 		{"limit", func(c *Config) { c.Limits.Idle = 0 }, "limits.idle"},
 		{"body limit", func(c *Config) { c.Limits.MaxBody = 1 }, "limits.max_body"},
+		{"one address twice", func(c *Config) { c.Agent.Admin = c.Agent.Listen }, "agent.admin: \"127.0.0.1:9081\" cannot be listened on next to"},
+		{"itself as engine", func(c *Config) { c.Engine.URL = "http://127.0.0.1:9081" }, "engine.url: 127.0.0.1:9081 is where the agent itself listens (agent.listen)"},
+		{"engine on its port", func(c *Config) { c.Engine.URL, c.Engine.Model, c.Engine.Port = "", "m", 9092 }, "engine.port: 127.0.0.1:9092 is where"},
+		{"no such port", func(c *Config) { c.Agent.Listen = "127.0.0.1:70000" }, "is not a port"},
+		{"etcd without a port", func(c *Config) { c.Etcd.Endpoints = []string{"etcd1"} }, "etcd.endpoints[0]"},
 		{"engine", func(c *Config) { c.Engine.URL = "nowhere" }, "engine.url"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -56,13 +56,15 @@ func (a *Agent) health() cluster.NodeHealth {
 	return h
 }
 
+const instanceFile = "instance" // in the state directory
+
 // instance names this agent to etcd. Kept in dir it survives a restart, which
 // then takes the node back without waiting for the old lease to end.
 func instance(dir string) (string, error) {
 	if dir == "" {
 		return rand.Text(), nil
 	}
-	file := filepath.Join(dir, "instance")
+	file := filepath.Join(dir, instanceFile)
 	b, err := os.ReadFile(file)
 	if token := strings.TrimSpace(string(b)); err == nil && token != "" {
 		return token, nil

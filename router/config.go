@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -150,6 +151,7 @@ func (c *Config) Validate() error {
 	c.validateBackends(bad)
 	c.validateTLS(bad)
 	c.validateListeners(bad)
+	c.validateOverlap(bad)
 	c.validateNumbers(bad)
 	c.validateDurations(bad)
 	c.validateModels(bad)
@@ -211,6 +213,34 @@ func (c *Config) validateListeners(bad problem) {
 			bad(l.field, "%v", err)
 		} else if !l.authenticated && !c.Router.InsecureListen && !listen.Loopback(l.address) {
 			bad(l.field, "%q is reachable from other hosts without authentication; %s, or insecure_listen = true (--insecure-listen) if something in front of it authenticates", l.address, l.authenticate)
+		}
+	}
+}
+
+// validateOverlap refuses two of the router's own addresses at one place, and itself as a backend.
+func (c *Config) validateOverlap(bad problem) {
+	if listen.Overlap(c.Router.Listen, c.Router.Admin) {
+		bad("router.admin", "%q cannot be listened on next to router.listen, %q; give it another port", c.Router.Admin, c.Router.Listen)
+	}
+	urls := map[string]string{}
+	for i, text := range c.Router.Backends {
+		url, _, _ := strings.Cut(text, ",")
+		urls[fmt.Sprintf("router.backends[%d]", i)] = strings.TrimSpace(url)
+	}
+	for i, b := range c.Backends {
+		urls[fmt.Sprintf("backend[%d].url", i)] = b.URL
+	}
+	for _, field := range slices.Sorted(maps.Keys(urls)) {
+		a, err := cluster.SplitAddress(urls[field])
+		if err != nil {
+			continue // validateBackends says so
+		}
+		at := a.Addr
+		if a.Network == "unix" {
+			at = "unix://" + at
+		}
+		if listen.Overlap(at, c.Router.Listen) || listen.Overlap(at, c.Router.Admin) {
+			bad(field, "%s is where the router itself listens; give the engine's address", at)
 		}
 	}
 }

@@ -1,6 +1,9 @@
 package router_test
 
 import (
+	"errors"
+	"io"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -9,6 +12,7 @@ import (
 
 	"github.com/cognitora/dataplane/agent"
 	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/router"
 )
 
@@ -26,26 +30,32 @@ func TestWhatCannotWorkIsRefusedByItsField(t *testing.T) {
 		"":                                   "backend: no engine",
 		"--backend http://e:1 --backend e:2": "router.backends[1]: backend",
 		"--backend http://e:1,rank=3":        "router.backends[0]: backend",
-		"--backend http://e:1 --backend http://e:1/x":                      "give one of them another id=",
-		"--backend http://user:secret@e:1":                                 "api_key_file",
-		"--backend http://e:1 --log-level loud":                            "debug, info, warn, error",
-		"--backend http://e:1 --log-format xml":                            "text, json",
-		"--backend http://e:1 --timeouts.dial 0s":                          "timeouts.dial: 0s is too short",
-		"--backend http://e:1 --timeouts.stall_floor 0s":                   "timeouts.stall_floor",
-		"--backend http://e:1 --limits.slow_reader 0s":                     "limits.slow_reader",
-		"--backend http://e:1 --prefix.lifetime 0s":                        "prefix.lifetime",
-		"--backend http://e:1 --limits.max_body 0":                         "limits.max_body",
-		"--backend http://e:1 --tls.cert c":                                "tls.cert: goes together with tls.key",
-		"--backend http://e:1 --tls.client_ca c":                           "tls.client_ca: needs tls.cert",
-		"--backend http://e:1 --upstream_tls.key k --upstream_tls.ca c":    "upstream_tls.cert: goes together",
-		"--backend http://e:1 --upstream_tls.key k --upstream_tls.cert c":  "upstream_tls.ca: empty",
-		"--etcd h:1 --etcd.key k":                                          "etcd.cert and etcd.key go together",
-		"--etcd h:1 --etcd.username u":                                     "etcd.username and etcd.password_file go together",
-		"--backend http://e:1 --listen 8080":                               "router.listen: \"8080\" is not an address",
-		"--backend http://e:1 --listen unix:x":                             "use host:port or unix:///path",
-		"--backend http://e:1 --listen :8080":                              "router.listen: \":8080\" is reachable",
-		"--backend http://e:1 --admin 10.0.0.1:1 --insecure-listen":        "",
-		"--backend http://e:1 --admin 10.0.0.1:1 --listen unix:///run/x.s": "router.admin",
+		"--backend http://e:1 --backend http://e:1/x":                              "give one of them another id=",
+		"--backend http://user:secret@e:1":                                         "api_key_file",
+		"--backend http://e:1 --log-level loud":                                    "debug, info, warn, error",
+		"--backend http://e:1 --log-format xml":                                    "text, json",
+		"--backend http://e:1 --timeouts.dial 0s":                                  "timeouts.dial: 0s is too short",
+		"--backend http://e:1 --timeouts.stall_floor 0s":                           "timeouts.stall_floor",
+		"--backend http://e:1 --limits.slow_reader 0s":                             "limits.slow_reader",
+		"--backend http://e:1 --prefix.lifetime 0s":                                "prefix.lifetime",
+		"--backend http://e:1 --limits.max_body 0":                                 "limits.max_body",
+		"--backend http://e:1 --tls.cert c":                                        "tls.cert: goes together with tls.key",
+		"--backend http://e:1 --tls.client_ca c":                                   "tls.client_ca: needs tls.cert",
+		"--backend http://e:1 --upstream_tls.key k --upstream_tls.ca c":            "upstream_tls.cert: goes together",
+		"--backend http://e:1 --upstream_tls.key k --upstream_tls.cert c":          "upstream_tls.ca: empty",
+		"--etcd h:1 --etcd.key k":                                                  "etcd.cert and etcd.key go together",
+		"--etcd h:1 --etcd.username u":                                             "etcd.username and etcd.password_file go together",
+		"--backend http://e:1 --listen 8080":                                       "router.listen: \"8080\" is not an address",
+		"--backend http://e:1 --listen unix:x":                                     "use host:port or unix:///path",
+		"--backend http://e:1 --listen 127.0.0.1:70000":                            "\"70000\" is not a port",
+		"--backend http://e:1 --listen 127.0.0.1:80 --admin 127.0.0.1:80":          "router.admin: \"127.0.0.1:80\" cannot be listened on next to router.listen",
+		"--backend http://e:1 --listen 127.0.0.1:0 --admin 127.0.0.1:0":            "",
+		"--backend http://127.0.0.1:8080":                                          "router.backends[0]: 127.0.0.1:8080 is where the router itself listens",
+		"--etcd etcd1":                                                             "etcd.endpoints[0]: \"etcd1\" is not an address of etcd",
+		"--etcd https://etcd1:2379 --etcd http://etcd2:2379/ --etcd 10.0.0.1:2379": "",
+		"--backend http://e:1 --listen :8080":                                      "router.listen: \":8080\" is reachable",
+		"--backend http://e:1 --admin 10.0.0.1:1 --insecure-listen":                "",
+		"--backend http://e:1 --admin 10.0.0.1:1 --listen unix:///run/x.s":         "router.admin",
 	} {
 		err := check(strings.Fields(args)...)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
@@ -55,6 +65,73 @@ func TestWhatCannotWorkIsRefusedByItsField(t *testing.T) {
 			t.Errorf("the password is shown: %v", err)
 		}
 	}
+}
+
+// TestCheckConfigExamines: what a start would trip over is an error with its field, a start alone does not look twice,
+// and nothing is made.
+func TestCheckConfigExamines(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, content string) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	if err := pki.Bootstrap(filepath.Join(dir, "pki"), pki.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	own, other := pki.FilesIn(filepath.Join(dir, "pki"), pki.Router), pki.FilesIn(filepath.Join(dir, "pki"), pki.Etcd)
+	policy, key, garbage, empty := write("policy", `{"mode":"random"}`), write("key", "sk-1\n"), write("garbage", "{"), write("empty", "")
+	table := write("table.toml", "[[backend]]\nurl = \"http://e:2\"\napi_key_file = \""+dir+"/no\"\n")
+	before := tree(t, dir)
+	for args, want := range map[string]string{
+		"--policy-file " + policy + " --backend http://e:2,api_key_file=" + key: "",
+		"--tls.cert " + own.Cert + " --tls.key " + own.Key:                      "",
+		"--access-log " + dir + "/access.log --listen unix://" + dir + "/s":     "",
+		"--access-log -":                                                   "",
+		"--policy-file " + dir + "/no":                                     "router.policy_file: " + dir + "/no does not exist; name a JSON policy document",
+		"--policy-file " + garbage:                                         "router.policy_file: " + garbage,
+		"--access-log " + dir + "/no/log":                                  "log.access: " + dir + "/no does not exist; name a file in a directory",
+		"--access-log " + dir:                                              "log.access: " + dir + " is a directory",
+		"--listen unix://" + dir + "/no/s":                                 "router.listen: the socket cannot be made",
+		"--admin unix://" + key:                                            "router.admin: " + key + " is there and is no socket",
+		"--backend http://e:2,api_key_file=" + dir + "/no":                 "router.backends[1]: option api_key_file: " + dir + "/no does not exist; name a file that holds",
+		"--backend http://e:2,api_key_file=" + empty:                       "must hold one key",
+		"--backend https://e:2,ca=" + garbage:                              "router.backends[1]: option ca: ",
+		"--config " + table:                                                "backend[0].api_key_file: ",
+		"--tls.cert " + own.Cert + " --tls.key " + other.Key:               "tls.cert: ",
+		"--upstream_tls.ca " + dir + "/no":                                 "upstream_tls.ca: ",
+		"--etcd h:1 --etcd.ca " + garbage:                                  "configuration: etcd.ca: ",
+		"--etcd h:1 --etcd.username u --etcd.password_file " + dir + "/no": "etcd.password_file: ",
+		"--policy-file " + dir + "/no --mode best":                         "2 problems",
+	} {
+		args := append(strings.Fields("--backend http://e:1 "+args), "--check-config")
+		err := config.Load(&router.Config{}, config.Options{Program: "cgn-router", Args: args, Out: io.Discard})
+		if errors.Is(err, config.ErrAnswered) != (want == "") || want != "" && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", args, err, want)
+		}
+	}
+	if after := tree(t, dir); after != before {
+		t.Errorf("the check left\n%s, there were\n%s", after, before)
+	}
+	if err := check("--backend", "http://e:1", "--policy-file", dir+"/no"); err != nil {
+		t.Errorf("a start looks at files when it uses them: %v", err)
+	}
+}
+
+// tree lists what is in a directory.
+func tree(t *testing.T, dir string) (list string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		list += path + "\n"
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
 }
 
 func TestBackendTablesAreChecked(t *testing.T) {

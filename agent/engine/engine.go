@@ -96,29 +96,26 @@ func readKey(file string) (string, error) {
 	}
 	b, err := os.ReadFile(file)
 	if err != nil {
-		return "", fmt.Errorf("engine.api_key_file: %w", err)
+		return "", fmt.Errorf("engine.api_key_file: %w; name a file that holds the engine's key alone", err)
 	}
 	key := strings.TrimSpace(string(b))
 	if key == "" || strings.ContainsAny(key, "\r\n") {
-		return "", fmt.Errorf("engine.api_key_file: %s does not hold one key", file)
+		return "", fmt.Errorf("engine.api_key_file: %s does not hold one key; name a file that holds the engine's key alone", file)
 	}
 	return key, nil
 }
 
 func (e *Engine) prepareSpawn(o Options) error {
-	port := e.config.Port
+	port, err := e.config.Port, error(nil)
 	if port == 0 {
-		var err error
 		if port, err = freePort(); err != nil {
 			return err
 		}
 	}
 	argv, env := e.config.Command(Launch{Port: port, TP: o.TP, DType: o.DType, MaxConcurrent: o.MaxConcurrent, APIKey: e.key})
-	path, err := exec.LookPath(argv[0])
-	if err != nil {
-		return fmt.Errorf("engine.binary: %q cannot be run (%w); install it, give its path, or set engine.url to attach to a running engine", argv[0], err)
+	if argv[0], err = lookUp(argv[0]); err != nil {
+		return err
 	}
-	argv[0] = path
 	addr := net.JoinHostPort(spawnHost, strconv.Itoa(port))
 	e.endpoint = cluster.Address{Network: "tcp", Addr: addr, Host: addr}
 	e.sup = &supervisor{
@@ -129,6 +126,15 @@ func (e *Engine) prepareSpawn(o Options) error {
 		count:   e.count.Restarts,
 	}
 	return nil
+}
+
+// lookUp finds the program that is to be the engine.
+func lookUp(program string) (string, error) {
+	path, err := exec.LookPath(program)
+	if err != nil {
+		return "", fmt.Errorf("engine.binary: %q cannot be run (%w); install it, give its path, or set engine.url to attach to a running engine", program, err)
+	}
+	return path, nil
 }
 
 // freePort asks the kernel for a port that nothing listens on now.

@@ -74,11 +74,11 @@ func (c *Config) EngineTLS(e cluster.Address) (*tls.Config, error) {
 	}
 	pem, err := os.ReadFile(c.CA)
 	if err != nil {
-		return nil, fmt.Errorf("engine.ca: %w", err)
+		return nil, fmt.Errorf("engine.ca: %w; name a PEM file with the CA's certificate", err)
 	}
 	config.RootCAs = x509.NewCertPool()
 	if !config.RootCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("engine.ca: %s holds no certificate", c.CA)
+		return nil, fmt.Errorf("engine.ca: %s holds no certificate; name a PEM file with the CA's certificate", c.CA)
 	}
 	return config, nil
 }

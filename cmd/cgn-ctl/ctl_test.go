@@ -207,9 +207,7 @@ func TestReferencesAreUpToDate(t *testing.T) {
 
 func TestExampleConfigsAreValid(t *testing.T) {
 	for name, into := range map[string]any{"router.toml": &router.Config{}, "agent.toml": &agent.Config{}} {
-		var out strings.Builder
-		err := config.Load(into, config.Options{Program: name, Args: []string{"--config", "../../deploy/config/" + name, "--check-config"}, Out: &out})
-		if !errors.Is(err, config.ErrAnswered) {
+		if err := config.Load(into, config.Options{Program: name, Args: []string{"--config", "../../deploy/config/" + name}}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -3,9 +3,11 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 
+	"github.com/cognitora/dataplane/internal/files"
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
@@ -30,6 +32,40 @@ func (a *Access) Validate() error {
 	}
 	pair(a.Cert, a.Key, "cert", "key")
 	pair(a.Username, a.PasswordFile, "username", "password_file")
+	for i, e := range a.Endpoints {
+		if err := checkEndpoint(e); err != nil {
+			errs = append(errs, fmt.Errorf("etcd.endpoints[%d]: %w", i, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkEndpoint takes what etcd's client takes: host:port, http://host:port, https://host:port or a socket.
+func checkEndpoint(endpoint string) error {
+	rest, isURL := endpoint, false
+	for _, scheme := range []string{"http://", "https://"} {
+		if after, ok := strings.CutPrefix(endpoint, scheme); ok {
+			rest, isURL = strings.TrimSuffix(after, "/"), true
+		}
+	}
+	if !isURL && (strings.HasPrefix(rest, "unix:") || strings.HasPrefix(rest, "unixs:")) {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(rest)
+	if n, portErr := net.LookupPort("tcp", port); err != nil || host == "" || portErr != nil || n == 0 {
+		return fmt.Errorf("%q is not an address of etcd; use host:port or https://host:port, usually with port 2379", Redact(endpoint))
+	}
+	return nil
+}
+
+// Examine says what is wrong with the files that a names, each with its field.
+func (a *Access) Examine() error {
+	errs := []error{pki.Files{CA: a.CA, Cert: a.Cert, Key: a.Key}.Examine("etcd.ca", "etcd.cert", "etcd.key")}
+	if a.PasswordFile != "" {
+		if err := files.Readable(a.PasswordFile); err != nil {
+			errs = append(errs, fmt.Errorf("etcd.password_file: %w; name a file that holds the password of etcd.username", err))
+		}
+	}
 	return errors.Join(errs...)
 }
 

@@ -54,8 +54,15 @@ func (e *Error) Unwrap() []error { return e.Problems }
 // Several problems are returned with errors.Join.
 type Validator interface{ Validate() error }
 
+// Examiner is a struct, at any depth, that names things outside: files,
+// directories, programs. Examine says what a start would trip over, without
+// binding, making or changing anything; --check-config asks it, Load does not.
+// Several problems are returned with errors.Join.
+type Examiner interface{ Examine() error }
+
 // Load fills the struct that dst points to: defaults, then the TOML file, then
-// the environment, then flags, then every Validate. It returns nil,
+// the environment, then flags, then every Validate and, for --check-config,
+// every Examine. It returns nil,
 // ErrAnswered, or an *Error with all problems. dst belongs to the caller
 // throughout; nothing of it is kept.
 func Load(dst any, o Options) error {
@@ -75,6 +82,9 @@ func Load(dst any, o Options) error {
 		return err
 	}
 	problems := slices.Concat(loadFile(dst, cl.file, o), applyEnv(s, o.Env), cl.problems, cl.apply(), validate(dst))
+	if cl.check {
+		problems = append(problems, walk(dst, examineOne)...)
+	}
 	if len(problems) > 0 {
 		return &Error{problems}
 	}
@@ -210,40 +220,64 @@ func (f *field) problem(where, text string, err error) *Problem {
 }
 
 // validate calls Validate on dst and on every struct inside it.
-func validate(dst any) []error {
-	var problems []error
-	validateValue(reflect.ValueOf(dst).Elem(), "", &problems)
-	return problems
+func validate(dst any) []error { return walk(dst, validateOne) }
+
+func validateOne(v any) error {
+	if checker, ok := v.(Validator); ok {
+		return checker.Validate()
+	}
+	return nil
 }
 
-func validateValue(v reflect.Value, path string, problems *[]error) {
+func examineOne(v any) error {
+	if examiner, ok := v.(Examiner); ok {
+		return examiner.Examine()
+	}
+	return nil
+}
+
+// walk asks dst and every struct inside it for its problems.
+func walk(dst any, ask func(v any) error) []error {
+	w := walker{ask: ask}
+	w.value(reflect.ValueOf(dst).Elem(), "")
+	return w.problems
+}
+
+type walker struct {
+	ask      func(v any) error
+	problems []error
+}
+
+func (w *walker) value(v reflect.Value, path string) {
 	switch v.Kind() {
 	case reflect.Struct:
-		validateStruct(v, path, problems)
+		w.table(v, path)
 	case reflect.Slice:
 		for i := range v.Len() {
-			validateValue(v.Index(i), fmt.Sprintf("%s[%d]", path, i), problems)
+			w.value(v.Index(i), fmt.Sprintf("%s[%d]", path, i))
 		}
 	case reflect.Map:
-		validateMap(v, path, problems)
+		w.tables(v, path)
 	}
 }
 
-func validateStruct(v reflect.Value, path string, problems *[]error) {
-	if checker, ok := v.Addr().Interface().(Validator); ok {
-		for _, err := range flatten(checker.Validate()) {
-			*problems = append(*problems, &Problem{Where: path, Reason: err.Error()})
+func (w *walker) table(v reflect.Value, path string) {
+	for _, err := range flatten(w.ask(v.Addr().Interface())) {
+		p := &Problem{Where: path, Reason: err.Error()}
+		if path != "" && strings.HasPrefix(p.Reason, path+".") {
+			p.Where = "" // it names its field in full
 		}
+		w.problems = append(w.problems, p)
 	}
 	for i := range v.NumField() {
 		sf := v.Type().Field(i)
 		if key := sf.Tag.Get("toml"); sf.IsExported() && key != "" && key != "-" {
-			validateValue(v.Field(i), join(path, key), problems)
+			w.value(v.Field(i), join(path, key))
 		}
 	}
 }
 
-func validateMap(m reflect.Value, path string, problems *[]error) {
+func (w *walker) tables(m reflect.Value, path string) {
 	keys := make([]string, 0, m.Len())
 	for _, k := range m.MapKeys() {
 		keys = append(keys, k.String())
@@ -252,7 +286,7 @@ func validateMap(m reflect.Value, path string, problems *[]error) {
 	for _, k := range keys {
 		e := reflect.New(m.Type().Elem()).Elem()
 		e.Set(m.MapIndex(reflect.ValueOf(k)))
-		validateValue(e, join(path, k), problems)
+		w.value(e, join(path, k))
 	}
 }
 

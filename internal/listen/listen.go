@@ -8,8 +8,11 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/cognitora/dataplane/internal/files"
 )
 
 // split takes an address apart.
@@ -17,8 +20,12 @@ func split(address string) (network, at string, err error) {
 	if path, ok := strings.CutPrefix(address, "unix://"); ok && strings.HasPrefix(path, "/") {
 		return "unix", path, nil
 	}
-	if _, _, err := net.SplitHostPort(address); err != nil || strings.HasPrefix(address, "unix:") {
+	_, port, err := net.SplitHostPort(address)
+	if err != nil || strings.HasPrefix(address, "unix:") {
 		return "", "", fmt.Errorf("%q is not an address; use host:port or unix:///path", address)
+	}
+	if _, err := net.LookupPort("tcp", port); err != nil || port == "" {
+		return "", "", fmt.Errorf("%q: %q is not a port; use 1 to 65535, or 0 for a free one", address, port)
 	}
 	return "tcp", address, nil
 }
@@ -27,6 +34,61 @@ func split(address string) (network, at string, err error) {
 func Check(address string) error {
 	_, _, err := split(address)
 	return err
+}
+
+// Examine says what a socket's place has against it, without making anything.
+// Whether a port is free is not looked at: the program that is running may hold it.
+func Examine(address string) error {
+	network, at, err := split(address)
+	if err != nil || network != "unix" {
+		return err
+	}
+	if info, err := os.Lstat(at); err == nil && info.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("%s is there and is no socket; remove it, or give another path", at)
+	}
+	if err := files.Writable(filepath.Dir(at)); err != nil {
+		return fmt.Errorf("the socket cannot be made: %w; make that directory, or give another path", err)
+	}
+	return nil
+}
+
+// Overlap tells whether two addresses cannot be listened on at once. Port 0
+// overlaps with nothing.
+func Overlap(a, b string) bool {
+	networkA, atA, errA := split(a)
+	networkB, atB, errB := split(b)
+	if errA != nil || errB != nil || networkA != networkB {
+		return false
+	}
+	if networkA == "unix" {
+		return filepath.Clean(atA) == filepath.Clean(atB)
+	}
+	hostA, portA, _ := net.SplitHostPort(atA)
+	hostB, portB, _ := net.SplitHostPort(atB)
+	numberA, _ := net.LookupPort("tcp", portA)
+	numberB, _ := net.LookupPort("tcp", portB)
+	return numberA != 0 && numberA == numberB && sameHost(hostA, hostB)
+}
+
+func sameHost(a, b string) bool {
+	if a == b || a == "" || b == "" {
+		return true
+	}
+	ipA, ipB := parseHost(a), parseHost(b)
+	if ipA == nil || ipB == nil {
+		return strings.EqualFold(a, b)
+	}
+	covers := func(all, one net.IP) bool { // [::] takes IPv4 too
+		return all.IsUnspecified() && (all.To4() == nil || one.To4() != nil)
+	}
+	return ipA.Equal(ipB) || covers(ipA, ipB) || covers(ipB, ipA)
+}
+
+func parseHost(host string) net.IP {
+	if host == "localhost" {
+		return net.IPv4(127, 0, 0, 1)
+	}
+	return net.ParseIP(host)
 }
 
 // Loopback tells whether only this host can reach a listener on address.

@@ -19,7 +19,7 @@ func TestLoopback(t *testing.T) {
 }
 
 func TestWrongAddressesAreRefused(t *testing.T) {
-	for _, address := range []string{"", "8080", "unix:x", "unix:/run/x", "unix://x", "unix://", "unix:x:1"} {
+	for _, address := range []string{"", "8080", "unix:x", "unix:/run/x", "unix://x", "unix://", "unix:x:1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1", "::1:80"} {
 		if Check(address) == nil {
 			t.Errorf("%q is accepted", address)
 		}
@@ -57,6 +57,42 @@ func TestOnlyAStaleSocketIsReplaced(t *testing.T) {
 	}
 	if b, err := os.ReadFile(path); err != nil || string(b) != "precious" {
 		t.Errorf("the file holds %q, %v", b, err)
+	}
+}
+
+func TestOverlap(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{"127.0.0.1:80", "127.0.0.1:80", true}, {"127.0.0.1:80", "127.0.0.1:81", false}, {"127.0.0.1:0", "127.0.0.1:0", false},
+		{":80", "127.0.0.1:80", true}, {"0.0.0.0:80", "10.0.0.1:80", true}, {"[::]:80", "10.0.0.1:80", true},
+		{"0.0.0.0:80", "[::1]:80", false}, {"localhost:80", "127.0.0.1:80", true}, {"10.0.0.1:80", "10.0.0.2:80", false},
+		{"a:80", "A:80", true}, {"a:http", "a:80", true}, {"a:80", "b:80", false},
+		{"unix:///run/x", "unix:///run/./x", true}, {"unix:///run/x", "unix:///run/y", false}, {"unix:///run/x", ":80", false}, {"x", "x", false},
+	} {
+		if Overlap(c.a, c.b) != c.want || Overlap(c.b, c.a) != c.want {
+			t.Errorf("%s and %s: want %v", c.a, c.b, c.want)
+		}
+	}
+}
+
+func TestExamineLooksAndMakesNothing(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for address, want := range map[string]bool{
+		"unix://" + filepath.Join(dir, "s"): true, "127.0.0.1:80": true, "unix://" + file: false,
+		"unix://" + filepath.Join(dir, "no", "s"): false, "nonsense": false,
+	} {
+		if err := Examine(address); (err == nil) != want {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+	if made, err := os.ReadDir(dir); err != nil || len(made) != 1 {
+		t.Errorf("made %v, %v", made, err)
 	}
 }
 

@@ -1,0 +1,51 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/files"
+)
+
+// Examine says what a start would trip over in what c names: key, CA, program
+// and model files. Nothing is run.
+func (c *Config) Examine() error {
+	_, keyErr := readKey(c.APIKeyFile)
+	errs := []error{keyErr}
+	if c.Spawns() {
+		return errors.Join(append(errs, c.examineProgram(), c.examineModel())...)
+	}
+	if address, err := cluster.SplitAddress(c.URL); err == nil { // else Validate says so
+		_, err := c.EngineTLS(address)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Config) examineProgram() error {
+	if c.Kind == OpenAICompat && c.Binary == "" {
+		return nil // Validate says so
+	}
+	argv, _ := c.Command(Launch{})
+	_, err := lookUp(argv[0])
+	return err
+}
+
+// examineModel looks for a model that is a path for certain: Qwen/Qwen3-8B may
+// be a directory or a name that the engine fetches.
+func (c *Config) examineModel() error {
+	if !filepath.IsAbs(c.Model) && !strings.HasPrefix(c.Model, ".") && !strings.HasSuffix(c.Model, ".gguf") {
+		return nil
+	}
+	err := files.Readable(c.Model)
+	if !strings.HasSuffix(c.Model, ".gguf") && files.Listable(c.Model) == nil {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("engine.model: %w; name a model's file or directory that the engine can read", err)
+	}
+	return nil
+}

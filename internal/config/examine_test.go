@@ -1,0 +1,44 @@
+package config
+
+import (
+	"errors"
+	"io"
+	"testing"
+)
+
+type outside struct {
+	Engine struct {
+		Key keyFile `toml:"key"`
+	} `toml:"engine"`
+}
+
+type keyFile struct {
+	Path string `toml:"path"`
+}
+
+func (k *keyFile) Examine() error {
+	if k.Path == "gone" {
+		return errors.New("engine.key.path: gone does not exist; name another")
+	}
+	return nil
+}
+
+func TestOnlyCheckConfigExamines(t *testing.T) {
+	for _, c := range []struct {
+		path  string
+		check bool
+		want  string
+	}{
+		{"gone", false, ""}, {"there", true, ErrAnswered.Error()},
+		{"gone", true, "configuration: engine.key.path: gone does not exist; name another"},
+	} {
+		args := []string{"--engine.key.path", c.path}
+		if c.check {
+			args = append(args, "--check-config")
+		}
+		err := Load(&outside{}, Options{Args: args, Out: io.Discard})
+		if (err == nil) != (c.want == "") || err != nil && err.Error() != c.want {
+			t.Errorf("%+v: got %v", c, err)
+		}
+	}
+}

@@ -1,0 +1,46 @@
+package files
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestChecks(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	gone, below := filepath.Join(dir, "a", "b"), filepath.Join(file, "x")
+	for name, c := range map[string]struct {
+		err  error
+		want string // part of the error; "" for none
+	}{
+		"read":                         {Readable(file), ""},
+		"read what is not there":       {Readable(gone), gone + " does not exist"},
+		"read a directory":             {Readable(dir), "is a directory"},
+		"read below a file":            {Readable(below), "not a directory"},
+		"list":                         {Listable(dir), ""},
+		"list a file":                  {Listable(file), "is not a directory"},
+		"list what is not there":       {Listable(gone), "does not exist"},
+		"append":                       {Appendable(file), ""},
+		"append to a new file":         {Appendable(filepath.Join(dir, "new")), ""},
+		"append where no directory is": {Appendable(gone), filepath.Dir(gone) + " does not exist"},
+		"append to a directory":        {Appendable(dir), "is a directory"},
+		"write into":                   {Writable(dir), ""},
+		"write into a file":            {Writable(file), "is not a directory"},
+		"make":                         {Makeable(gone), ""},
+		"make what is there":           {Makeable(dir), ""},
+		"make a file":                  {Makeable(file), "is not a directory"},
+		"make below a file":            {Makeable(below), "not a directory"},
+	} {
+		if (c.err == nil) != (c.want == "") || c.err != nil && !strings.Contains(c.err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, c.err, c.want)
+		}
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+		t.Errorf("a check made something: %v, %v", entries, err)
+	}
+}

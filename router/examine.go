@@ -1,0 +1,68 @@
+package router
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/cognitora/dataplane/internal/files"
+	"github.com/cognitora/dataplane/internal/listen"
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/policy"
+)
+
+// Examine says what a start would trip over in the files that c names, each with its field and the fix. It reads them
+// and binds and writes nothing.
+func (c *Config) Examine() error {
+	errs := []error{
+		field("router.policy_file", c.examinePolicy()),
+		pki.Files{CA: c.TLS.ClientCA, Cert: c.TLS.Cert, Key: c.TLS.Key}.Examine("tls.client_ca", "tls.cert", "tls.key"),
+		pki.Files{CA: c.Upstream.CA, Cert: c.Upstream.Cert, Key: c.Upstream.Key}.Examine("upstream_tls.ca", "upstream_tls.cert", "upstream_tls.key"),
+	}
+	for _, l := range [][2]string{{"router.listen", c.Router.Listen}, {"router.admin", c.Router.Admin}} {
+		if listen.Check(l[1]) == nil { // else Validate says so
+			errs = append(errs, field(l[0], listen.Examine(l[1])))
+		}
+	}
+	for i, text := range c.Router.Backends {
+		if b, err := fleet.ParseBackend(text); err == nil { // Validate names what is wrong with the text
+			errs = append(errs, b.Examine(fmt.Sprintf("router.backends[%d]: option ", i)))
+		}
+	}
+	for i, table := range c.Backends {
+		errs = append(errs, table.backend().Examine(fmt.Sprintf("backend[%d].", i)))
+	}
+	if path := c.Log.Access; path != "" && path != "-" {
+		if err := files.Appendable(path); err != nil {
+			errs = append(errs, fmt.Errorf("log.access: %w; name a file in a directory that the router can write to, or - for standard output", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// field says which setting err is about; nil stays nil.
+func field(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", name, err)
+}
+
+func (c *Config) examinePolicy() error {
+	name := c.Router.PolicyFile
+	if name == "" {
+		return nil
+	}
+	if err := files.Readable(name); err != nil {
+		return fmt.Errorf("%w; name a JSON policy document, or leave it out", err)
+	}
+	doc, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	if _, err := policy.Parse(doc); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,28 @@
+package fleet
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cognitora/dataplane/internal/files"
+)
+
+// Examine says what is wrong with the files that b names. field stands before an option's name in each problem.
+func (b Backend) Examine(field string) error {
+	var errs []error
+	look := func(option, path, what string, read func() error) {
+		if path == "" {
+			return
+		}
+		err := files.Readable(path)
+		if err == nil {
+			err = read()
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s%s: %w; name %s", field, option, err, what))
+		}
+	}
+	look("api_key_file", b.APIKeyFile, "a file that holds the engine's key alone", func() error { _, err := readKey(b.APIKeyFile); return err })
+	look("ca", b.CA, "a PEM file with the CA's certificate", func() error { _, _, err := readCA(b.CA); return err })
+	return errors.Join(errs...)
+}
