@@ -9,7 +9,6 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/internal/usage"
 	"github.com/cognitora/dataplane/router/apierror"
-	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/patience"
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/scan"
@@ -291,36 +290,6 @@ func (j *Job) blame(err error) verdict {
 		return unreached
 	}
 	return broken
-}
-
-// note tells the node's health how the attempt ended. A 5xx counts only when another node
-// has answered the same request well: the same 500 from two nodes is the request's fault, and
-// 503 from all of them is overload.
-func (d *Dispatcher) note(j *Job, a *attempt, v verdict) {
-	if v != answered && v != left && v != tooOld {
-		d.metrics.UpstreamErrors.WithLabelValues(a.node.ID, v.String()).Inc()
-	}
-	switch v {
-	case answered:
-		if a.status == 504 {
-			a.node.Report(fleet.ServerError)
-			return
-		}
-		a.node.Report(fleet.OK)
-		if j.kept != nil && j.kept.ex.Status() >= 500 && a.status < 500 {
-			j.kept.node.Report(fleet.ServerError)
-		}
-	case unreached:
-		a.node.Report(fleet.ConnectError)
-	case broken:
-		a.node.Report(fleet.Reset)
-	case overdue:
-		a.node.Report(fleet.Timeout)
-	case late:
-		if !j.expired() {
-			a.node.Report(fleet.Timeout)
-		}
-	}
 }
 
 // fallBack makes the kept answer of an engine the job's own.

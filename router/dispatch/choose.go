@@ -33,7 +33,7 @@ func (d *Dispatcher) match(j *Job) {
 func (d *Dispatcher) choose(j *Job, now time.Time) (int, *apierror.Error) {
 	p := d.policy.Load()
 	for range len(j.model.nodes) + 1 {
-		d.candidates(j, now)
+		last := d.candidates(j, now)
 		pick := p.Pick(j.cands, j.Blocks, j, d.random(p))
 		if pick < 0 && len(j.cands) > 0 {
 			return 0, errAllBusy
@@ -41,8 +41,12 @@ func (d *Dispatcher) choose(j *Job, now time.Time) (int, *apierror.Error) {
 		if pick < 0 {
 			return 0, d.noNode(j)
 		}
-		if at := j.able[pick]; j.model.nodes[at].Acquire() {
-			return int(at), nil
+		at := int(j.able[pick])
+		if n := j.model.nodes[at]; n.Acquire() {
+			return at, nil
+		} else if last && n.AcquireLastResort() {
+			d.metrics.LastResort.Inc()
+			return at, nil
 		}
 		// Another request took the last slot between the look and the reservation: the
 		// next look sees that.
@@ -77,19 +81,32 @@ func (d *Dispatcher) random(p *policy.Policy) uint64 {
 }
 
 // candidates fills j.cands with the nodes that may take the request, and j.able with their
-// places in j.model.nodes.
-func (d *Dispatcher) candidates(j *Job, now time.Time) {
+// places in j.model.nodes. Where there is none, and no engine's answer to fall back on, they
+// are the last resort: nodes that are kept out of service by their own server errors.
+func (d *Dispatcher) candidates(j *Job, now time.Time) (last bool) {
 	j.cands, j.able = j.cands[:0], j.able[:0]
 	for i, n := range j.model.nodes {
 		if j.excludes(n) {
 			continue
 		}
-		if ok, _ := n.Eligible(now); !ok {
-			continue
+		if ok, _ := n.Eligible(now); ok {
+			j.candidate(i)
 		}
-		j.cands = append(j.cands, n.candidate(j.matched[i]))
-		j.able = append(j.able, int32(i))
 	}
+	if len(j.cands) > 0 || j.kept != nil {
+		return false
+	}
+	for i, n := range j.model.nodes {
+		if !j.excludes(n) && n.LastResort() {
+			j.candidate(i)
+		}
+	}
+	return true
+}
+
+func (j *Job) candidate(at int) {
+	j.cands = append(j.cands, j.model.nodes[at].candidate(j.matched[at]))
+	j.able = append(j.able, int32(at))
 }
 
 func (n *member) candidate(matched int32) policy.Candidate {

@@ -48,6 +48,7 @@ func (d *Dispatcher) Do(j *Job) *apierror.Error {
 	for {
 		v := d.try(j, at)
 		if v == answered {
+			j.settleFailed()
 			j.drop(j.kept)
 			return nil
 		}
@@ -76,6 +77,7 @@ func (d *Dispatcher) Forward(j *Job, node string) *apierror.Error {
 	j.pick()
 	v := d.try(j, at)
 	if v == answered {
+		j.settleFailed()
 		return nil
 	}
 	return d.giveIn(j, v)
@@ -155,6 +157,7 @@ func (j *Job) expired() bool {
 
 // giveIn passes on the last answer that an engine gave, or else says what happened.
 func (d *Dispatcher) giveIn(j *Job, v verdict) *apierror.Error {
+	j.settleFailed()
 	if v != left && v != tooOld && j.kept != nil {
 		return d.fallBack(j)
 	}

@@ -54,8 +54,9 @@ type Job struct {
 	kept   *attempt // an answer that is passed on if nobody gives a better one
 	wait   patience.Attempt
 	tried  []*member
-	left   int  // further nodes that may be asked
-	paid   bool // the retry budget has been asked for the next attempt
+	failed []*member // answered 5xx, and nobody has answered better yet
+	left   int       // further nodes that may be asked
+	paid   bool      // the retry budget has been asked for the next attempt
 
 	mu      sync.Mutex
 	cur     *attempt
@@ -107,6 +108,7 @@ func (j *Job) reset() {
 	j.Scan.Reset()
 	j.chain.Reset(prefix.Digest{}, nil, nil)
 	clear(j.tried)
+	clear(j.failed)
 	clear(j.edits)
 	clear(j.request.Body)
 	j.API, j.Method, j.Path, j.Body = 0, "", "", nil
@@ -114,7 +116,7 @@ func (j *Job) reset() {
 	j.Received, j.Deadline, j.OnPick, j.Reply = time.Time{}, time.Time{}, nil, nil
 	j.Attempts, j.Blocks, j.TTFT, j.Usage = 0, 0, 0, usage.Counts{}
 	j.model, j.permit, j.kept, j.left, j.paid = nil, admission.Permit{}, nil, 0, false
-	j.tried, j.edits, j.asks = j.tried[:0], j.edits[:0], false
+	j.tried, j.failed, j.edits, j.asks = j.tried[:0], j.failed[:0], j.edits[:0], false
 	j.request = relay.Request{Body: j.request.Body[:0]}
 	j.stream = stream{}
 	j.mu.Lock()

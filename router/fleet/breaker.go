@@ -15,7 +15,7 @@ const (
 	OK           Outcome = iota // an answer began, whatever its status below 500
 	ConnectError                // refused, unreachable or timed out while connecting
 	Reset                       // the connection broke before the first byte
-	ServerError                 // 5xx before the first byte
+	ServerError                 // 5xx before the first byte, to a request that another node answered well
 	Timeout                     // the first byte did not come in time
 	probeFailure                // the health check failed
 )
@@ -77,6 +77,7 @@ type breaker struct {
 	probesLost  int // failed health checks in a row
 	window      uint32
 	seen        int // outcomes in window
+	doubts      doubts
 	wins        int
 	backoff     time.Duration
 	flapping    bool
@@ -181,6 +182,10 @@ func (b *breaker) report(o Outcome) {
 		b.countHealthy(o, now)
 	case HalfOpen:
 		b.countTrial(o, now)
+	case Open:
+		if o == OK {
+			b.doubts.answer()
+		}
 	case Aside:
 		if o == OK {
 			b.halfOpen(now)
@@ -193,7 +198,8 @@ func (b *breaker) countHealthy(o Outcome, now time.Time) {
 	b.seen = min(b.seen+1, 32)
 	if o == OK {
 		b.consecutive, b.refused = 0, 0
-		b.clean.Store(b.window == 0)
+		b.doubts.answer()
+		b.clean.Store(b.window == 0 && b.doubts.window == 0)
 		return
 	}
 	b.clean.Store(false)
@@ -259,7 +265,7 @@ func (b *breaker) halfOpen(now time.Time) {
 }
 
 func (b *breaker) close(now time.Time) {
-	b.consecutive, b.refused, b.probesLost, b.window, b.seen = 0, 0, 0, 0, 0
+	b.consecutive, b.refused, b.probesLost, b.window, b.seen, b.doubts = 0, 0, 0, 0, 0, doubts{}
 	b.clean.Store(true)
 	b.closedAt = now
 	b.move(Healthy, "trial requests were answered")

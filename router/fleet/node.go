@@ -249,8 +249,9 @@ func flagReason(flags uint32) string {
 	}
 }
 
-// Report tells how a request fared on the node. A 4xx is an OK: it says nothing against the node. The same server error
-// from two nodes is the request's fault, so the caller reports it for neither.
+// Report tells how a request fared on the node. A 4xx or 501 is an OK: it says nothing against the node. A server error
+// from two nodes is the request's fault, so the caller reports it for neither; for one that no other node was asked about
+// there is ReportDoubt.
 func (n *Node) Report(o Outcome) { n.health.report(o) }
 
 // SetAside takes the node out of the pick because it makes no progress although its peers do. It comes back, by trial

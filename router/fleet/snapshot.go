@@ -65,15 +65,20 @@ func (s *Snapshot) Models() []*ModelView { return s.models }
 // Node finds a node by id, nil if there is none.
 func (s *Snapshot) Node(id string) *Node { return s.byID[id] }
 
-// Ready says whether a request would be answered now: some model has a node that may be picked. Otherwise detail says
-// why not, for the operator.
+// Ready says whether a request would be answered now: some model has a node that may be picked, or at least one that
+// answers errors. Otherwise detail says why not, for the operator.
 func (s *Snapshot) Ready(now time.Time) (ready bool, detail string) {
+	failing := false
 	for _, m := range s.models {
 		for _, n := range m.Nodes {
 			if ok, _ := n.Eligible(now); ok {
 				return true, s.staleDetail()
 			}
+			failing = failing || n.LastResort()
 		}
+	}
+	if failing {
+		return true, "the nodes that answer do so with server errors; they are asked all the same"
 	}
 	var b strings.Builder
 	b.WriteString("no node can take a request")

@@ -1,0 +1,91 @@
+package dispatch
+
+import (
+	"net/http"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/cognitora/dataplane/router/fleet"
+)
+
+// How a node's health is judged by the requests it gets:
+//
+//   - A connection that is refused or breaks before an answer, and a first byte that does not
+//     come in time, count against the node.
+//   - An answer below 500, and 501 (the engine does not have that endpoint), counts for it.
+//   - Any other 5xx may be the request's fault. It counts in full when another node answers
+//     the same request below 500, and for neither node when another answers 5xx as well.
+//     Where no other node has given an answer (there is none, the retry budget is spent, the
+//     node is pinned, or others could not be reached) it is a doubt, which counts weakly:
+//     fleet.Node.ReportDoubt says how.
+//   - Nodes out of service for server errors alone are asked when no other node is left, so
+//     that a breaker never makes things worse than the errors that opened it.
+
+// note tells the node's health how the attempt ended.
+func (d *Dispatcher) note(j *Job, a *attempt, v verdict) {
+	if v != answered && v != left && v != tooOld {
+		d.metrics.UpstreamErrors.WithLabelValues(a.node.ID, v.String()).Inc()
+	}
+	switch v {
+	case answered:
+		j.judge(a.node, a.status)
+	case failed500, overloaded:
+		j.judge(a.node, a.ex.Status())
+	case unreached:
+		a.node.Report(fleet.ConnectError)
+	case broken:
+		a.node.Report(fleet.Reset)
+	case overdue:
+		a.node.Report(fleet.Timeout)
+	case late:
+		if !j.expired() {
+			a.node.Report(fleet.Timeout)
+		}
+	}
+}
+
+// judge takes the status of a node's answer.
+func (j *Job) judge(n *member, status int) {
+	switch {
+	case status == http.StatusTooManyRequests:
+	case status == http.StatusNotImplemented:
+		n.Report(fleet.OK)
+	case status >= 500:
+		j.failed = append(j.failed, n)
+	default:
+		n.Report(fleet.OK)
+		for _, other := range j.failed {
+			other.Report(fleet.ServerError)
+		}
+		j.failed = j.failed[:0]
+	}
+}
+
+// settleFailed ends the judgement of nodes that answered 5xx when nobody else will be asked.
+func (j *Job) settleFailed() {
+	if len(j.failed) == 1 {
+		n := j.failed[0]
+		n.ReportDoubt(j.hash(), j.model.doubt(n))
+	}
+	j.failed = j.failed[:0]
+}
+
+// hash tells requests apart.
+func (j *Job) hash() uint64 {
+	var h xxhash.Digest
+	h.Reset()
+	h.WriteString(j.Path)
+	h.Write(j.Body)
+	return h.Sum64()
+}
+
+// doubt is the mean doubt about the nodes of the model besides n that answer requests.
+func (s *servedModel) doubt(n *member) float64 {
+	sum, nodes := 0.0, 0
+	for _, other := range s.nodes {
+		if ratio, ok := other.Doubt(); ok && other != n {
+			sum, nodes = sum+ratio, nodes+1
+		}
+	}
+	return sum / float64(max(nodes, 1))
+}

@@ -1,0 +1,97 @@
+package fleet
+
+import (
+	"testing"
+	"time"
+)
+
+// doubted reports n server errors to requests first, first+1, ….
+func (b *breaker) doubted(first, n int, peers float64) {
+	for i := range n {
+		b.doubt(uint64(first+i), peers)
+	}
+}
+
+func TestDoubtsOfALoneNode(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		b := newBreaker(Healthy)
+		b.doubted(0, windowMin-1, 0)
+		b.is(t, Healthy)
+		b.doubted(100, 1, 0)
+		b.is(t, Open)
+		if !b.failsAlive() {
+			t.Error("a lone node that answers errors is the last resort")
+		}
+		time.Sleep(backoffFirst)
+		if !b.admit() {
+			t.Fatal("no trial")
+		}
+		b.doubted(101, 1, 0)
+		b.is(t, Open)
+		time.Sleep(backoffLast)
+		for range winsToClose {
+			if !b.admit() {
+				t.Fatal("no trial")
+			}
+			b.report(OK)
+		}
+		b.is(t, Healthy)
+		b.doubted(200, 1, 0)
+		b.is(t, Healthy)
+	})
+}
+
+func TestDoubtsAreWeighedAgainstAnswers(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		b := newBreaker(Healthy)
+		for i := range 60 { // a third fails
+			b.doubted(i, 1, 0)
+			b.reports(OK, 2)
+		}
+		b.is(t, Healthy)
+
+		b = newBreaker(Healthy)
+		b.doubted(7, 5, 0)
+		b.report(OK)
+		for range 60 { // one and the same request
+			b.doubt(7, 0)
+		}
+		b.is(t, Healthy)
+
+		b = newBreaker(Healthy)
+		for range windowMin { // one and the same, but nothing else is answered either
+			b.doubt(7, 0)
+		}
+		b.is(t, Open)
+
+		b = newBreaker(Healthy)
+		b.doubted(0, windowMin-1, 0)
+		time.Sleep(doubtMemory + 1)
+		b.doubted(100, windowMin-1, 0)
+		b.is(t, Healthy)
+	})
+}
+
+func TestDoubtsAreWeighedAgainstPeers(t *testing.T) {
+	n, peer := testNode("n", 4), testNode("peer", 4)
+	for i := range uint64(60) { // the same requests fail on both
+		for _, pair := range [][2]*Node{{n, peer}, {peer, n}} {
+			share, ok := pair[1].Doubt()
+			if !ok {
+				t.Fatal("a healthy peer cannot be compared with")
+			}
+			pair[0].ReportDoubt(i, share)
+		}
+	}
+	if n.State() != Healthy || peer.State() != Healthy {
+		t.Fatalf("%v and %v", n.State(), peer.State())
+	}
+	for range 32 {
+		peer.Report(OK)
+	}
+	share, _ := peer.Doubt()
+	n.ReportDoubt(1000, share)
+	if n.State() != Open || !n.LastResort() || n.Acquire() || !n.AcquireLastResort() {
+		t.Errorf("%v, although its peer answers everything", n.State())
+	}
+}

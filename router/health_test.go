@@ -1,0 +1,101 @@
+package router_test
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/router"
+)
+
+// noRetries is a router that asks one node only, as where the budget is spent.
+func noRetries(c *router.Config) { c.Retry.MaxNodes = 0 }
+
+func inTurn(c *router.Config) { c.Router.Mode = "round_robin" }
+
+// TestLoneNodeAnswers500: it shows as failing, the client gets the engine's own error all the same, and the first good
+// answers bring it back.
+func TestLoneNodeAnswers500(t *testing.T) {
+	s := serve(t, simulate(t, 1))
+	s.engines[0].SetFault(&engine.Fault{Status: 500})
+	for i := range 40 {
+		r := s.chat(chatBody(fmt.Sprint("question ", i), streaming))
+		if r.status != 500 || !bytes.Contains(r.body, []byte("fault on demand")) {
+			t.Fatalf("request %d: %v", i, r)
+		}
+	}
+	if n := s.nodes()["sim-0"]; n.State == "healthy" || n.Opens == 0 {
+		t.Errorf("after 40 errors: %+v", n)
+	}
+	p := s.metrics()
+	if p.sum("cgn_router_last_resort_total") == 0 || p.sum("cgn_router_node_breaker_opens_total") == 0 {
+		t.Error("no metric tells")
+	}
+	if status, page := s.get(s.admin + "/readyz"); status != 200 || !bytes.Contains(page, []byte("server errors")) {
+		t.Errorf("/readyz: %d %s", status, page)
+	}
+	s.engines[0].SetFault(nil)
+	eventually(t, "it is healthy again", func() bool {
+		mustAll(t, "when it is well", []*reply{s.chat(chatBody("hello", plain))})
+		return s.nodes()["sim-0"].State == "healthy"
+	})
+}
+
+// TestOneOfThreeAnswers500WithoutRetries: its share of errors gives it away.
+func TestOneOfThreeAnswers500WithoutRetries(t *testing.T) {
+	s := serve(t, simulate(t, 3), noRetries, inTurn)
+	s.engines[1].SetFault(&engine.Fault{Status: 500})
+	failed := 0
+	for i := range 120 {
+		if r := s.chat(chatBody(fmt.Sprint("question ", i), plain)); r.status != 200 {
+			failed++
+		}
+	}
+	all := s.nodes()
+	if all["sim-1"].Opens == 0 || all["sim-0"].Opens+all["sim-2"].Opens != 0 {
+		t.Errorf("opened: %d %d %d times", all["sim-0"].Opens, all["sim-1"].Opens, all["sim-2"].Opens)
+	}
+	if failed > 25 {
+		t.Errorf("%d of 120 failed", failed)
+	}
+}
+
+// TestPoisonWithoutRetries: requests that fail on every node open no breaker, whether they are all the same or not.
+func TestPoisonWithoutRetries(t *testing.T) {
+	for name, prompt := range map[string]func(i int) string{
+		"the same":  func(int) string { return "poison" },
+		"different": func(i int) string { return fmt.Sprint("poison ", i) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, simulate(t, 3), noRetries, inTurn)
+			for i := range 120 {
+				if r := s.chat(chatBody(prompt(i), plain), "x-sim-fault", "status=500"); r.status != 500 {
+					t.Fatalf("request %d: %v", i, r)
+				}
+				if i%4 == 0 {
+					mustAll(t, "in between", []*reply{s.chat(chatBody(fmt.Sprint("good ", i), plain))})
+				}
+			}
+			for id, n := range s.nodes() {
+				if n.State != "healthy" || n.Opens != 0 {
+					t.Errorf("%s: %+v", id, n)
+				}
+			}
+		})
+	}
+}
+
+// Test501IsAnAnswer: an engine that does not have an endpoint is well.
+func Test501IsAnAnswer(t *testing.T) {
+	s := serve(t, simulate(t, 1))
+	for i := range 40 {
+		r := s.chat(chatBody(fmt.Sprint("question ", i), plain), "x-sim-fault", "status=501")
+		if r.status != 501 || r.attempts() != "1" {
+			t.Fatalf("request %d: %v", i, r)
+		}
+	}
+	if n := s.nodes()["sim-0"]; n.State != "healthy" || n.Opens != 0 {
+		t.Errorf("%+v", n)
+	}
+}
