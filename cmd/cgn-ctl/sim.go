@@ -1,43 +1,78 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/cognitora/dataplane/perf/engine"
 )
 
+// simAt is where a simulated engine can be reached.
+type simAt struct {
+	URL      string `json:"url"`
+	KVEvents string `json:"kv_events,omitempty"`
+	KVReplay string `json:"kv_replay,omitempty"`
+}
+
 func newSim(a *app) *cobra.Command {
 	var cfg engine.Config
-	var events string
+	var events engine.KVEvents
 	c := &cobra.Command{
 		Use:   "sim",
 		Short: "Run one simulated engine that speaks what vLLM speaks",
-		Args:  cobra.NoArgs,
+		Example: "  cgn-ctl sim --listen 127.0.0.1:8001 --model qwen\n" +
+			"  cgn-ctl sim --kv-events tcp://127.0.0.1:5557 --kv-events-form array --kv-replay tcp://127.0.0.1:5558",
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if events != "" {
-				cfg.KVEvents = &engine.KVEvents{Endpoint: events, Bind: true}
-			}
-			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
-			defer stop()
-			e, err := engine.New(cfg)
-			if err != nil {
+			if err := checkSim(c.Flags(), &events); err != nil {
 				return err
 			}
-			defer e.Close()
-			at := map[string]string{"url": e.URL()}
-			if err := a.show(at, func(t *table) { t.line(fmt.Sprintf("simulated engine at %s", e.URL())) }); err != nil {
-				return err
+			if events.Endpoint != "" {
+				events.Bind = true
+				cfg.KVEvents = &events
 			}
-			<-ctx.Done()
-			return nil
+			return a.sim(c, cfg)
 		},
 	}
-	f := c.Flags()
+	simFlags(c.Flags(), &cfg)
+	kvEventFlags(c.Flags(), &events)
+	return c
+}
+
+// sim runs the engine until a signal or the end of the command's context.
+func (a *app) sim(c *cobra.Command, cfg engine.Config) error {
+	ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	e, err := engine.New(cfg)
+	if err != nil {
+		return hinted{err, "where it listens is said by --listen HOST:PORT, --kv-events and --kv-replay tcp://HOST:PORT; each must be free"}
+	}
+	defer e.Close()
+	at := simAt{URL: e.URL()}
+	at.KVEvents, at.KVReplay = e.KVEndpoints()
+	err = a.show(at, func(t *table) {
+		t.line("simulated engine at " + at.URL)
+		if at.KVEvents != "" {
+			t.line("KV events at " + at.KVEvents)
+		}
+		if at.KVReplay != "" {
+			t.line("replay of them at " + at.KVReplay)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
+}
+
+func simFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.StringVar(&cfg.Addr, "listen", "127.0.0.1:8001", "address, or unix:PATH")
 	f.StringSliceVar(&cfg.Models, "model", []string{"sim"}, "served model names")
 	f.StringVar(&cfg.APIKey, "api-key", "", "bearer token that /v1 asks for")
@@ -51,6 +86,45 @@ func newSim(a *app) *cobra.Command {
 	f.IntVar(&cfg.OutputTokens, "output-tokens", 32, "length of an answer without max_tokens")
 	f.BoolVar(&cfg.OmitCachedTokens, "omit-cached-tokens", false, "leave the cached-token count out, as vLLM does without --enable-prompt-tokens-details")
 	f.BoolVar(&cfg.RejectStreamOptions, "reject-stream-options", false, "answer 400 to stream_options, as older engines do")
-	f.StringVar(&events, "kv-events", "", "ZMQ address to publish KV events on, like tcp://127.0.0.1:5557")
-	return c
+}
+
+func kvEventFlags(f *pflag.FlagSet, k *engine.KVEvents) {
+	f.StringVar(&k.Endpoint, "kv-events", "", "ZMQ address to publish KV events on, tcp://HOST:PORT or ipc://PATH; port 0 takes a free one")
+	f.StringVar((*string)(&k.Events), "kv-events-form", string(engine.EventMap), "map: events are maps with \"type\"; array: positional arrays, vLLM's older form")
+	f.StringVar((*string)(&k.Hashes), "kv-events-hashes", string(engine.HashInt), "int: block hashes are unsigned 64-bit integers; bytes: 32 bytes")
+	f.StringVar(&k.Topic, "kv-events-topic", "", "first frame of each batch")
+	f.StringVar(&k.ReplayEndpoint, "kv-replay", "", "ZMQ address that answers requests for past batches; empty: no replay")
+	f.IntVar(&k.BufferSteps, "kv-replay-batches", 10000, "past batches kept for --kv-replay; the oldest leave")
+}
+
+// checkSim names the flag that no engine could run with.
+func checkSim(f *pflag.FlagSet, k *engine.KVEvents) error {
+	for _, name := range []string{"block-tokens", "cache-blocks", "max-seqs", "output-tokens", "kv-replay-batches"} {
+		if n, err := f.GetInt(name); err != nil || n < 1 {
+			return fmt.Errorf("--%s %d: must be 1 or more", name, n)
+		}
+	}
+	if step, err := f.GetDuration("decode-step"); err != nil || step < 0 {
+		return fmt.Errorf("--decode-step %s: must not be negative", step)
+	}
+	for _, name := range []string{"prefill-rate", "speed"} {
+		if v, err := f.GetFloat64(name); err != nil || !(v > 0) {
+			return fmt.Errorf("--%s %v: must be above 0", name, v)
+		}
+	}
+	if k.Events != engine.EventMap && k.Events != engine.EventArray {
+		return fmt.Errorf("--kv-events-form %q: must be map or array", k.Events)
+	}
+	if k.Hashes != engine.HashInt && k.Hashes != engine.HashBytes {
+		return fmt.Errorf("--kv-events-hashes %q: must be int or bytes", k.Hashes)
+	}
+	for _, name := range []string{"kv-events-form", "kv-events-hashes", "kv-events-topic", "kv-replay", "kv-replay-batches"} {
+		if f.Changed(name) && k.Endpoint == "" {
+			return fmt.Errorf("--%s needs --kv-events, the address that events are published on", name)
+		}
+	}
+	if f.Changed("kv-replay-batches") && k.ReplayEndpoint == "" {
+		return errors.New("--kv-replay-batches needs --kv-replay, the address that answers for past batches")
+	}
+	return nil
 }

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-zeromq/zmq4"
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// startSimCommand runs `sim` until the test ends and returns where it is.
+func startSimCommand(t *testing.T, args ...string) (at simAt) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	out, in := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		root := newRoot(in, io.Discard, func(string) string { return "" })
+		root.SetArgs(append([]string{"sim", "-o", "json", "--listen", "127.0.0.1:0", "--speed", "1000"}, args...))
+		err := root.ExecuteContext(ctx)
+		_ = in.CloseWithError(io.EOF)
+		done <- err
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	if err := json.NewDecoder(out).Decode(&at); err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+// pastBatches asks for all past batches: their sequence numbers, and the first event of the last one.
+func pastBatches(t *testing.T, endpoint string) (seqs []uint64, event any) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	d := zmq4.NewDealer(ctx)
+	defer d.Close()
+	if err := d.Dial(endpoint); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.SendMulti(zmq4.NewMsgFrom(nil, make([]byte, 8))); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		msg, err := d.Recv()
+		if err != nil || len(msg.Frames) != 4 {
+			t.Fatalf("%v, frames %q", err, msg.Frames)
+		}
+		seq := binary.BigEndian.Uint64(msg.Frames[2])
+		if int64(seq) == -1 { // the end
+			return seqs, event
+		}
+		if topic := string(msg.Frames[1]); topic != "kv" {
+			t.Errorf("topic %q", topic)
+		}
+		var batch []any
+		if err := msgpack.Unmarshal(msg.Frames[3], &batch); err != nil {
+			t.Fatal(err)
+		}
+		seqs, event = append(seqs, seq), batch[1].([]any)[0]
+	}
+}
+
+func TestSimPublishesKVEventsInBothForms(t *testing.T) {
+	for form, kind := range map[string]func(event any) any{
+		"map":   func(event any) any { return event.(map[string]any)["type"] },
+		"array": func(event any) any { return event.([]any)[0] },
+	} {
+		t.Run(form, func(t *testing.T) {
+			at := startSimCommand(t, "--kv-events", "tcp://127.0.0.1:0", "--kv-events-form", form, "--kv-events-topic", "kv",
+				"--kv-replay", "tcp://127.0.0.1:0", "--kv-replay-batches", "2")
+			if at.KVEvents == "" || at.KVReplay == "" {
+				t.Fatalf("%+v", at)
+			}
+			body := `{"model":"sim","prompt":"` + strings.Repeat("abcd", 40) + `","max_tokens":30}`
+			resp, err := http.Post(at.URL+"/v1/completions", "application/json", strings.NewReader(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+			// Two blocks of prompt in one batch, then two of answer in one each; two batches are kept.
+			seqs, event := pastBatches(t, at.KVReplay)
+			if len(seqs) != 2 || seqs[0] != 1 || seqs[1] != 2 || kind(event) != "BlockStored" {
+				t.Errorf("batches %v, event %v", seqs, event)
+			}
+		})
+	}
+}
+
+func TestSimNamesTheFlagThatCannotWork(t *testing.T) {
+	for args, want := range map[string]string{
+		"--max-seqs 0":      "--max-seqs 0: must be 1 or more",
+		"--prefill-rate -1": "--prefill-rate -1: must be above 0",
+		"--speed 0":         "--speed 0: must be above 0",
+		"--decode-step -1s": "--decode-step -1s: must not be negative",
+		"--kv-events tcp://h:1 --kv-events-form list":      `--kv-events-form "list": must be map or array`,
+		"--kv-events tcp://h:1 --kv-events-hashes x":       "must be int or bytes",
+		"--kv-events-form array":                           "--kv-events-form needs --kv-events",
+		"--kv-replay tcp://h:1":                            "--kv-replay needs --kv-events",
+		"--kv-events tcp://h:1 --kv-replay-batches 5":      "--kv-replay-batches needs --kv-replay",
+		"--kv-events tcp://127.0.0.1 --listen 127.0.0.1:0": "127.0.0.1",
+	} {
+		if _, err := ctl(t, nil, append([]string{"sim"}, strings.Fields(args)...)...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
+	}
+}
