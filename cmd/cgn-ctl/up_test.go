@@ -44,7 +44,9 @@ func TestUp(t *testing.T) {
 			t.Errorf("router %s: %s, headers %v", r.Listen, resp.Status, resp.Header)
 		}
 	}
-	if _, err := exec.LookPath("curl"); err == nil {
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Log("curl is not installed: the curl line was not run")
+	} else {
 		answer, err := exec.Command("sh", "-c", s.Curl).Output()
 		if err != nil || !strings.Contains(string(answer), `"choices"`) {
 			t.Errorf("the curl line: %v\n%s", err, answer)
