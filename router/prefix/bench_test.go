@@ -77,17 +77,6 @@ func benchMatch(b *testing.B, size int, seen bool) {
 }
 
 // BenchmarkHash is the floor of Match on a prompt that was seen: only hashing.
-func BenchmarkHash(b *testing.B) {
-	text := prompt("p", longPrompt/BlockBytes)
-	c, seed := chain(text), Seed("model", "", "")
-	b.ReportAllocs()
-	for b.Loop() {
-		c.Reset(seed, text, nil)
-		c.Digest(c.Blocks() - 1)
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*c.Blocks()), "ns/block")
-}
-
 // BenchmarkRecord is what a request costs after its dispatch: the rest of the
 // hashing is not in it.
 func BenchmarkRecord(b *testing.B) {

@@ -1,5 +1,7 @@
 package prefix
 
+import "slices"
+
 // MaxChain is the most blocks of one prompt that are looked at, a million tokens: one request
 // can neither fill the index nor keep more memory than their digests take.
 const MaxChain = 1 << 16
@@ -51,31 +53,27 @@ func (c *Chain) Digest(i int) Digest {
 // hashTo makes the first n digests known, and lets go of the prompt when these
 // are all.
 func (c *Chain) hashTo(n int) {
-	for len(c.digests) < n {
-		c.hashNext()
+	if from := len(c.digests); n > from {
+		c.digests = slices.Grow(c.digests, n-from)[:n]
+		parent := &c.seed
+		if from > 0 {
+			parent = &c.digests[from-1]
+		}
+		if c.tokens != nil {
+			hashTokens(c.digests[from:], parent, c.tokens[from*BlockTokens:])
+		} else {
+			hashText(c.digests[from:], parent, c.text[from*BlockBytes:])
+		}
 	}
-	if len(c.digests) == c.blocks {
+	if n == c.blocks {
 		c.text, c.tokens = nil, nil
 	}
-}
-
-func (c *Chain) hashNext() {
-	i := len(c.digests)
-	parent := &c.seed
-	if i > 0 {
-		parent = &c.digests[i-1]
-	}
-	if c.tokens != nil {
-		c.digests = append(c.digests, nextTokens(parent, c.tokens[i*BlockTokens:]))
-		return
-	}
-	c.digests = append(c.digests, nextText(parent, c.text[i*BlockBytes:]))
 }
 
 // key is what the index knows block i by; it hashes the chain as far as that.
 func (c *Chain) key(i int) uint64 {
 	if i == len(c.digests) {
-		c.hashNext()
+		c.hashTo(i + 1)
 	}
 	d := &c.digests[i]
 	return uint64(d[0]) | uint64(d[1])<<32

@@ -7,8 +7,6 @@
 package prefix
 
 import (
-	"encoding/binary"
-
 	"lukechampine.com/blake3"
 	"lukechampine.com/blake3/guts"
 )
@@ -46,43 +44,4 @@ func Seed(model, adapter, salt string) Digest {
 	n := guts.CompressChunk(b, &guts.IV, 0, 0)
 	n.Flags |= guts.FlagRoot
 	return toDigest(guts.ChainingValue(n))
-}
-
-// blockFlags mark a message of one chunk of one block, hashed in keyed mode.
-const blockFlags = guts.FlagChunkStart | guts.FlagChunkEnd | guts.FlagRoot | guts.FlagKeyedHash
-
-// words is a digest as the compression function reads and writes it.
-type words = [8]uint32
-
-// nextText is the digest of a block of text after parent. len(text) is at least
-// BlockBytes.
-func nextText(parent *words, text []byte) words {
-	n := guts.Node{CV: *parent, BlockLen: BlockBytes, Flags: blockFlags}
-	block := text[:BlockBytes]
-	for i := range n.Block {
-		n.Block[i] = binary.LittleEndian.Uint32(block[4*i:])
-	}
-	return guts.ChainingValue(n)
-}
-
-// nextTokens is the digest of a block of token ids after parent. len(tokens) is
-// at least BlockTokens.
-func nextTokens(parent *words, tokens []uint32) words {
-	n := guts.Node{CV: *parent, BlockLen: BlockBytes, Flags: blockFlags}
-	copy(n.Block[:], tokens[:BlockTokens])
-	return guts.ChainingValue(n)
-}
-
-func toDigest(w words) (d Digest) {
-	for i, v := range w {
-		binary.LittleEndian.PutUint32(d[4*i:], v)
-	}
-	return d
-}
-
-func fromDigest(d *Digest) (w words) {
-	for i := range w {
-		w[i] = binary.LittleEndian.Uint32(d[4*i:])
-	}
-	return w
 }

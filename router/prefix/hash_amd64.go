@@ -1,0 +1,67 @@
+package prefix
+
+import (
+	"math"
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+)
+
+// schedule is what hashAVX2 reads: the initial words of the state's lower half, and per
+// round the order in which it adds the 16 message words.
+type schedule struct {
+	low   [8]uint32
+	order [7][16]uint32
+	upper [7][16]uint32 // all ones where order names one of the upper eight words
+}
+
+// hashAVX2 writes the digests of the consecutive 64-byte blocks at text, at least one, the first of
+// them after parent.
+//
+//go:noescape
+func hashAVX2(digests, parent *words, text unsafe.Pointer, blocks int, s *schedule)
+
+var avx2 = newSchedule()
+
+// newSchedule derives the order of every round from BLAKE3's permutation of the message words
+// between two rounds. A round adds the first and then the second word of each column, then
+// those of the diagonals; hashAVX2 has the last diagonal in its first lane.
+func newSchedule() *schedule {
+	permutation := [16]uint32{2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8}
+	lanes := [16]int{0, 2, 4, 6, 1, 3, 5, 7, 14, 8, 10, 12, 15, 9, 11, 13}
+	s := &schedule{low: lowState}
+	words := [16]uint32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+	for r := range s.order {
+		for i, lane := range lanes {
+			s.order[r][i] = words[lane]
+			if words[lane] >= 8 {
+				s.upper[r][i] = math.MaxUint32
+			}
+		}
+		before := words
+		for i, p := range permutation {
+			words[i] = before[p]
+		}
+	}
+	return s
+}
+
+// hashText sets digests to those of as many blocks at the start of text, the first after parent.
+func hashText(digests []words, parent *words, text []byte) {
+	if !cpu.X86.HasAVX2 {
+		hashTextGeneric(digests, parent, text)
+		return
+	}
+	text = text[:len(digests)*BlockBytes]
+	hashAVX2(&digests[0], parent, unsafe.Pointer(&text[0]), len(digests), avx2)
+}
+
+// hashTokens is hashText for token ids.
+func hashTokens(digests []words, parent *words, tokens []uint32) {
+	if !cpu.X86.HasAVX2 {
+		hashTokensGeneric(digests, parent, tokens)
+		return
+	}
+	tokens = tokens[:len(digests)*BlockTokens]
+	hashAVX2(&digests[0], parent, unsafe.Pointer(&tokens[0]), len(digests), avx2)
+}

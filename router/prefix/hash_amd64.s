@@ -1,0 +1,102 @@
+#include "textflag.h"
+#include "go_asm.h"
+
+DATA rotate16<>+0(SB)/8, $0x0504070601000302
+DATA rotate16<>+8(SB)/8, $0x0d0c0f0e09080b0a
+GLOBL rotate16<>(SB), RODATA|NOPTR, $16
+DATA rotate8<>+0(SB)/8, $0x0407060500030201
+DATA rotate8<>+8(SB)/8, $0x0c0f0e0d080b0a09
+GLOBL rotate8<>(SB), RODATA|NOPTR, $16
+
+// Lane i of X0..X3 is one column of the state; X4 is scratch, X5 and X6 rotate bytes.
+#define ROTATE(x, left, right) \
+	VPSLLD $left, x, X4  \
+	VPSRLD $right, x, x  \
+	VPOR   X4, x, x
+
+#define MIX(message1, message2) \
+	VPADDD message1, X0, X0 \
+	VPADDD X1, X0, X0       \
+	VPXOR  X0, X3, X3       \
+	VPSHUFB X5, X3, X3      \
+	VPADDD X3, X2, X2       \
+	VPXOR  X2, X1, X1       \
+	ROTATE(X1, 20, 12)      \
+	VPADDD message2, X0, X0 \
+	VPADDD X1, X0, X0       \
+	VPXOR  X0, X3, X3       \
+	VPSHUFB X6, X3, X3      \
+	VPADDD X3, X2, X2       \
+	VPXOR  X2, X1, X1       \
+	ROTATE(X1, 25, 7)
+
+// The message words of one round, from Y8 and Y9, in the order that ROUND adds them.
+#define SCHEDULE(round) \
+	VMOVDQU    (round*64)(R8), Y10      \
+	VMOVDQU    (round*64+32)(R8), Y11   \
+	VPERMD     Y8, Y10, Y12             \
+	VPERMD     Y9, Y10, Y13             \
+	VPERMD     Y8, Y11, Y14             \
+	VPERMD     Y9, Y11, Y15             \
+	VMOVDQU    (round*64)(R9), Y10      \
+	VMOVDQU    (round*64+32)(R9), Y11   \
+	VPBLENDVB  Y10, Y13, Y12, Y12       \
+	VPBLENDVB  Y11, Y15, Y14, Y14       \
+	VMOVDQU    Y12, (round*64)(SP)      \
+	VMOVDQU    Y14, (round*64+32)(SP)
+
+// The rows turn so that the diagonals stand as columns, and back. X1, which is ready last,
+// stays where it is.
+#define ROUND(round) \
+	MIX((round*64)(SP), (round*64+16)(SP))    \
+	VPSHUFD $0x93, X0, X0                     \
+	VPSHUFD $0x4e, X3, X3                     \
+	VPSHUFD $0x39, X2, X2                     \
+	MIX((round*64+32)(SP), (round*64+48)(SP)) \
+	VPSHUFD $0x39, X0, X0                     \
+	VPSHUFD $0x4e, X3, X3                     \
+	VPSHUFD $0x93, X2, X2
+
+// func hashAVX2(digests, parent *words, text unsafe.Pointer, blocks int, s *schedule)
+TEXT ·hashAVX2(SB), NOSPLIT, $448-40
+	MOVQ digests+0(FP), DI
+	MOVQ parent+8(FP), SI
+	MOVQ text+16(FP), DX
+	MOVQ blocks+24(FP), CX
+	MOVQ s+32(FP), BX
+	LEAQ schedule_order(BX), R8
+	LEAQ schedule_upper(BX), R9
+	VMOVDQU rotate16<>(SB), X5
+	VMOVDQU rotate8<>(SB), X6
+	VMOVDQU (SI), X0
+	VMOVDQU 16(SI), X1
+
+block:
+	VMOVDQU (DX), Y8
+	VMOVDQU 32(DX), Y9
+	SCHEDULE(0)
+	SCHEDULE(1)
+	SCHEDULE(2)
+	SCHEDULE(3)
+	SCHEDULE(4)
+	SCHEDULE(5)
+	SCHEDULE(6)
+	VMOVDQU (BX), X2
+	VMOVDQU 16(BX), X3
+	ROUND(0)
+	ROUND(1)
+	ROUND(2)
+	ROUND(3)
+	ROUND(4)
+	ROUND(5)
+	ROUND(6)
+	VPXOR X2, X0, X0
+	VPXOR X3, X1, X1
+	VMOVDQU X0, (DI)
+	VMOVDQU X1, 16(DI)
+	ADDQ $32, DI
+	ADDQ $64, DX
+	DECQ CX
+	JNZ  block
+	VZEROUPPER
+	RET

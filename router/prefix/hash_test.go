@@ -1,0 +1,67 @@
+package prefix
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"lukechampine.com/blake3"
+)
+
+// TestHashesAsBLAKE3 holds the chain, however it is cut into calls, to the keyed mode of the library.
+func TestHashesAsBLAKE3(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	for range 50 {
+		tokens := make([]uint32, BlockTokens*(1+random.IntN(40)))
+		text := make([]byte, 0, 4*len(tokens))
+		for i := range tokens {
+			tokens[i] = random.Uint32()
+			text = binary.LittleEndian.AppendUint32(text, tokens[i])
+		}
+		parent := Seed("m", "", string(text[:8]))
+		var byText, byTokens Chain
+		byText.Reset(parent, text, nil)
+		byTokens.Reset(parent, nil, tokens)
+		for i := 0; i < byText.Blocks(); i += 1 + random.IntN(5) {
+			byText.hashTo(i + 1)
+		}
+		for i := range byText.Blocks() {
+			h := blake3.New(32, parent[:])
+			h.Write(text[i*BlockBytes:][:BlockBytes])
+			h.Sum(parent[:0])
+			if byText.Digest(i) != parent || byTokens.Digest(i) != parent {
+				t.Fatalf("block %d: text %x, tokens %x, want %x", i, byText.Digest(i), byTokens.Digest(i), parent)
+			}
+		}
+	}
+}
+
+func TestGenericHashIsTheSame(t *testing.T) {
+	text := prompt("generic", 9)
+	parent := words{1, 2, 3, 4, 5, 6, 7, 8}
+	var fast, generic [9]words
+	hashText(fast[:], &parent, text)
+	hashTextGeneric(generic[:], &parent, text)
+	if fast != generic {
+		t.Errorf("got %x, want %x", fast, generic)
+	}
+}
+
+func BenchmarkHash(b *testing.B) {
+	text := prompt("hash", 1024)
+	digests := make([]words, 1024)
+	for _, hash := range []struct {
+		name string
+		of   func([]words, *words, []byte)
+	}{{"this machine", hashText}, {"generic", hashTextGeneric}} {
+		b.Run(hash.name, func(b *testing.B) {
+			b.SetBytes(int64(len(text)))
+			for b.Loop() {
+				hash.of(digests, &words{}, text)
+			}
+		})
+	}
+}
