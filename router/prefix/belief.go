@@ -23,15 +23,15 @@ func later(a, b stamp) stamp {
 	return b
 }
 
-// belief says that one node holds one block, in one word that readers load
+// belief says that one node holds one group of blocks, in one word that readers load
 // atomically. From the top:
 //
-//	born    29 bits  when the node (re)computed the block
+//	born    29 bits  when the node (re)computed it
 //	touched 29 bits  when a request that uses it was last known on the node
 //	settled  1 bit   a request that used it since born has completed
 //	inUse    1 bit   touched is the dispatch of a request whose end is not known
-//	lane     3 bits  the node, within the page of eight that the slot's key names
 //
+// The lowest three bits are 0.
 // One of inUse and settled is always set, so no belief is 0.
 type belief uint64
 
@@ -40,15 +40,13 @@ const (
 	settled     = 1 << 4
 	touchedAt   = 5
 	bornAt      = touchedAt + stampBits
-	laneMask    = 1<<3 - 1
 	beliefFlags = inUse | settled
 )
 
-func newBelief(lane uint64, born, touched stamp, flags uint64) belief {
-	return belief(uint64(born)<<bornAt | uint64(touched)<<touchedAt | flags | lane)
+func newBelief(born, touched stamp, flags uint64) belief {
+	return belief(uint64(born)<<bornAt | uint64(touched)<<touchedAt | flags)
 }
 
-func (b belief) lane() uint64   { return uint64(b) & laneMask }
 func (b belief) flags() uint64  { return uint64(b) & beliefFlags }
 func (b belief) born() stamp    { return stamp(b>>bornAt) & stampMask }
 func (b belief) touched() stamp { return stamp(b>>touchedAt) & stampMask }
@@ -61,7 +59,7 @@ func (b belief) touch(now stamp, flags uint64) belief {
 	if since(touched, born) > maxAge {
 		born = (touched - stamp(maxAge)) & stampMask
 	}
-	return newBelief(b.lane(), born, touched, flags)
+	return newBelief(born, touched, flags)
 }
 
 // maxAge bounds, in milliseconds, how far back beliefs are kept and compared.

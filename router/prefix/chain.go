@@ -72,7 +72,7 @@ func (c *Chain) hashTo(n int) {
 
 // key is what the index knows block i by; it hashes the chain as far as that.
 func (c *Chain) key(i int) uint64 {
-	if i == len(c.digests) {
+	if i >= len(c.digests) {
 		c.hashTo(i + 1)
 	}
 	d := &c.digests[i]

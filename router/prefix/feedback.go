@@ -2,7 +2,6 @@ package prefix
 
 import (
 	"math"
-	"sync/atomic"
 	"time"
 )
 
@@ -79,15 +78,16 @@ func (x *Index) Observe(c *Chain, o Observation) float64 {
 func (x *Index) settle(c *Chain, o Observation, cut int) {
 	now, _ := x.clock.nowStamp()
 	dispatched := x.clock.stamp(o.DispatchedAt)
-	x.write(c, o.Ref, func(i int, key uint64, cell *atomic.Uint64, b belief) {
-		if cell == nil {
-			x.table.insert(key, newBelief(o.Ref.lane(), dispatched, now, settled))
-			return
+	x.write(c, o.Ref, func(_ int, g *group) {
+		b := g.was
+		switch {
+		case !g.known:
+			g.set(newBelief(dispatched, now, settled), false)
+		case g.first+g.count > cut && since(dispatched, b.born()) > 0:
+			g.set(newBelief(dispatched, b.touched(), settled).touch(now, settled), false)
+		default:
+			g.set(b.touch(now, settled), true)
 		}
-		if i >= cut && since(dispatched, b.born()) > 0 {
-			b = newBelief(b.lane(), dispatched, b.touched(), settled)
-		}
-		cell.Store(uint64(b.touch(now, settled)))
 	})
 }
 
@@ -111,10 +111,11 @@ func (x *Index) learn(c *Chain, o Observation, v verdict) bool {
 	}
 	x.countZero(n, c, o)
 	missing := min(int(math.Ceil(v.actual+v.slack)), o.Believed-1)
-	if missing >= len(c.sent.seen) || c.sent.seen[missing].inUse() {
+	gone, ok := c.sent.saw(missing)
+	if !ok || gone.inUse() {
 		return false
 	}
-	x.learnShorter(n, &c.sent, missing, v)
+	x.learnShorter(n, since(c.sent.at, gone.touched()), v)
 	return true
 }
 
@@ -136,16 +137,15 @@ func (x *Index) countZero(n *node, c *Chain, o Observation) {
 	n.silent.Store(n.zeros >= silentAfter)
 }
 
-// learnShorter lowers the lifetime to seven eighths of the age of the youngest
-// block that was gone: prompts that come back in turn do so at nearly the same
+// learnShorter lowers the lifetime to seven eighths of the age of a block that was
+// gone: prompts that come back in turn do so at nearly the same
 // age, and just that age would be wrong for every other one of them. A shortfall
 // of less than a sixteenth of what was believed is left alone: text does not map
 // evenly to the engine's tokens.
-func (x *Index) learnShorter(n *node, s *sentState, missing int, v verdict) {
+func (x *Index) learnShorter(n *node, age int32, v verdict) {
 	if v.believed-v.actual < v.slack+v.believed/16 {
 		return
 	}
-	age := since(s.at, s.seen[missing].touched())
 	if age < n.lifetime.Load() {
 		n.lifetime.Store(max(age-age/8, millis32(x.opts.MinLifetime)))
 	}
@@ -154,11 +154,14 @@ func (x *Index) learnShorter(n *node, s *sentState, missing int, v verdict) {
 // learnLonger raises the lifetime by an eighth of the way to twice the age of
 // the oldest block that proved to be there.
 func (x *Index) learnLonger(n *node, s *sentState, v verdict) {
-	last := min(int(v.actual), len(s.seen)) - 1
-	if last < 0 || s.seen[last].inUse() {
+	if len(s.seen) == 0 || v.actual < 1 {
 		return
 	}
-	age, lifetime := since(s.at, s.seen[last].touched()), n.lifetime.Load()
+	oldest := s.seen[min((int(v.actual)-1)/groupBlocks, len(s.seen)-1)]
+	if oldest.inUse() {
+		return
+	}
+	age, lifetime := since(s.at, oldest.touched()), n.lifetime.Load()
 	if step := (2*age - lifetime) / 8; step > 0 {
 		n.lifetime.Store(min(lifetime+step, millis32(x.opts.MaxLifetime)))
 	}

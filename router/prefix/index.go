@@ -9,8 +9,8 @@ import (
 type Options struct {
 	// MaxBlocks bounds the index: when it holds more it is pruned to 0.8 of
 	// that, oldest first, and until then new blocks replace old ones. A block
-	// held by more than three nodes counts more than once. Default 2^20, which
-	// is 40 MiB when full.
+	// counts once for every node that is believed to hold it. Default 2^20, which
+	// takes 10 MiB.
 	MaxBlocks int
 	// Lifetime is how long an untouched block is believed to stay cached before
 	// anything has been learned about its node. Default 120 s.
@@ -55,6 +55,7 @@ type Index struct {
 	left    []uint32              // places that wait for a sweep
 	ids     map[uint32]string     // node ids by place
 	learned map[string]int32      // lifetimes by node id, ms
+	writing group                 // the one that write is at
 
 	sweeper sweeper
 }
@@ -82,23 +83,26 @@ func newIndex(o Options) *Index {
 	return x
 }
 
-// Len is the number of blocks in the index.
-func (x *Index) Len() int { return int(x.table.used.Load()) }
+// Len is the number of blocks in the index, counted once for every node.
+func (x *Index) Len() int { return int(x.table.blocks.Load()) }
 
 // walker is one candidate on its way down the chain.
 type walker struct {
 	candidate int32
-	page      uint32
-	lane      uint8
+	place     uint32
 	lifetime  int32 // ms
-	floor     stamp // the latest birth among the blocks so far
+	floor     stamp // the latest birth among the groups seen to be held
+	held      int32 // groups up to the deepest one seen to be held
+	missing   int32 // the group that was seen not to be held
+	tags      tags  // of the deepest group
 }
 
 // Match writes into matched, which is as long as refs, how many leading blocks
-// of the prompt each node is believed to hold now. It hashes no deeper than some
-// candidate holds, plus one block, and returns the number of blocks hashed. It
-// takes no lock, and does not allocate once c has seen as many candidates and
-// blocks before.
+// of the prompt each node is believed to hold now, and returns the number of
+// blocks hashed, which is little more than the most that some candidate holds.
+// Nodes hold prefixes: not every group of a long prompt is looked at, only each of
+// the first few, then ever fewer, and where a node's beliefs end. It takes no lock,
+// and does not allocate once c has seen as many candidates and blocks before.
 func (x *Index) Match(c *Chain, refs []Ref, matched []int32) int {
 	now, nowMillis := x.clock.nowStamp()
 	walk := c.walk[:0]
@@ -109,40 +113,69 @@ func (x *Index) Match(c *Chain, refs []Ref, matched []int32) int {
 			continue
 		}
 		walk = append(walk, walker{
-			candidate: int32(i), page: ref.page(), lane: uint8(ref.lane()),
+			candidate: int32(i), place: ref.place(),
 			lifetime: n.lifetime.Load(), floor: n.oldest(now, nowMillis),
 		})
 	}
 	c.walk = walk
-	for i := 0; i < c.blocks && len(walk) > 0; i++ {
-		walk = x.step(walk, c.key(i), now)
-		for k := range walk {
-			matched[walk[k].candidate]++
+	on := len(walk) // the first of them hold all that was looked at
+	for g, n := 0, c.groups(); g < n && on > 0; g = stride(g, n) {
+		on = x.step(walk[:on], c, g, now)
+	}
+	for k := range walk {
+		w := &walk[k]
+		if k >= on {
+			x.narrow(w, c, now)
+		}
+		if last := int(w.held) - 1; last >= 0 {
+			matched[w.candidate] = int32(last*groupBlocks + w.tags.shared(c.tags(last), c.count(last)))
 		}
 	}
 	return len(c.digests)
 }
 
-// step keeps the walkers whose node holds the block too.
-func (x *Index) step(walk []walker, block uint64, now stamp) []walker {
-	var lanes [lanesPerPage]belief
-	page := ^uint32(0)
+// stride is the group to look at after g: a quarter deeper, and the last one before the end.
+func stride(g, groups int) int {
+	if g == groups-1 {
+		return groups
+	}
+	return min(g+1+g/4, groups-1)
+}
+
+// step looks at group g of the walkers, moves those whose node does not hold it behind
+// the others, and returns how many do.
+func (x *Index) step(walk []walker, c *Chain, g int, now stamp) int {
+	leader := c.leader(g)
 	kept := 0
 	for k := range walk {
 		w := &walk[k]
-		if w.page != page {
-			page = w.page
-			x.table.lanes(pageKey(block, page), &lanes)
-		}
-		b := lanes[w.lane&laneMask]
-		if b == 0 || since(now, b.touched()) > w.lifetime || since(b.touched(), w.floor) < 0 {
+		if !x.holds(w, leader, g, now) {
 			continue
 		}
-		w.floor = later(w.floor, b.born())
 		if kept != k {
-			walk[kept] = *w
+			walk[kept], walk[k] = walk[k], walk[kept]
 		}
 		kept++
 	}
-	return walk[:kept]
+	return kept
+}
+
+// holds looks at group g of one walker.
+func (x *Index) holds(w *walker, leader uint64, g int, now stamp) bool {
+	b, blocks := x.table.load(leader, w.place)
+	if b == 0 || since(now, b.touched()) > w.lifetime || since(b.touched(), w.floor) < 0 {
+		w.missing = int32(g)
+		return false
+	}
+	w.floor = later(w.floor, b.born())
+	w.held, w.tags = int32(g)+1, blocks
+	return true
+}
+
+// narrow finds the first missing group between the last that was held and the one that was not.
+func (x *Index) narrow(w *walker, c *Chain, now stamp) {
+	for w.held < w.missing {
+		g := int(w.held+w.missing) / 2
+		x.holds(w, c.leader(g), g, now)
+	}
 }

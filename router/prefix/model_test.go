@@ -9,44 +9,74 @@ import (
 	"time"
 )
 
-// held is a belief of the model: the rules of the index over a plain map, with
-// plain times.
+// held is what the model believes of a group of blocks: the rules of the index
+// over a plain map, with plain times and the blocks' digests.
 type held struct {
 	born, touched  time.Time
 	inUse, settled bool
+	blocks         []Digest
+	kept           int // seen at a dispatch: blocks that the prompt has in common
 }
 
 type model struct {
-	held map[string]held // by node and block
+	held map[string]held // by node and leader
 }
 
 func key(ref Ref, d Digest) string { return fmt.Sprintf("%x/%x", ref, d) }
 
-// chain is the leading beliefs that are in order, and how many of them are alive.
-func (m *model) chain(c *Chain, ref Ref, now time.Time, lifetime time.Duration) (seen []held, alive int) {
+// each calls fn for the groups of a prompt.
+func (m *model) each(c *Chain, ref Ref, fn func(g int, k string, blocks []Digest)) {
+	for g := 0; g*groupBlocks < c.Blocks(); g++ {
+		var blocks []Digest
+		for i := g * groupBlocks; i < min((g+1)*groupBlocks, c.Blocks()); i++ {
+			blocks = append(blocks, c.Digest(i))
+		}
+		fn(g, key(ref, blocks[0]), blocks)
+	}
+}
+
+// common is how many leading blocks two groups have in common. Behind the leader a block is
+// told by one byte of its digest.
+func common(a, b []Digest) (n int) {
+	for n < min(len(a), len(b)) && (a[n] == b[n] || n > 0 && max(a[n][8], 1) == max(b[n][8], 1)) {
+		n++
+	}
+	return n
+}
+
+// chain is the leading groups whose beliefs are in order, and how many blocks are believed to be there.
+func (m *model) chain(c *Chain, ref Ref, now time.Time, lifetime time.Duration) (seen []held, matched, alive int) {
 	var floor time.Time
-	for i := range c.Blocks() {
-		h, ok := m.held[key(ref, c.Digest(i))]
-		if !ok || h.touched.Before(floor) {
-			return seen, alive
+	ordered := true
+	m.each(c, ref, func(g int, k string, blocks []Digest) {
+		h, ok := m.held[k]
+		if ordered = ordered && ok && !h.touched.Before(floor); !ordered {
+			return
 		}
 		if h.born.After(floor) {
 			floor = h.born
 		}
-		if alive == i && now.Sub(h.touched) <= lifetime {
-			alive++
+		h.kept = common(h.blocks, blocks)
+		if alive == g && now.Sub(h.touched) <= lifetime {
+			alive, matched = g+1, g*groupBlocks+h.kept
 		}
 		seen = append(seen, h)
+	})
+	return seen, matched, alive
+}
+
+// grow is what an entry holds after a request: what it had, if that goes on and is more.
+func (h *held) grow(blocks []Digest, goesOn bool) {
+	if !goesOn || common(h.blocks, blocks) < len(blocks) {
+		h.blocks = blocks
 	}
-	return seen, alive
 }
 
 func (m *model) record(c *Chain, ref Ref, at time.Time, lifetime time.Duration) []held {
-	seen, alive := m.chain(c, ref, at, lifetime)
-	for i := range c.Blocks() {
-		k := key(ref, c.Digest(i))
+	seen, _, alive := m.chain(c, ref, at, lifetime)
+	m.each(c, ref, func(g int, k string, blocks []Digest) {
 		h := m.held[k]
-		if i >= alive {
+		if g >= alive {
 			if h.born.Before(at) {
 				h.born = at
 			}
@@ -56,42 +86,47 @@ func (m *model) record(c *Chain, ref Ref, at time.Time, lifetime time.Duration) 
 			h.touched = at
 		}
 		h.inUse = true
+		h.grow(blocks, g < alive)
 		m.held[k] = h
-	}
+	})
 	return seen
 }
 
 func (m *model) forget(c *Chain, ref Ref, at time.Time, seen []held) {
-	for i := range c.Blocks() {
-		k := key(ref, c.Digest(i))
+	m.each(c, ref, func(g int, k string, blocks []Digest) {
 		h, known := m.held[k]
 		switch {
 		case !known || !h.touched.Equal(at):
 		case h.born.Equal(at) && !h.settled:
 			delete(m.held, k)
-		case i < len(seen):
-			seen[i].born = h.born
-			m.held[k] = seen[i]
+		case g < len(seen):
+			h.touched, h.inUse, h.settled = seen[g].touched, seen[g].inUse, seen[g].settled
+			if len(h.blocks) == len(blocks) && common(h.blocks, blocks) == len(blocks) {
+				h.blocks = blocks[:seen[g].kept]
+			}
+			m.held[k] = h
 		}
-	}
+	})
 }
 
 func (m *model) observe(c *Chain, ref Ref, at, now time.Time, believed, actual int, seen []held) {
 	cut := c.Blocks()
 	if believed-actual > 1 {
-		missing := min(actual+1, believed-1)
+		missing := min(actual+1, believed-1) / groupBlocks
 		if missing < len(seen) && !seen[missing].inUse {
 			cut = actual
 		}
 	}
-	for i := range c.Blocks() {
-		k := key(ref, c.Digest(i))
+	m.each(c, ref, func(g int, k string, blocks []Digest) {
 		h, known := m.held[k]
-		if !known || (i >= cut && h.born.Before(at)) {
+		reborn := known && g*groupBlocks+len(blocks) > cut && h.born.Before(at)
+		if !known || reborn {
 			h.born = at
 		}
-		m.held[k] = held{born: h.born, touched: now, settled: true}
-	}
+		h.touched, h.inUse, h.settled = now, false, true
+		h.grow(blocks, known && !reborn)
+		m.held[k] = h
+	})
 }
 
 type modelFlight struct {
@@ -157,7 +192,7 @@ func (u *run) op() {
 func (u *run) prompt() *Chain {
 	var text []byte
 	for fork := range 1 + u.r.IntN(6) {
-		text = append(text, prompt(fmt.Sprint(fork, "-", u.r.IntN(3)), 1+fork%3)...)
+		text = append(text, prompt(fmt.Sprint(fork, "-", u.r.IntN(3)), 1+(fork*fork)%9)...)
 	}
 	return chain(text)
 }
@@ -166,7 +201,7 @@ func (u *run) compare(c *Chain) []int32 {
 	got := make([]int32, len(u.refs))
 	u.x.Match(c, u.refs, got)
 	for i, ref := range u.refs {
-		_, want := u.m.chain(c, ref, u.t, u.x.Lifetime(ref))
+		_, want, _ := u.m.chain(c, ref, u.t, u.x.Lifetime(ref))
 		if !u.x.Caching(ref) {
 			want = 0
 		}
@@ -188,7 +223,7 @@ func (u *run) dispatch() {
 	seen := u.m.record(c, ref, at, u.x.Lifetime(ref))
 	u.x.Record(c, ref, at)
 	if len(seen) != len(c.sent.seen) {
-		u.Errorf("saw %d blocks at dispatch, the model %d", len(c.sent.seen), len(seen))
+		u.Errorf("saw %d groups at dispatch, the model %d", len(c.sent.seen), len(seen))
 	}
 	u.flights = append(u.flights, modelFlight{c, ref, at, int(got[i]), seen})
 }
@@ -237,7 +272,7 @@ func TestConcurrentUse(t *testing.T) {
 		wg.Go(func() { read(t, x, refs, texts, uint64(i)) })
 	}
 	wg.Wait()
-	if x.Len() > 2000+len(x.table.buckets) {
+	if x.Len() > 2000+len(x.table.buckets)*groupBlocks {
 		t.Errorf("%d blocks with a bound of 2000", x.Len())
 	}
 }

@@ -17,8 +17,6 @@ const maxNodes = 1 << 16
 
 func (r Ref) place() uint32 { return uint32(r) & (maxNodes - 1) }
 func (r Ref) gen() uint32   { return uint32(r) >> 16 }
-func (r Ref) page() uint32  { return r.place() / lanesPerPage }
-func (r Ref) lane() uint64  { return uint64(r.place() % lanesPerPage) }
 
 // node is what has been learned about one incarnation. Fields that Match reads
 // are atomic; all are written under Index.mu.

@@ -1,42 +1,81 @@
 package prefix
 
-import (
-	"sync/atomic"
-	"time"
-)
+import "time"
 
 // sentState is what Record found believed of the node it recorded for: with it,
 // feedback can be held against the beliefs that were there at dispatch.
 type sentState struct {
 	ref  Ref
 	at   stamp
-	seen []sighting // leading blocks, those whose lifetime was over included
+	seen []sighting // leading groups, those whose lifetime was over included
 }
 
 func (s *sentState) reset() { s.ref, s.seen = 0, s.seen[:0] }
 
-// sighting is a belief's touched and flags.
+// sighting is a belief's touched and flags, and how many blocks of the group were there.
 type sighting uint64
 
-func sight(b belief) sighting {
-	return sighting(uint64(b.touched())<<touchedAt | b.flags())
+// sightCount are the bits that a belief does not use: the number of blocks behind the leader.
+const sightCount = groupBlocks - 1
+
+func sight(b belief, count int) sighting {
+	return sighting(uint64(b.touched())<<touchedAt | b.flags() | uint64(count-1))
 }
 
 func (s sighting) touched() stamp { return stamp(s>>touchedAt) & stampMask }
 func (s sighting) inUse() bool    { return s&inUse != 0 }
 func (s sighting) settled() bool  { return s&settled != 0 }
+func (s sighting) count() int     { return int(s&sightCount) + 1 }
 
-// writeBatch is how many blocks are written per hold of the lock.
-const writeBatch = 128
+// saw is the sighting of the group that block i is in.
+func (s *sentState) saw(i int) (sighting, bool) {
+	g := i / groupBlocks
+	if g >= len(s.seen) {
+		return 0, false
+	}
+	return s.seen[g], true
+}
 
-// edit is called under the lock with the belief about block i, or nil and 0.
-type edit func(i int, key uint64, cell *atomic.Uint64, b belief)
+// writeBatch is how many groups are written per hold of the lock.
+const writeBatch = 32
 
-// write calls fn for each block of the chain. It stops when the node has left.
-func (x *Index) write(c *Chain, ref Ref, fn edit) {
+// group is one group of a prompt that is being written for a node.
+type group struct {
+	x      *Index
+	ref    Ref
+	first  int // block
+	count  int // blocks
+	leader uint64
+	tags   tags
+
+	cell  cell
+	known bool // there is an entry
+	was   belief
+	had   tags
+}
+
+// keep is how many of the group's blocks were in its entry.
+func (g *group) keep() int { return g.had.shared(g.tags, g.count) }
+
+// set writes the belief about the group, which holds the blocks that it has in this prompt.
+// An entry that has more keeps them if the belief goes on.
+func (g *group) set(b belief, goesOn bool) {
+	if !g.known {
+		g.x.table.insert(g.leader, g.ref.place(), b, g.tags)
+		return
+	}
+	if !goesOn || g.keep() < g.count {
+		g.x.table.resize(g.cell, g.had, g.tags)
+	}
+	g.cell.belief.Store(uint64(b))
+}
+
+// write calls fn under the lock for each group of the chain. It stops when the node has left.
+func (x *Index) write(c *Chain, ref Ref, fn func(i int, g *group)) {
 	c.hashTo(c.blocks)
-	for from := 0; from < c.blocks; from += writeBatch {
-		if !x.writeSome(c, ref, from, min(from+writeBatch, c.blocks), fn) {
+	n := c.groups()
+	for from := 0; from < n; from += writeBatch {
+		if !x.writeSome(c, ref, from, min(from+writeBatch, n), fn) {
 			return
 		}
 	}
@@ -45,20 +84,19 @@ func (x *Index) write(c *Chain, ref Ref, fn edit) {
 	}
 }
 
-func (x *Index) writeSome(c *Chain, ref Ref, from, to int, fn edit) bool {
+func (x *Index) writeSome(c *Chain, ref Ref, from, to int, fn func(i int, g *group)) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.node(ref) == nil {
 		return false
 	}
+	g := &x.writing
 	for i := from; i < to; i++ {
-		key := pageKey(c.key(i), ref.page())
-		cell := x.table.find(key, ref.lane())
-		var b belief
-		if cell != nil {
-			b = belief(cell.Load())
+		*g = group{x: x, ref: ref, first: i * groupBlocks, count: c.count(i), leader: c.leader(i), tags: c.tags(i)}
+		if g.cell, g.known = x.table.find(g.leader, ref.place()); g.known {
+			g.was, g.had = belief(g.cell.belief.Load()), tags(g.cell.tags.Load())
 		}
-		fn(i, key, cell, b)
+		fn(i, g)
 	}
 	return true
 }
@@ -76,20 +114,21 @@ func (x *Index) Record(c *Chain, ref Ref, at time.Time) {
 	c.sent = sentState{ref: ref, at: now, seen: c.sent.seen[:0]}
 	lifetime, floor := n.lifetime.Load(), n.oldest(now, x.clock.millis(at))
 	ordered, alive := true, true
-	x.write(c, ref, func(_ int, key uint64, cell *atomic.Uint64, b belief) {
-		ordered = ordered && cell != nil && since(b.touched(), floor) >= 0
+	x.write(c, ref, func(_ int, g *group) {
+		b := g.was
+		ordered = ordered && g.known && since(b.touched(), floor) >= 0
 		if ordered {
 			floor = later(floor, b.born())
-			c.sent.seen = append(c.sent.seen, sight(b))
+			c.sent.seen = append(c.sent.seen, sight(b, g.keep()))
 		}
 		alive = alive && ordered && since(now, b.touched()) <= lifetime
 		switch {
-		case cell == nil:
-			x.table.insert(key, newBelief(ref.lane(), now, now, inUse))
+		case !g.known:
+			g.set(newBelief(now, now, inUse), false)
 		case alive:
-			cell.Store(uint64(b.touch(now, b.flags()|inUse)))
+			g.set(b.touch(now, b.flags()|inUse), true)
 		default:
-			cell.Store(uint64(newBelief(ref.lane(), later(now, b.born()), later(now, b.touched()), inUse)))
+			g.set(newBelief(later(now, b.born()), later(now, b.touched()), inUse), false)
 		}
 	})
 }
@@ -98,14 +137,18 @@ func (x *Index) Record(c *Chain, ref Ref, at time.Time) {
 // time it was recorded with. Blocks that another request has used since stay.
 func (x *Index) Forget(c *Chain, ref Ref, at time.Time) {
 	then := x.clock.stamp(at)
-	x.write(c, ref, func(i int, key uint64, cell *atomic.Uint64, b belief) {
+	x.write(c, ref, func(i int, g *group) {
+		b := g.was
 		switch {
-		case cell == nil || b.touched() != then:
+		case !g.known || b.touched() != then:
 		case b.born() == then && b.flags()&settled == 0:
-			x.table.remove(key, ref.lane())
+			x.table.remove(g.leader, ref.place())
 		case c.sent.ref == ref && i < len(c.sent.seen):
 			s := c.sent.seen[i]
-			cell.Store(uint64(newBelief(ref.lane(), b.born(), s.touched(), uint64(s)&beliefFlags)))
+			g.cell.belief.Store(uint64(newBelief(b.born(), s.touched(), uint64(s)&beliefFlags)))
+			if g.had == g.tags {
+				x.table.resize(g.cell, g.had, g.had.first(s.count()))
+			}
 		}
 	})
 }

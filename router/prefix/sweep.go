@@ -92,8 +92,8 @@ type sweep struct {
 	left   []uint32              // places whose beliefs go
 	isLeft [maxNodes / 64]uint64 // the same as bits
 	prune  bool
-	bin    int // slots of an older age bin go
-	quota  int // and this many of that bin
+	bin    int // entries of an older age bin go
+	quota  int // and of that bin until as many blocks are gone
 }
 
 func (s *sweep) takeLeft() {
@@ -119,36 +119,25 @@ func (s *sweep) step(from, to int) {
 	defer s.x.mu.Unlock()
 	for i := from; i < to; i++ {
 		b := &s.x.table.buckets[i]
-		for slot := range b.keys {
-			if key := b.keys[slot].Load(); key != 0 {
-				s.visit(b, slot, uint32(key&pageMask))
+		for k := range b.keys {
+			if key := b.keys[k].Load(); key != 0 && s.goes(placeOf(key), b.touched(k), b.blocks(k)) {
+				s.x.table.clear(b, k)
 			}
 		}
 	}
 }
 
-func (s *sweep) visit(b *bucket, slot int, page uint32) {
-	for i := range b.holders[slot] {
-		w := belief(b.holders[slot][i].Load())
-		if w != 0 && s.gone(w, page) {
-			b.holders[slot][i].Store(0)
-		}
+func (s *sweep) goes(place uint32, touched stamp, blocks int) bool {
+	age := since(s.now, touched)
+	if s.isLeft[place/64]>>(place%64)&1 == 1 || age > maxAge {
+		return true
 	}
-	s.x.table.clearIfBare(b, slot)
-	if s.prune && b.keys[slot].Load() != 0 && s.tooOld(b.touched(slot)) {
-		s.x.table.clear(b, slot)
+	if !s.prune {
+		return false
 	}
-}
-
-func (s *sweep) gone(w belief, page uint32) bool {
-	place := page*lanesPerPage + uint32(w.lane())
-	return s.isLeft[place/64]>>(place%64)&1 == 1 || since(s.now, w.touched()) > maxAge
-}
-
-func (s *sweep) tooOld(touched stamp) bool {
-	bin := ageBin(since(s.now, touched))
+	bin := ageBin(age)
 	if bin == s.bin && s.quota > 0 {
-		s.quota--
+		s.quota -= blocks
 		return true
 	}
 	return bin > s.bin
@@ -165,14 +154,14 @@ func ageBin(age int32) int {
 	return octave*8 + int(age>>octave)
 }
 
-// planPrune finds the age above which slots go, without the lock.
+// planPrune finds the age above which entries go, without the lock.
 func (s *sweep) planPrune() {
 	var histogram [ageBins]int
 	for i := range s.x.table.buckets {
 		b := &s.x.table.buckets[i]
-		for slot := range b.keys {
-			if b.keys[slot].Load() != 0 {
-				histogram[ageBin(since(s.now, b.touched(slot)))]++
+		for k := range b.keys {
+			if b.keys[k].Load() != 0 {
+				histogram[ageBin(since(s.now, b.touched(k)))] += b.blocks(k)
 			}
 		}
 	}

@@ -5,204 +5,164 @@ import (
 	"sync/atomic"
 )
 
-// The table is set-associative: a key belongs to one bucket of 16 slots and a
-// slot holds the beliefs about one block for up to three nodes of one page of
-// eight; a block with more holders has further slots with the same key, at most
-// three per page, so that blocks that every node holds spread over the table. A
-// lookup reads two adjacent cache lines of keys and, for a hit, one of beliefs.
+// The table is set-associative: an entry is what one node is believed to hold of
+// one group of blocks, and lies in one of the eight places of its bucket, which has
+// a cache line of keys, one of beliefs and one of tags. It is laid out for groups of
+// four blocks at a load of 0.6, at which few buckets overflow; one that does replaces
+// its least recently touched entry.
 //
-// Readers take no lock: they load a slot's key, its beliefs and its key again.
+// Readers take no lock: they load an entry's key, what it says and its key again.
 // Writers hold Index.mu.
-const (
-	slotsPerBucket = 16
-	holdersPerSlot = 3
-	lanesPerPage   = 8
-	pageBits       = 13
-	pageMask       = 1<<pageBits - 1
-)
+const entriesPerBucket = 8
 
 type bucket struct {
-	keys    [slotsPerBucket]atomic.Uint64 // 0 = empty
-	holders [slotsPerBucket][holdersPerSlot]atomic.Uint64
+	keys    [entriesPerBucket]atomic.Uint64 // 0 = empty
+	beliefs [entriesPerBucket]atomic.Uint64
+	tags    [entriesPerBucket]atomic.Uint64
 }
 
 type table struct {
 	buckets []bucket
-	max     int          // slots in use from which on inserts replace where they can
-	used    atomic.Int64 // slots in use
+	max     int          // blocks from which on inserts replace where they can
+	blocks  atomic.Int64 // blocks of all entries
 }
 
-// newTable makes room for max slots at a load of 0.8. Its memory becomes
-// resident only as buckets are written.
+// newTable makes room for max blocks. Its memory becomes resident only as
+// buckets are written.
 func newTable(max int) *table {
-	n := (max*5/4 + slotsPerBucket - 1) / slotsPerBucket
+	n := (max/4*5/3 + entriesPerBucket) / entriesPerBucket
 	return &table{buckets: make([]bucket, n), max: max}
 }
 
-// pageKey is the key of a block for the nodes of one page: 51 bits of its
-// digest, and the page. It is never 0.
-func pageKey(block uint64, page uint32) uint64 {
-	block &^= pageMask
-	if block == 0 {
-		block = 1 << pageBits
+// placeBits is the part of an entry's key that names the node.
+const placeBits = 16
+
+// entryKey is the key of an entry: 48 bits of the leader's digest and the node's
+// place. It is never 0. The bucket depends on the other 16 bits as well.
+func entryKey(leader uint64, place uint32) uint64 {
+	key := leader<<placeBits | uint64(place)
+	if key == 0 {
+		return 1 << placeBits
 	}
-	return block | uint64(page)
+	return key
 }
 
-func (t *table) bucket(key uint64) *bucket {
-	hi, _ := bits.Mul64(key*0x9e3779b97f4a7c15, uint64(len(t.buckets)))
+func placeOf(key uint64) uint32 { return uint32(key) & (1<<placeBits - 1) }
+
+func (t *table) bucket(leader uint64, place uint32) *bucket {
+	spread := (leader ^ uint64(place)*0xd6e8feb86659fd93) * 0x9e3779b97f4a7c15
+	hi, _ := bits.Mul64(spread, uint64(len(t.buckets)))
 	return &t.buckets[hi]
 }
 
-// lanes loads what is believed about key for each lane of its page; 0 = nothing.
-func (t *table) lanes(key uint64, out *[lanesPerPage]belief) {
-	*out = [lanesPerPage]belief{}
-	b := t.bucket(key)
-	for s := range b.keys {
-		if b.keys[s].Load() != key {
-			continue
-		}
-		var w [holdersPerSlot]belief
-		for i := range w {
-			w[i] = belief(b.holders[s][i].Load())
-		}
-		if b.keys[s].Load() != key {
-			continue
-		}
-		for _, v := range w {
-			if v != 0 {
-				out[v.lane()] = v
-			}
-		}
+// at is the place of key in the bucket, or -1. It compares without branches,
+// because which place it is cannot be predicted.
+func (b *bucket) at(key uint64) int {
+	found := b.same(0, key) | b.same(1, key)<<1 | b.same(2, key)<<2 | b.same(3, key)<<3 |
+		b.same(4, key)<<4 | b.same(5, key)<<5 | b.same(6, key)<<6 | b.same(7, key)<<7
+	if found == 0 {
+		return -1
 	}
+	return bits.TrailingZeros8(found)
 }
 
-// find is the cell of the belief that lane holds key, or nil. For writers.
-func (t *table) find(key, lane uint64) *atomic.Uint64 {
-	b := t.bucket(key)
-	for s := range b.keys {
-		if b.keys[s].Load() != key {
-			continue
-		}
-		for i := range b.holders[s] {
-			w := belief(b.holders[s][i].Load())
-			if w != 0 && w.lane() == lane {
-				return &b.holders[s][i]
-			}
-		}
+// same is 1 if place i has this key, else 0.
+func (b *bucket) same(i int, key uint64) (same uint8) {
+	if b.keys[i].Load() == key {
+		same = 1
 	}
-	return nil
+	return same
 }
 
-// insert adds a belief about a lane that has none for key: into a slot that the
-// block already has, into an empty slot, or into that of the bucket's least
-// recently touched block.
-func (t *table) insert(key uint64, v belief) {
-	b := t.bucket(key)
-	empty := -1
-	for s := range b.keys {
-		switch b.keys[s].Load() {
-		case key:
-			if i := b.freeHolder(s); i >= 0 {
-				b.holders[s][i].Store(uint64(v))
-				return
-			}
-		case 0:
-			empty = s
-		}
+// touched is when the entry in place i was last touched.
+func (b *bucket) touched(i int) stamp { return belief(b.beliefs[i].Load()).touched() }
+
+// blocks is the number of blocks of the entry in place i.
+func (b *bucket) blocks(i int) int { return tags(b.tags[i].Load()).blocks() }
+
+// load is what is believed of a node and a group; the belief is 0 if nothing is. For readers.
+func (t *table) load(leader uint64, place uint32) (belief, tags) {
+	b, key := t.bucket(leader, place), entryKey(leader, place)
+	i := b.at(key)
+	if i < 0 {
+		return 0, 0
 	}
-	if empty < 0 || t.full() {
-		empty = t.evict(b, v.touched(), empty)
+	v, blocks := belief(b.beliefs[i].Load()), tags(b.tags[i].Load())
+	if b.keys[i].Load() != key {
+		return 0, 0
 	}
-	b.holders[empty][0].Store(uint64(v))
-	b.keys[empty].Store(key)
-	t.used.Add(1)
+	return v, blocks
 }
 
-func (b *bucket) freeHolder(slot int) int {
-	for i := range b.holders[slot] {
-		if b.holders[slot][i].Load() == 0 {
-			return i
-		}
-	}
-	return -1
+// cell is an entry that is being written; nil if there is none.
+type cell struct {
+	belief, tags *atomic.Uint64
 }
 
-// evict empties the least recently touched slot and returns it; in a bucket
-// without any it returns empty.
+// find is the entry of a node and a group. For writers.
+func (t *table) find(leader uint64, place uint32) (cell, bool) {
+	b := t.bucket(leader, place)
+	i := b.at(entryKey(leader, place))
+	if i < 0 {
+		return cell{}, false
+	}
+	return cell{&b.beliefs[i], &b.tags[i]}, true
+}
+
+// insert adds an entry that is not there: into an empty place of its bucket, or
+// into that of the least recently touched entry.
+func (t *table) insert(leader uint64, place uint32, v belief, blocks tags) {
+	b := t.bucket(leader, place)
+	i := b.at(0)
+	if i < 0 || t.full() {
+		i = t.evict(b, v.touched(), i)
+	}
+	b.beliefs[i].Store(uint64(v))
+	b.tags[i].Store(uint64(blocks))
+	b.keys[i].Store(entryKey(leader, place))
+	t.blocks.Add(int64(blocks.blocks()))
+}
+
+// resize notes which blocks an entry has from now on.
+func (t *table) resize(c cell, from, to tags) {
+	c.tags.Store(uint64(to))
+	t.blocks.Add(int64(to.blocks() - from.blocks()))
+}
+
+// evict empties the least recently touched place and returns it; in a bucket
+// without any entry it returns empty.
 func (t *table) evict(b *bucket, now stamp, empty int) int {
 	victim, oldest := empty, int32(-stampRange)
-	for s := range b.keys {
-		if b.keys[s].Load() == 0 {
+	for i := range b.keys {
+		if b.keys[i].Load() == 0 {
 			continue
 		}
-		if age := since(now, b.touched(s)); age > oldest {
-			victim, oldest = s, age
+		if age := since(now, b.touched(i)); age > oldest {
+			victim, oldest = i, age
 		}
 	}
 	t.clear(b, victim)
 	return victim
 }
 
-// touched is when a slot in use was last touched on any node.
-func (b *bucket) touched(slot int) stamp {
-	var latest stamp
-	found := false
-	for i := range b.holders[slot] {
-		w := belief(b.holders[slot][i].Load())
-		if w == 0 {
-			continue
-		}
-		if !found || since(w.touched(), latest) > 0 {
-			latest, found = w.touched(), true
-		}
-	}
-	return latest
-}
-
-// clear empties a slot. The key goes first: a reader that loaded beliefs in
-// between sees that they may not be this key's.
-func (t *table) clear(b *bucket, slot int) {
-	if b.keys[slot].Load() == 0 {
+// clear empties a place. The key goes first: a reader that loaded a belief in
+// between sees that it may not be this key's.
+func (t *table) clear(b *bucket, i int) {
+	if b.keys[i].Load() == 0 {
 		return
 	}
-	b.keys[slot].Store(0)
-	for i := range b.holders[slot] {
-		b.holders[slot][i].Store(0)
-	}
-	t.used.Add(-1)
+	t.blocks.Add(-int64(b.blocks(i)))
+	b.keys[i].Store(0)
+	b.beliefs[i].Store(0)
+	b.tags[i].Store(0)
 }
 
-// remove drops the belief that lane holds key.
-func (t *table) remove(key, lane uint64) {
-	b := t.bucket(key)
-	for s := range b.keys {
-		if b.keys[s].Load() == key && b.drop(s, lane) {
-			t.clearIfBare(b, s)
-			return
-		}
+// remove drops the entry of a node and a group.
+func (t *table) remove(leader uint64, place uint32) {
+	b := t.bucket(leader, place)
+	if i := b.at(entryKey(leader, place)); i >= 0 {
+		t.clear(b, i)
 	}
 }
 
-func (b *bucket) drop(slot int, lane uint64) bool {
-	for i := range b.holders[slot] {
-		w := belief(b.holders[slot][i].Load())
-		if w != 0 && w.lane() == lane {
-			b.holders[slot][i].Store(0)
-			return true
-		}
-	}
-	return false
-}
-
-func (t *table) full() bool { return int(t.used.Load()) >= t.max }
-
-// clearIfBare empties a slot that holds no belief any more.
-func (t *table) clearIfBare(b *bucket, slot int) {
-	for i := range b.holders[slot] {
-		if b.holders[slot][i].Load() != 0 {
-			return
-		}
-	}
-	t.clear(b, slot)
-}
+func (t *table) full() bool { return int(t.blocks.Load()) >= t.max }

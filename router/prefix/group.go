@@ -1,0 +1,47 @@
+package prefix
+
+import "math/bits"
+
+// groupBlocks is how many consecutive blocks of a prompt share one entry of the
+// index. The entry is known by the digest of the group's first block, its leader,
+// and says which of the others are there by one byte of each one's digest: as a
+// digest covers everything before it, a node that holds the leader of the next
+// group holds all of this one.
+const groupBlocks = 8
+
+// tags are the blocks of a group behind its leader, in the order of the prompt
+// from the lowest byte on; 0 = no block, and so is the topmost byte.
+type tags uint64
+
+// shared is how many leading blocks two groups with the same leader have in common,
+// at least 1, if one of them has count blocks.
+func (t tags) shared(other tags, count int) int {
+	return min(1+bits.TrailingZeros64(uint64(t^other))/8, count)
+}
+
+// first keeps the tags of the first count blocks, the leader among them.
+func (t tags) first(count int) tags { return t & (1<<(8*(count-1)) - 1) }
+
+// blocks is the number of blocks in a group, its leader included.
+func (t tags) blocks() int { return 1 + (bits.Len64(uint64(t))+7)/8 }
+
+// groups is the number of groups of the prompt; the last one may be unfinished.
+func (c *Chain) groups() int { return (c.blocks + groupBlocks - 1) / groupBlocks }
+
+// leader is the key of the first block of group g; it hashes the chain as far as that.
+func (c *Chain) leader(g int) uint64 { return c.key(g * groupBlocks) }
+
+// count is the number of blocks in group g.
+func (c *Chain) count(g int) int { return min(groupBlocks, c.blocks-g*groupBlocks) }
+
+// tags hashes the chain to the end of group g.
+func (c *Chain) tags(g int) tags {
+	first, count := g*groupBlocks, c.count(g)
+	c.key(first + count - 1)
+	var t tags
+	for i, d := range c.digests[first+1 : first+count] {
+		tag := max(d[2]&0xff, 1)
+		t |= tags(tag) << (8 * i)
+	}
+	return t
+}
