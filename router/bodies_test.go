@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
 
+	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/router"
 )
 
@@ -55,5 +57,38 @@ func TestBodiesInAll(t *testing.T) {
 			t.Fatalf("%s: %d %.300s", how, status, body)
 		}
 		eventually(t, "there is room again after "+how, func() bool { return s.chat(large).status == 200 })
+	}
+}
+
+// TestAnnouncedBodiesThatDoNotCome keep their room only until somebody else needs it.
+func TestAnnouncedBodiesThatDoNotCome(t *testing.T) {
+	const size = 120 << 10
+	s := serve(t, simulate(t, 1), func(c *router.Config) {
+		c.Limits.MaxBody, c.Limits.MaxBodyTotal = 150<<10, 300<<10
+		c.Limits.BodyTimeout = config.Duration(soon / 2)
+	})
+	large := chatBody(strings.Repeat("x", size), plain)
+	var idle []net.Conn
+	var answers []*bufio.Reader
+	for range 2 {
+		conn := s.dial()
+		fmt.Fprintf(conn, "POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", len(large))
+		r := bufio.NewReader(conn)
+		if status, _ := answer(t, r); status != 100 {
+			t.Fatal("the head is not taken")
+		}
+		idle, answers = append(idle, conn), append(answers, r)
+	}
+	within(t, soon/4, "there is room for one that comes", func() bool { return s.chat(large).status == 200 })
+	got := map[int]int{}
+	for i, conn := range idle {
+		go io.WriteString(conn, large)
+		status, body := answer(t, answers[i])
+		if got[status]++; status == 408 {
+			enveloped(t, "/v1/messages", body)
+		}
+	}
+	if got[408] != 1 || got[200] != 1 {
+		t.Errorf("no more than needed is cut: %v", got)
 	}
 }

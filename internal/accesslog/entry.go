@@ -14,8 +14,8 @@ type Entry struct {
 	Model     string    // 128 bytes
 	Node      string    // 64 bytes; the node that answered, "" when none did
 	Method    string    // 8 bytes
-	API       string    // 48 bytes; the endpoint, e.g. /v1/chat/completions
-	End       string    // 24 bytes; how it ended: ok, client_gone, timeout, …
+	API       string    // 48 bytes; the endpoint, e.g. chat; other for unknown paths
+	End       string    // 24 bytes; how it ended: complete, client_gone, refused, …
 
 	Status   int
 	TTFT     time.Duration // to the first body byte from the node; below 0 = there was none

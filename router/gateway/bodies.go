@@ -3,101 +3,119 @@ package gateway
 import (
 	"sync"
 	"time"
+	"unsafe"
 
 	"github.com/valyala/fasthttp"
 )
 
 const (
-	smallBody  = 64 << 10        // bytes of a body that are not counted: connections bound them well enough
-	keptBody   = 1 << 20         // larger body buffers are not kept for a connection's next request
-	bodyGrace  = 5 * time.Second // added to the time for reading a body before it is taken for lost
-	unreadBody = 1               // bytes; a MaxRequestBodySize that none of the counted bodies fits
+	smallBody  = 64 << 10 // bytes of a body that are not counted: connections bound them well enough
+	keptBody   = 1 << 20  // larger body buffers are not kept for a connection's next request
+	bodyGrace  = 20       // the part of the time for a body in which it is not asked how fast it comes
+	unreadBody = 1        // bytes; a MaxRequestBodySize that none of the counted bodies fits
 )
 
 // bodies bounds the bytes of request bodies that are held at once. What a body takes is set
-// aside when its length is announced, that of a chunked one when it has been read. It is known
-// by the header of its request, whose memory is its connection's as long as the request lasts.
+// aside when its length is announced, because that is when the server allocates it; that of a
+// chunked one when it has been read. It is given back with the end of the request or of the
+// connection.
 //
-// The server tells nobody of a connection that ends between a request's head and its body.
-// Such a reservation ends once the time for reading the body has passed and its room is needed.
+// A client that announces much and sends little keeps its room from others only for as long as
+// nobody needs it: then the bodies that come too slowly to be whole in time are cut first.
 type bodies struct {
 	limit int64
+	time  time.Duration // for a body to come
 
 	mu    sync.Mutex
 	total int64
-	held  map[*fasthttp.RequestHeader]heldBody
+	held  map[*arrival]heldBody // at most limit/smallBody
 }
 
 type heldBody struct {
 	size  int64
-	until time.Time // by when it has been read; zero: it has been
+	since time.Time // zero: it has been read
 }
 
-// take sets size bytes aside for the request of h, in place of what it had, and reports
-// whether there is room. Its body is lost unless it is taken again until then; the zero time
-// says that it has been read.
-func (b *bodies) take(h *fasthttp.RequestHeader, size int64, now, until time.Time) bool {
+// take sets size bytes aside for the body of a, in place of what it had, and reports whether
+// there is room. since is when its bytes began to come, zero if all have.
+func (b *bodies) take(a *arrival, size int64, since time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.drop(h)
+	b.drop(a)
 	if b.total+size > b.limit {
-		b.dropLost(now)
+		b.cut(b.total + size - b.limit)
 	}
 	if b.total+size > b.limit {
 		return false
 	}
 	if b.held == nil {
-		b.held = map[*fasthttp.RequestHeader]heldBody{}
+		b.held = map[*arrival]heldBody{}
 	}
 	b.total += size
-	b.held[h] = heldBody{size, until}
+	b.held[a] = heldBody{size, since}
+	a.holds.Store(true)
 	return true
 }
 
-// give ends what was set aside for the request of h, if anything was.
-func (b *bodies) give(h *fasthttp.RequestHeader) {
+// give ends what was set aside for a, if anything was.
+func (b *bodies) give(a *arrival) {
+	if !a.holds.Load() {
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.drop(h)
+	b.drop(a)
 }
 
-func (b *bodies) drop(h *fasthttp.RequestHeader) {
-	b.total -= b.held[h].size
-	delete(b.held, h)
+func (b *bodies) drop(a *arrival) {
+	b.total -= b.held[a].size
+	delete(b.held, a)
+	a.holds.Store(false)
 }
 
-func (b *bodies) dropLost(now time.Time) {
-	for h, body := range b.held {
-		if !body.until.IsZero() && now.After(body.until) {
-			b.drop(h)
+// cut ends the reading of bodies that come too slowly, until bytes are free.
+func (b *bodies) cut(bytes int64) {
+	now := time.Now()
+	for a, body := range b.held {
+		if bytes <= 0 {
+			return
+		}
+		if !body.since.IsZero() && b.slow(body.size, a.got.Load(), now.Sub(body.since)) {
+			bytes -= body.size
+			b.drop(a)
+			a.conn.SetReadDeadline(now) // its reader answers 408
 		}
 	}
 }
 
-// bodyBounds gives a request body more time than its head, and room if there is any.
-func (g *Gateway) bodyBounds(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+// slow tells whether a body of size bytes, of which got came in that time, will not be whole in time.
+func (b *bodies) slow(size, got int64, took time.Duration) bool {
+	return took > b.time/bodyGrace && float64(got)/float64(size) < float64(took)/float64(b.time)
+}
+
+// headRead gives a request body more time than its head, and room if there is any.
+func (g *Gateway) headRead(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	c := fasthttp.RequestConfig{ReadTimeout: g.limits.BodyTimeout, WriteTimeout: g.limits.SlowReader}
-	if n := h.ContentLength(); g.counts(n) {
-		now := time.Now()
-		if !g.bodies.take(h, int64(n), now, now.Add(g.limits.BodyTimeout+bodyGrace)) {
-			c.MaxRequestBodySize = unreadBody
-		}
+	a := arrivingAt(contextOf(h))
+	a.named(h)
+	if n := h.ContentLength(); g.counts(n) && !g.bodies.take(a, int64(n), time.Now()) {
+		c.MaxRequestBodySize = unreadBody
 	}
 	return c
+}
+
+// contextOf is the context that h is a part of. The server hands its HeaderReceived hook the
+// header in the context of its request; only the latter knows the connection.
+func contextOf(h *fasthttp.RequestHeader) *fasthttp.RequestCtx {
+	const offset = unsafe.Offsetof(fasthttp.RequestCtx{}.Request) + unsafe.Offsetof(fasthttp.Request{}.Header)
+	return (*fasthttp.RequestCtx)(unsafe.Add(unsafe.Pointer(h), -int(offset)))
 }
 
 // counts tells whether an announced body of n bytes is one for which room is taken.
 func (g *Gateway) counts(n int) bool { return n > smallBody && n <= g.limits.MaxBody }
 
-// holds notes that the body of a request has been read, and reports whether there is room for it.
-func (g *Gateway) holds(ctx *fasthttp.RequestCtx) bool {
+// whole notes that the body of a request has been read, and reports whether there is room for it.
+func (g *Gateway) whole(ctx *fasthttp.RequestCtx) bool {
 	n := len(ctx.Request.Body())
-	return n <= smallBody || g.bodies.take(&ctx.Request.Header, int64(n), time.Now(), time.Time{})
-}
-
-// release is the end of a request whose body has been read.
-func (g *Gateway) release(ctx *fasthttp.RequestCtx) {
-	if len(ctx.Request.Body()) > smallBody {
-		g.bodies.give(&ctx.Request.Header)
-	}
+	return n <= smallBody || g.bodies.take(arrivingAt(ctx), int64(n), time.Time{})
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/cognitora/dataplane/internal/accesslog"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/internal/sse"
 	"github.com/cognitora/dataplane/router/apierror"
@@ -126,10 +125,9 @@ func (c *call) end(o relay.Outcome) {
 	if c.streaming {
 		g.streams.give()
 	}
-	g.count(c.api, j.Model(), c.status)
 	g.record(c, o)
 	g.live.remove(c)
-	g.release(c.ctx)
+	g.bodies.give(arrivingAt(c.ctx))
 	g.dispatch.Finish(j, o)
 	c.job, c.ctx, c.stop, c.bytes, c.status, c.streaming, c.refused = nil, nil, nil, 0, 0, false, false
 	calls.Put(c)
@@ -138,35 +136,7 @@ func (c *call) end(o relay.Outcome) {
 // outcome is how the call ended, for the access log.
 func (c *call) outcome(o relay.Outcome) string {
 	if c.refused && o != relay.ClientGone {
-		return "refused"
+		return refused
 	}
 	return o.String()
-}
-
-// record writes the access log's line.
-func (g *Gateway) record(c *call, o relay.Outcome) {
-	if g.access == nil {
-		return
-	}
-	j := c.job
-	unreported := func(n int64, has bool) int64 {
-		if !has {
-			return -1
-		}
-		return n
-	}
-	ttft := j.TTFT
-	if ttft == 0 {
-		ttft = -1
-	}
-	u := &j.Usage
-	g.access.Log(&accesslog.Entry{
-		Time: j.Received, RequestID: c.id, Method: j.Method, Model: j.Model(), Node: j.NodeID(), API: c.api.String(),
-		End: c.outcome(o), Status: c.status, TTFT: ttft, Duration: time.Since(j.Received),
-		PromptTokens:     unreported(u.Prompt, u.HasPrompt),
-		CompletionTokens: unreported(u.Completion, u.HasCompletion),
-		CachedTokens:     unreported(u.Cached, u.HasCached),
-		OverlapMatched:   j.Matched(), OverlapTotal: j.Blocks, Attempts: j.Attempts,
-		Bytes: c.bytes, Stream: c.streaming,
-	})
 }

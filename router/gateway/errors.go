@@ -1,13 +1,15 @@
 package gateway
 
 import (
+	"crypto/tls"
 	"errors"
-	"net"
-	"os"
+	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/cognitora/dataplane/internal/accesslog"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/scan"
@@ -24,6 +26,7 @@ var (
 	errStreams     = &apierror.Error{Status: 429, Code: "too_many_streams", Message: "too many streams are open in this router", RetryAfterSeconds: 1}
 	errDeadline    = &apierror.Error{Status: 400, Param: "x-cgn-deadline-ms", Message: "x-cgn-deadline-ms must be a positive number of milliseconds"}
 	errEncoding    = &apierror.Error{Status: 400, Code: "unsupported_encoding", Message: "compressed request bodies are not read; send the body without Content-Encoding"}
+	errNoTLS       = &apierror.Error{Status: 400, Code: "https_required", Message: "this port speaks HTTPS; ask it for https://"}
 	errBug         = &apierror.Error{Status: 500, Code: "router_bug", Message: "the router failed to handle this request; its log says more"}
 )
 
@@ -45,27 +48,61 @@ func (g *Gateway) fail(ctx *fasthttp.RequestCtx, api scan.API, err *apierror.Err
 	g.metrics.Rejected.WithLabelValues(reason).Inc()
 }
 
-// unreadable answers a request that could not be read to its end. fasthttp closes the
-// connection afterwards.
+// unreadable answers a request that could not be read to its end, in the envelope of the API
+// that its first line names, if that has come. fasthttp closes the connection afterwards.
 func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
-	g.identify(ctx)
-	g.bodies.give(&ctx.Request.Header)
-	api := apiOf(ctx.Path())
+	a := arrivingAt(ctx)
+	if s, ok := ctx.Conn().(*secure); ok && !s.ConnectionState().HandshakeComplete {
+		g.unencrypted(s, err)
+		return
+	}
+	method, api := a.asked()
+	e := errMalformed
 	var small *fasthttp.ErrSmallBuffer
-	var timeout net.Error
 	switch {
 	case errors.Is(err, fasthttp.ErrBodyTooLarge) && g.counts(ctx.Request.Header.ContentLength()):
-		g.fail(ctx, api, errBodies)
+		e = errBodies
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		g.fail(ctx, api, errTooLarge)
+		e = errTooLarge
 	case errors.As(err, &small):
-		g.fail(ctx, api, errHeaderLarge)
-	case errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		e = errHeaderLarge
+	case a.late:
+		e = errSlowRequest
 		g.metrics.ClientCut.WithLabelValues("slow_request").Inc()
-		g.fail(ctx, api, errSlowRequest)
-		return
-	default:
-		g.fail(ctx, api, errMalformed)
 	}
-	relay.Linger(ctx.Conn())
+	g.identify(ctx)
+	g.bodies.give(a)
+	g.fail(ctx, api, e)
+	g.note(ctx, method, api.String(), a.began)
+	if e != errSlowRequest {
+		relay.Linger(ctx.Conn())
+	}
+}
+
+// unencrypted answers a client that speaks plain HTTP to a port that speaks TLS. Other
+// connections that end before TLS is spoken have asked for nothing.
+func (g *Gateway) unencrypted(s *secure, err error) {
+	var record tls.RecordHeaderError
+	if !errors.As(err, &record) || record.Conn == nil || !startsHTTP(record.RecordHeader[:]) {
+		return
+	}
+	body := apierror.Body(nil, scan.Other, errNoTLS)
+	fmt.Fprintf(record.Conn, "HTTP/1.1 %d %s\r\nServer: cognitora\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
+		errNoTLS.Status, fasthttp.StatusMessage(errNoTLS.Status), len(body), body)
+	relay.Linger(s)
+	g.metrics.Rejected.WithLabelValues(errNoTLS.Code).Inc()
+	g.noted(accesslog.Entry{
+		Time: time.Now(), API: scan.Other.String(), End: refused, Status: errNoTLS.Status, Bytes: int64(len(body)),
+		TTFT: -1, PromptTokens: -1, CompletionTokens: -1, CachedTokens: -1,
+	})
+}
+
+// startsHTTP tells whether the first bytes of a connection are those of a request line.
+func startsHTTP(b []byte) bool {
+	for _, method := range []string{"GET /", "HEAD ", "POST ", "PUT /", "DELET", "OPTIO", "PATCH"} {
+		if string(b) == method {
+			return true
+		}
+	}
+	return false
 }

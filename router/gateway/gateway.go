@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -23,7 +22,6 @@ import (
 	"github.com/cognitora/dataplane/router/dispatch"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/metrics"
-	"github.com/cognitora/dataplane/router/scan"
 )
 
 // Limits bound what clients can make the gateway hold. All are positive.
@@ -77,13 +75,13 @@ func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 		dispatch: p.Dispatch, fleet: p.Fleet, metrics: p.Metrics,
 		watcher: p.Watcher, access: p.Access, log: p.Log, limits: l, forwardAuth: forwardAuth, started: time.Now(),
 	}
-	g.bodies.limit = int64(l.MaxBodies)
+	g.bodies.limit, g.bodies.time = int64(l.MaxBodies), l.BodyTimeout
 	fasthttp.SetBodySizePoolLimit(keptBody, keptBody)
 	g.server = &fasthttp.Server{
 		SecureErrorLogMessage:         true, // never the bytes of a request
 		Handler:                       g.handle,
 		ErrorHandler:                  g.unreadable,
-		HeaderReceived:                g.bodyBounds,
+		HeaderReceived:                g.headRead,
 		Name:                          "cognitora",
 		Concurrency:                   2*l.MaxConnections + 64, // the listener's bound comes first
 		ReadBufferSize:                l.MaxHeader,
@@ -111,15 +109,12 @@ func (s serverLog) Printf(format string, args ...any) {
 
 // Serve accepts connections from l until it is closed. With t they speak TLS.
 func (g *Gateway) Serve(l net.Listener, t *tls.Config) error {
-	l = &listener{
+	bounded := &listener{
 		Listener: g.watcher.Listen(l, relay.ListenOptions{SendBufferBytes: sendBufferBytes}),
 		open:     &g.open, limit: g.limits.MaxConnections,
 		full: g.metrics.ClientCut.WithLabelValues("too_many").Inc, over: &g.over,
 	}
-	if t != nil {
-		l = tls.NewListener(l, t)
-	}
-	return g.server.Serve(l)
+	return g.server.Serve(&front{bounded, t, &g.bodies})
 }
 
 // sendBufferBytes is what the kernel holds for one client that does not read.
@@ -155,27 +150,34 @@ func (g *Gateway) Connections() int { return int(g.open.n.Load()) }
 func (g *Gateway) Streams() int { return int(g.streams.n.Load()) }
 
 func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
+	a := arrivingAt(ctx)
+	began := a.began
+	a.over()
 	g.identify(ctx)
 	if g.draining.Load() {
 		ctx.SetConnectionClose()
 	}
 	r, api, rest := find(ctx.Method(), ctx.Path())
-	if !g.holds(ctx) {
+	if !g.whole(ctx) {
 		r = routeFull
 	}
+	name := api.String()
 	switch r {
 	case routeInfer:
 		g.infer(ctx, api)
 		return
-	case routeHealth:
-		g.health(ctx)
-	case routeModels:
-		g.listModels(ctx)
-	case routeModel:
-		g.getModel(ctx, rest)
 	case routeStored:
 		g.storedResponse(ctx, rest)
 		return
+	case routeHealth:
+		name = "health"
+		g.health(ctx)
+	case routeModels:
+		name = "models"
+		g.listModels(ctx)
+	case routeModel:
+		name = "models"
+		g.getModel(ctx, rest)
 	case routeFull:
 		g.fail(ctx, api, errBodies)
 	case routeMethod:
@@ -183,8 +185,8 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 	default:
 		g.fail(ctx, api, errNoPath)
 	}
-	g.release(ctx)
-	g.count(api, "", ctx.Response.StatusCode())
+	g.bodies.give(a)
+	g.note(ctx, stringOf(ctx.Method()), name, began)
 }
 
 // identify gives the request the id under which everybody logs it: the client's own if it
@@ -223,8 +225,4 @@ func (g *Gateway) Ready(now time.Time) (ok bool, detail string) {
 		return false, "draining"
 	}
 	return g.fleet.Load().Ready(now)
-}
-
-func (g *Gateway) count(api scan.API, model string, status int) {
-	g.metrics.Requests.WithLabelValues(api.String(), model, strconv.Itoa(status)).Inc()
 }

@@ -1,0 +1,141 @@
+package gateway
+
+import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// arrival is what has come of the request that is being read from a connection: what is known
+// of one that never becomes whole. Apart from got and holds, only the goroutine that serves
+// the connection uses it.
+type arrival struct {
+	conn net.Conn
+
+	line  [64]byte // the first bytes of the request line: enough for a method and the path of an API
+	n     int      // of them
+	began time.Time
+	late  bool // the time to send the request has passed
+
+	got   atomic.Int64 // bytes
+	holds atomic.Bool  // room is taken for its body
+}
+
+// client is a connection as the server reads it.
+type client interface {
+	net.Conn
+	arriving() *arrival
+}
+
+func (a *arrival) arriving() *arrival { return a }
+
+// arrived notes what a read has brought.
+func (a *arrival) arrived(p []byte, err error) {
+	if len(p) > 0 && a.got.Add(int64(len(p))) == int64(len(p)) {
+		a.began = time.Now()
+	}
+	if a.n < len(a.line) {
+		a.n += copy(a.line[a.n:], p)
+	}
+	var t net.Error
+	a.late = err != nil && errors.As(err, &t) && t.Timeout()
+}
+
+// named notes the request line of a head that could be read: with it may have come what was
+// before it on the connection.
+func (a *arrival) named(h *fasthttp.RequestHeader) {
+	a.n = copy(a.line[:], h.Method())
+	if a.n < len(a.line) {
+		a.line[a.n] = ' '
+		a.n++
+	}
+	a.n += copy(a.line[a.n:], h.RequestURI())
+}
+
+// over is the end of a request: what comes from now on is another one.
+func (a *arrival) over() {
+	a.n, a.began = 0, time.Time{}
+	a.got.Store(0)
+}
+
+// asked is the method and API of the request line, as far as it has come.
+func (a *arrival) asked() (method string, api scan.API) {
+	line, _, _ := bytes.Cut(a.line[:a.n], []byte("\r\n"))
+	verb, target, found := bytes.Cut(line, []byte(" "))
+	if !found || len(verb) > 8 || len(bytes.Trim(verb, "ABCDEFGHIJKLMNOPQRSTUVWXYZ")) > 0 {
+		return "", scan.Other
+	}
+	path := target[:len(target)-len(bytes.TrimLeftFunc(target, func(r rune) bool { return r > ' ' && r != '?' }))]
+	return string(verb), apiOf(path)
+}
+
+// plain is a connection without TLS.
+type plain struct {
+	net.Conn
+	arrival
+	bodies *bodies
+}
+
+func (c *plain) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.arrived(p[:n], err)
+	return n, err
+}
+
+// NetConn is the connection below, for those who look for it.
+func (c *plain) NetConn() net.Conn { return c.Conn }
+
+func (c *plain) Close() error {
+	c.bodies.give(&c.arrival)
+	return c.Conn.Close()
+}
+
+// secure is a connection with TLS.
+type secure struct {
+	*tls.Conn
+	arrival
+	bodies *bodies
+}
+
+func (c *secure) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.arrived(p[:n], err)
+	return n, err
+}
+
+func (c *secure) Close() error {
+	c.bodies.give(&c.arrival)
+	return c.Conn.Close()
+}
+
+// front makes connections clients.
+type front struct {
+	net.Listener
+	tls    *tls.Config // nil: plain HTTP
+	bodies *bodies
+}
+
+func (f *front) Accept() (net.Conn, error) {
+	c, err := f.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	if f.tls == nil {
+		p := &plain{Conn: c, bodies: f.bodies}
+		p.conn = p
+		return p, nil
+	}
+	s := &secure{Conn: tls.Server(c, f.tls), bodies: f.bodies}
+	s.conn = s
+	return s, nil
+}
+
+// arrivingAt is what is known of the request that is being read for ctx.
+func arrivingAt(ctx *fasthttp.RequestCtx) *arrival { return ctx.Conn().(client).arriving() }

@@ -1,0 +1,69 @@
+package gateway
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/cognitora/dataplane/internal/accesslog"
+	"github.com/cognitora/dataplane/internal/relay"
+)
+
+// refused is how a request ended that the router answered with an error of its own.
+const refused = "refused"
+
+// record counts a call and writes its line of the access log.
+func (g *Gateway) record(c *call, o relay.Outcome) {
+	j := c.job
+	unreported := func(n int64, has bool) int64 {
+		if !has {
+			return -1
+		}
+		return n
+	}
+	ttft := j.TTFT
+	if ttft == 0 {
+		ttft = -1
+	}
+	u := &j.Usage
+	g.noted(accesslog.Entry{
+		Time: j.Received, RequestID: c.id, Method: j.Method, Model: j.Model(), Node: j.NodeID(), API: c.api.String(),
+		End: c.outcome(o), Status: c.status, TTFT: ttft,
+		PromptTokens:     unreported(u.Prompt, u.HasPrompt),
+		CompletionTokens: unreported(u.Completion, u.HasCompletion),
+		CachedTokens:     unreported(u.Cached, u.HasCached),
+		OverlapMatched:   j.Matched(), OverlapTotal: j.Blocks, Attempts: j.Attempts,
+		Bytes: c.bytes, Stream: c.streaming,
+	})
+}
+
+// note counts a request that was answered without a call and writes its line of the access
+// log. Method and API are as far as they are known, began is zero where that is not.
+func (g *Gateway) note(ctx *fasthttp.RequestCtx, method, api string, began time.Time) {
+	r := &ctx.Response
+	e := accesslog.Entry{
+		Time: began, RequestID: r.Header.Peek("x-request-id"), Method: method, API: api, Status: r.StatusCode(),
+		Bytes: int64(len(r.Body())), End: relay.Complete.String(),
+		TTFT: -1, PromptTokens: -1, CompletionTokens: -1, CachedTokens: -1,
+	}
+	if e.Status >= 400 {
+		e.End = refused
+	}
+	if method == fasthttp.MethodHead {
+		e.Bytes = 0
+	}
+	if began.IsZero() {
+		e.Time = time.Now()
+	}
+	g.noted(e)
+}
+
+// noted counts a request and writes its line of the access log.
+func (g *Gateway) noted(e accesslog.Entry) {
+	g.metrics.Requests.WithLabelValues(e.API, e.Model, strconv.Itoa(e.Status)).Inc()
+	if g.access != nil {
+		e.Duration = time.Since(e.Time)
+		g.access.Log(&e)
+	}
+}
