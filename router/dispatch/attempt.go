@@ -295,7 +295,7 @@ func (j *Job) blame(err error) verdict {
 // fallBack makes the kept answer of an engine the job's own.
 func (d *Dispatcher) fallBack(j *Job) *apierror.Error {
 	a := j.kept
-	j.kept = nil
+	j.kept, j.wait = nil, patience.Attempt{} // the last wait was for another node, of which this answer says nothing
 	if !j.arm(a) {
 		j.drop(a)
 		return j.gone()
