@@ -60,11 +60,12 @@ type BackendConfig struct {
 
 // ModelConfig overrides timeouts and caps for one served model.
 type ModelConfig struct {
-	Name      string          `toml:"name" help:"model these values are for"`
-	FirstByte config.Duration `toml:"first_byte" help:"overrides timeouts.first_byte"`
-	Idle      config.Duration `toml:"idle" help:"overrides timeouts.idle"`
-	Total     config.Duration `toml:"total" help:"overrides timeouts.total"`
-	MaxQueue  int             `toml:"max_queue" help:"overrides admission.max_queue"`
+	Name           string          `toml:"name" help:"model these values are for"`
+	FirstByte      config.Duration `toml:"first_byte" help:"overrides timeouts.first_byte"`
+	Idle           config.Duration `toml:"idle" help:"overrides timeouts.idle"`
+	Total          config.Duration `toml:"total" help:"overrides timeouts.total"`
+	MaxQueue       int             `toml:"max_queue" help:"overrides admission.max_queue and admission.max_queue_decode"`
+	MaxQueueDecode int             `toml:"max_queue_decode" help:"overrides max_queue for the nodes of role decode"`
 }
 
 // PrefixConfig bounds the index of which node holds which block.
@@ -76,8 +77,9 @@ type PrefixConfig struct {
 
 // AdmissionConfig caps what is in flight; nothing is queued.
 type AdmissionConfig struct {
-	MaxQueue int `toml:"max_queue" default:"4096" help:"requests in flight per (model, role); above it 503 with Retry-After"`
-	Global   int `toml:"global" default:"16384" help:"requests in flight in all; above it 429 with Retry-After"`
+	MaxQueue       int `toml:"max_queue" default:"4096" help:"requests in flight per (model, role of the nodes: both or decode); a request that no role has room for gets 503 with Retry-After"`
+	MaxQueueDecode int `toml:"max_queue_decode" default:"0" help:"overrides max_queue for the nodes of role decode; 0: max_queue"`
+	Global         int `toml:"global" default:"16384" help:"requests in flight in all; above it 429 with Retry-After"`
 }
 
 // TimeoutConfig bounds every wait on a backend.
@@ -253,6 +255,7 @@ func (c *Config) validateNumbers(bad problem) {
 	}
 	atLeast("prefix.max_blocks", c.Prefix.MaxBlocks, 1024)
 	atLeast("admission.max_queue", c.Admission.MaxQueue, 1)
+	atLeast("admission.max_queue_decode", c.Admission.MaxQueueDecode, 0)
 	atLeast("admission.global", c.Admission.Global, 1)
 	atLeast("retry.max_nodes", c.Retry.MaxNodes, 0)
 	atLeast("retry.percent", c.Retry.Percent, 0)
@@ -296,8 +299,10 @@ func (c *Config) validateModels(bad problem) {
 			bad(field, "%q is configured twice", m.Name)
 		}
 		seen[m.Name] = true
-		if m.MaxQueue < 0 {
-			bad(fmt.Sprintf("model[%d].max_queue", i), "%d is negative; leave it out for admission.max_queue", m.MaxQueue)
+		for key, v := range map[string]int{"max_queue": m.MaxQueue, "max_queue_decode": m.MaxQueueDecode} {
+			if v < 0 {
+				bad(fmt.Sprintf("model[%d].%s", i, key), "%d is negative; leave it out for admission.%s", v, key)
+			}
 		}
 	}
 }

@@ -17,6 +17,11 @@ var nodeGauges = []metric.Def{
 	{Name: "cgn_router_upstream_connections", Labels: []string{"node", "state"}, Help: "Connections to the node: idle or open (idle ones included)."},
 }
 
+var poolGauges = []metric.Def{
+	{Name: "cgn_router_model_in_flight", Labels: []string{"model", "role"}, Help: "Requests in flight on the model's nodes of the role; what max_queue caps."},
+	{Name: "cgn_router_model_max_queue", Labels: []string{"model", "role"}, Help: "The cap in force on that."},
+}
+
 // observe defines the metrics that are read from the parts when they are scraped.
 func (r *Router) observe() {
 	s := r.metrics.Set
@@ -28,6 +33,12 @@ func (r *Router) observe() {
 	s.GaugeFunc("cgn_router_fleet_stale", "1 while etcd does not answer and the last snapshot serves.", func() float64 { return number(r.fleet.Load().Stale) })
 	s.CounterFunc("cgn_router_fleet_malformed_total", "Values in etcd that were refused since the start.", func() float64 { return float64(r.fleet.Malformed()) })
 	s.Read(nodeGauges, r.readNodes)
+	s.Read(poolGauges, func(emit func(def int, value float64, labels ...string)) {
+		r.gate.Each(func(model, role string, inFlight, limit int64) {
+			emit(0, float64(inFlight), model, role)
+			emit(1, float64(limit), model, role)
+		})
+	})
 }
 
 var states = []fleet.State{fleet.Unproven, fleet.Healthy, fleet.HalfOpen, fleet.Open, fleet.Aside}

@@ -78,7 +78,7 @@ func (t *UpstreamTLS) client() (*tls.Config, error) {
 
 func (c *Config) dispatchOptions() dispatch.Options {
 	t := &c.Timeouts
-	common := dispatch.Limits{FirstByte: t.FirstByte.Std(), Idle: t.Idle.Std(), Total: t.Total.Std()}
+	common := dispatch.Limits{FirstByte: t.FirstByte.Std(), Idle: t.Idle.Std(), Total: t.Total.Std(), MaxQueueDecode: c.Admission.MaxQueueDecode}
 	own := map[string]dispatch.Limits{}
 	for _, m := range c.Models {
 		l := common
@@ -91,7 +91,12 @@ func (c *Config) dispatchOptions() dispatch.Options {
 		if m.Total > 0 {
 			l.Total = m.Total.Std()
 		}
-		l.MaxQueue = m.MaxQueue
+		if m.MaxQueue > 0 {
+			l.MaxQueue, l.MaxQueueDecode = m.MaxQueue, 0
+		}
+		if m.MaxQueueDecode > 0 {
+			l.MaxQueueDecode = m.MaxQueueDecode
+		}
 		own[m.Name] = l
 	}
 	return dispatch.Options{

@@ -5,6 +5,8 @@ package admission
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -60,7 +62,34 @@ func (g *Gate) SetMaxQueue(n int) { g.maxQueue.Store(int64(n)) }
 // InFlight returns the number of permits that are out.
 func (g *Gate) InFlight() int64 { return g.global.n.Load() }
 
-// Handle returns the counter of a (model, role), the same one for the life of the gate. It
+// Full says whether the cap on all requests is reached.
+func (g *Gate) Full() bool { return g.global.full(g.global.limit.Load()) }
+
+// Drop forgets the counters of a model, unless requests of it are in flight.
+func (g *Gate) Drop(model string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	of := func(p pair, _ *Handle) bool { return p.model == model }
+	for p, h := range g.handles {
+		if of(p, h) && h.InFlight() > 0 {
+			return false
+		}
+	}
+	maps.DeleteFunc(g.handles, of)
+	return true
+}
+
+// Each calls f for every (model, role) that is counted apart.
+func (g *Gate) Each(f func(model, role string, inFlight, limit int64)) {
+	g.mu.Lock()
+	handles := slices.Collect(maps.Values(g.handles))
+	g.mu.Unlock()
+	for _, h := range handles {
+		f(h.model, h.role, h.InFlight(), h.limit())
+	}
+}
+
+// Handle returns the counter of a (model, role), the same one until Drop. It
 // takes a lock: call it when a fleet snapshot is built and keep the result with the snapshot.
 func (g *Gate) Handle(model, role string) *Handle {
 	g.mu.Lock()
@@ -71,15 +100,16 @@ func (g *Gate) Handle(model, role string) *Handle {
 	if len(g.handles) >= g.maxHandles {
 		return g.overflow
 	}
-	h := &Handle{gate: g}
+	h := &Handle{gate: g, model: model, role: role}
 	g.handles[pair{model, role}] = h
 	return h
 }
 
 // Handle admits the requests of one (model, role).
 type Handle struct {
-	gate *Gate
-	own  counter
+	gate        *Gate
+	model, role string
+	own         counter
 }
 
 // SetMax gives this (model, role) a cap of its own; 0 or less returns it to the gate's.
@@ -88,15 +118,21 @@ func (h *Handle) SetMax(n int) { h.own.limit.Store(int64(max(n, 0))) }
 // InFlight returns the number of permits of this (model, role) that are out.
 func (h *Handle) InFlight() int64 { return h.own.n.Load() }
 
+// Full says whether the cap of this (model, role) is reached.
+func (h *Handle) Full() bool { return h.own.full(h.limit()) }
+
+func (h *Handle) limit() int64 {
+	if own := h.own.limit.Load(); own != 0 {
+		return own
+	}
+	return h.gate.maxQueue.Load()
+}
+
 // Admit returns a permit, or ErrModelFull or ErrGlobalFull. It neither blocks nor allocates.
 func (h *Handle) Admit() (Permit, error) {
-	limit := h.own.limit.Load()
-	if limit == 0 {
-		limit = h.gate.maxQueue.Load()
-	}
 	// The model first: what is taken here and given back because the router is full can only
 	// have refused a request that the router would have refused too.
-	if !h.own.take(limit) {
+	if !h.own.take(h.limit()) {
 		return Permit{}, ErrModelFull
 	}
 	if !h.gate.global.take(h.gate.global.limit.Load()) {
@@ -113,6 +149,26 @@ type Permit struct {
 	released uint32
 }
 
+// Out says whether there is something to release.
+func (p *Permit) Out() bool { return p.handle != nil && atomic.LoadUint32(&p.released) == 0 }
+
+// On says whether the permit is out and counts for h.
+func (p *Permit) On(h *Handle) bool { return p.handle == h && p.Out() }
+
+// Move makes a permit that is out count for another (model, role), or returns ErrModelFull and
+// leaves it as it is. It must not run at the same time as Release.
+func (p *Permit) Move(to *Handle) error {
+	if p.handle == to {
+		return nil
+	}
+	if !to.own.take(to.limit()) {
+		return ErrModelFull
+	}
+	p.handle.own.n.Add(-1)
+	p.handle = to
+	return nil
+}
+
 // Release gives the permit back. Calls after the first, and on the zero Permit, do nothing.
 func (p *Permit) Release() {
 	if p.handle == nil || !atomic.CompareAndSwapUint32(&p.released, 0, 1) {
@@ -125,6 +181,8 @@ func (p *Permit) Release() {
 type counter struct {
 	n, limit atomic.Int64
 }
+
+func (c *counter) full(limit int64) bool { return limit > 0 && c.n.Load() >= limit }
 
 // take adds one unless that would exceed limit (0 or less = none). A failed attempt never
 // shows in n, so that it cannot refuse a request that fits.

@@ -151,3 +151,42 @@ func BenchmarkAdmitRelease(b *testing.B) {
 		}
 	})
 }
+
+func TestAPermitMovesToAnotherRole(t *testing.T) {
+	g := New(Options{MaxQueue: 1, Global: 2})
+	both, decode := g.Handle("a", "both"), g.Handle("a", "decode")
+	p, other := admit(t, both, nil), admit(t, decode, nil)
+	if err := p.Move(decode); err != ErrModelFull || !p.On(both) || !both.Full() || !g.Full() {
+		t.Fatalf("moved into a full pool: %v", err)
+	}
+	other.Release()
+	if err := p.Move(decode); err != nil || !p.On(decode) || p.On(both) {
+		t.Fatal(err)
+	}
+	if both.InFlight() != 0 || decode.InFlight() != 1 || g.InFlight() != 1 {
+		t.Errorf("in flight %d, %d, %d", both.InFlight(), decode.InFlight(), g.InFlight())
+	}
+	p.Release()
+	if p.Out() || decode.InFlight() != 0 || g.InFlight() != 0 {
+		t.Errorf("after the release %d, %d", decode.InFlight(), g.InFlight())
+	}
+}
+
+func TestAModelIsDroppedWhenNothingIsInFlight(t *testing.T) {
+	g := New(Options{MaxQueue: 3})
+	h := g.Handle("a", "both")
+	g.Handle("b", "both")
+	p := admit(t, h, nil)
+	if g.Drop("a") || g.Handle("a", "both") != h {
+		t.Fatal("a counter in use was dropped")
+	}
+	p.Release()
+	if !g.Drop("a") || g.Handle("a", "both") == h {
+		t.Fatal("not dropped")
+	}
+	seen := map[string]int64{}
+	g.Each(func(model, role string, inFlight, limit int64) { seen[model+" "+role] = limit })
+	if len(seen) != 2 || seen["a both"] != 3 || seen["b both"] != 3 {
+		t.Errorf("%v", seen)
+	}
+}

@@ -32,6 +32,8 @@ func (d *Dispatcher) match(j *Job) {
 // request and have not been asked yet. It returns the node's place in j.model.nodes.
 func (d *Dispatcher) choose(j *Job, now time.Time) (int, *apierror.Error) {
 	p := d.policy.Load()
+	// Another request may take the last slot, or the last room in the pool, between the look
+	// and the reservation: the next look sees that.
 	for range len(j.model.nodes) + 1 {
 		last := d.candidates(j, now)
 		pick := p.Pick(j.cands, j.Blocks, j, d.random(p))
@@ -42,14 +44,21 @@ func (d *Dispatcher) choose(j *Job, now time.Time) (int, *apierror.Error) {
 			return 0, d.noNode(j)
 		}
 		at := int(j.able[pick])
-		if n := j.model.nodes[at]; n.Acquire() {
-			return at, nil
-		} else if last && n.AcquireLastResort() {
-			d.metrics.LastResort.Inc()
+		n := j.model.nodes[at]
+		if !n.Acquire() && !(last && n.AcquireLastResort()) {
+			continue
+		}
+		err := j.enter(n)
+		if err == nil {
+			if last {
+				d.metrics.LastResort.Inc()
+			}
 			return at, nil
 		}
-		// Another request took the last slot between the look and the reservation: the
-		// next look sees that.
+		n.Release()
+		if err == errGlobalFull {
+			return 0, err
+		}
 	}
 	return 0, errAllBusy
 }
@@ -59,6 +68,9 @@ func (d *Dispatcher) choose(j *Job, now time.Time) (int, *apierror.Error) {
 func (d *Dispatcher) noNode(j *Job) *apierror.Error {
 	if len(j.Pin) > 0 && !j.serves(j.Pin) {
 		return errPinnedNode
+	}
+	if j.capped {
+		return errModelFull
 	}
 	return errNoNode
 }
@@ -84,20 +96,25 @@ func (d *Dispatcher) random(p *policy.Policy) uint64 {
 // places in j.model.nodes. Where there is none, and no engine's answer to fall back on, they
 // are the last resort: nodes that are kept out of service by their own server errors.
 func (d *Dispatcher) candidates(j *Job, now time.Time) (last bool) {
-	j.cands, j.able = j.cands[:0], j.able[:0]
+	j.cands, j.able, j.capped = j.cands[:0], j.able[:0], false
 	for i, n := range j.model.nodes {
 		if j.excludes(n) {
 			continue
 		}
-		if ok, _ := n.Eligible(now); ok {
-			j.candidate(i)
+		if ok, _ := n.Eligible(now); !ok {
+			continue
 		}
+		if !j.fits(n) {
+			j.capped = true
+			continue
+		}
+		j.candidate(i)
 	}
-	if len(j.cands) > 0 || j.kept != nil {
+	if len(j.cands) > 0 || j.capped || j.kept != nil {
 		return false
 	}
 	for i, n := range j.model.nodes {
-		if !j.excludes(n) && n.LastResort() {
+		if !j.excludes(n) && n.LastResort() && j.fits(n) {
 			j.candidate(i)
 		}
 	}

@@ -20,12 +20,14 @@ import (
 	"github.com/cognitora/dataplane/router/prefix"
 )
 
-// Limits bound one request. All are positive.
+// Limits bound the requests of one model. The durations are positive.
 type Limits struct {
 	FirstByte time.Duration // hard bound until the first body event (streams) or the head
 	Idle      time.Duration // longest gap between two reads of the body
 	Total     time.Duration // longest whole response
-	MaxQueue  int           // requests in flight; 0 = the gate's own
+	// MaxQueue caps the requests in flight on the nodes of each role; 0 = the gate's own.
+	// MaxQueueDecode is for those of role decode alone; 0 = MaxQueue.
+	MaxQueue, MaxQueueDecode int
 }
 
 // Options of a Dispatcher.
@@ -66,6 +68,7 @@ type Dispatcher struct {
 
 	table      atomic.Pointer[table]
 	rebuilding sync.Mutex
+	gone       gone             // guarded by rebuilding
 	turn       atomic.Uint64    // round robin's counter
 	lookups    atomic.Int32     // searches for stored responses under way
 	stalls     []patience.Stall // Run's scratch
@@ -77,22 +80,28 @@ func New(p Parts, o Options) *Dispatcher {
 		options: o, fleet: p.Fleet, index: p.Index, policy: p.Policy, gate: p.Gate,
 		budget: p.Budget, metrics: p.Metrics, stored: p.Stored, log: p.Log,
 	}
+	d.gone = gone{nodes: map[*fleet.Node]time.Time{}, models: map[string]time.Time{}}
 	d.table.Store(&table{})
 	return d
 }
 
 // Run watches over requests that wait, until ctx ends: it gives up attempts that are
-// overdue by the standard of their peers and sets nodes aside that make no progress.
+// overdue by the standard of their peers and sets nodes aside that make no progress. It also
+// forgets what has left the fleet.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	period := max(d.options.PatienceFloor/10, 10*time.Millisecond)
 	tick := time.NewTicker(period)
 	defer tick.Stop()
+	sweep := time.NewTicker(goneFor / 4)
+	defer sweep.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
 			d.check(now)
+		case now := <-sweep.C:
+			d.forgetGone(now)
 		}
 	}
 }

@@ -68,7 +68,7 @@ func (d *Dispatcher) Forward(j *Job, node string) *apierror.Error {
 	if at < 0 {
 		return errNoNode
 	}
-	if err := j.take(); err != nil {
+	if err := j.enter(j.model.nodes[at]); err != nil {
 		return err
 	}
 	j.matched = slices.Grow(j.matched[:0], at+1)[:at+1]
@@ -83,12 +83,23 @@ func (d *Dispatcher) Forward(j *Job, node string) *apierror.Error {
 	return d.giveIn(j, v)
 }
 
-// admit resolves the model and takes a permit for the request's lifetime.
+// admit resolves the model and refuses at once what no pool of its nodes has room for.
 func (d *Dispatcher) admit(j *Job) *apierror.Error {
 	if err := d.resolve(j); err != nil {
 		return err
 	}
-	return j.take()
+	if d.gate.Full() {
+		return errGlobalFull
+	}
+	for _, n := range j.model.nodes {
+		if !n.gate.Full() {
+			return nil
+		}
+	}
+	if len(j.model.nodes) > 0 {
+		return errModelFull
+	}
+	return nil
 }
 
 func (d *Dispatcher) resolve(j *Job) *apierror.Error {
@@ -106,18 +117,25 @@ func (d *Dispatcher) resolve(j *Job) *apierror.Error {
 	return nil
 }
 
-// take takes a permit for the request's lifetime.
-func (j *Job) take() *apierror.Error {
-	permit, err := j.model.gate.Admit()
+// enter takes the request's permit for the pool of n, or moves it there from another node's.
+func (j *Job) enter(n *member) *apierror.Error {
+	var err error
+	if j.permit.Out() {
+		err = j.permit.Move(n.gate)
+	} else {
+		j.permit, err = n.gate.Admit()
+	}
 	switch {
 	case err == nil:
-		j.permit = permit
 		return nil
 	case errors.Is(err, admission.ErrGlobalFull):
 		return errGlobalFull
 	}
 	return errModelFull
 }
+
+// fits tells whether the pool of n has room for the request, or counts it already.
+func (j *Job) fits(n *member) bool { return !n.gate.Full() || j.permit.On(n.gate) }
 
 // unknownModel is not the client's mistake while a backend has not yet said what it serves.
 func unknownModel(s *fleet.Snapshot, name []byte) *apierror.Error {

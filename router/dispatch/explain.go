@@ -63,6 +63,8 @@ func (d *Dispatcher) Explain(j *Job) (*Explanation, *apierror.Error) {
 			next++
 		} else if _, row.Reason = n.Eligible(now); j.excludes(n) {
 			row.Reason = "another node is pinned"
+		} else if row.Reason == "" {
+			row.Reason = "as many requests as may be are in flight on the nodes of its role (max_queue)"
 		}
 		e.Candidates = append(e.Candidates, row)
 	}

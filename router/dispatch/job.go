@@ -50,6 +50,7 @@ type Job struct {
 	d      *Dispatcher
 	model  *servedModel
 	permit admission.Permit
+	capped bool // the last look found a node whose pool is full
 	slots  [2]attempt
 	kept   *attempt // an answer that is passed on if nobody gives a better one
 	wait   patience.Attempt
@@ -115,6 +116,7 @@ func (j *Job) reset() {
 	j.Header, j.Auth, j.Session, j.Pin = j.Header[:0], nil, nil, nil
 	j.Received, j.Deadline, j.OnPick, j.Reply = time.Time{}, time.Time{}, nil, nil
 	j.Attempts, j.Blocks, j.TTFT, j.Usage = 0, 0, 0, usage.Counts{}
+	j.capped = false
 	j.model, j.permit, j.kept, j.left, j.paid = nil, admission.Permit{}, nil, 0, false
 	j.tried, j.failed, j.edits, j.asks = j.tried[:0], j.failed[:0], j.edits[:0], false
 	j.request = relay.Request{Body: j.request.Body[:0]}

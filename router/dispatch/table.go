@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/metrics"
@@ -29,7 +30,6 @@ type servedModel struct {
 type model struct {
 	name     string
 	seed     prefix.Digest
-	gate     *admission.Handle
 	patience *patience.Model
 	metrics  metrics.Model
 	limits   Limits
@@ -38,6 +38,7 @@ type model struct {
 // member is one node's part in one model.
 type member struct {
 	*nodeState
+	gate  *admission.Handle // of the model and the node's role
 	waits *patience.Node
 }
 
@@ -100,12 +101,8 @@ func (d *Dispatcher) rebuild(snap *fleet.Snapshot) *table {
 		t.models[view.Name] = d.served(view, old.models[view.Name], t, now)
 	}
 	retire(old, t)
+	d.noteGone(old, t, now)
 	d.table.Store(t)
-	for n := range old.nodes {
-		if snap.Node(n.ID) == nil {
-			d.metrics.ForgetNode(n.ID)
-		}
-	}
 	return t
 }
 
@@ -118,10 +115,11 @@ func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *table
 		s.model = d.newModel(view.Name)
 	}
 	for _, n := range view.Nodes {
-		m := before.member(n)
-		if m == nil {
-			state := t.nodes[n]
-			m = &member{nodeState: state, waits: s.patience.Join(n.ID, state.pulse, now)}
+		m := &member{nodeState: t.nodes[n], gate: d.poolOf(s.model, n.Info().Role)}
+		if was := before.member(n); was != nil {
+			m.waits = was.waits
+		} else {
+			m.waits = s.patience.Join(n.ID, m.pulse, now)
 		}
 		s.nodes = append(s.nodes, m)
 	}
@@ -157,14 +155,9 @@ func (d *Dispatcher) newModel(name string) *model {
 	if own, ok := d.options.ModelLimits[name]; ok {
 		limits = own
 	}
-	gate := d.gate.Handle(name, "both")
-	if limits.MaxQueue > 0 {
-		gate.SetMax(limits.MaxQueue)
-	}
 	return &model{
 		name:    name,
 		seed:    prefix.Seed(name, "", ""),
-		gate:    gate,
 		metrics: d.metrics.Model(name),
 		limits:  limits,
 		patience: patience.NewModel(patience.Options{
@@ -174,4 +167,19 @@ func (d *Dispatcher) newModel(name string) *model {
 			Hard:           limits.FirstByte,
 		}),
 	}
+}
+
+// poolOf is where the requests to the nodes of one role are counted and capped.
+func (d *Dispatcher) poolOf(m *model, role cluster.Role) *admission.Handle {
+	pool := d.gate.Handle(m.name, string(role))
+	pool.SetMax(m.limits.maxQueue(role))
+	return pool
+}
+
+// maxQueue is the cap for the nodes of one role; 0 = the gate's own.
+func (l *Limits) maxQueue(role cluster.Role) int {
+	if role == cluster.RoleDecode && l.MaxQueueDecode > 0 {
+		return l.MaxQueueDecode
+	}
+	return l.MaxQueue
 }

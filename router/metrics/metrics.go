@@ -105,6 +105,17 @@ func (r *Router) Node(id string) Node {
 	}
 }
 
+// ForgetModel removes the series of a model that left.
+func (r *Router) ForgetModel(name string) {
+	match := prometheus.Labels{"model": name}
+	for _, v := range []*prometheus.HistogramVec{r.seconds, r.ttft, r.itl, r.overlap} {
+		v.DeletePartialMatch(match)
+	}
+	for _, v := range []*prometheus.CounterVec{r.Requests, r.prompt, r.completion, r.cached} {
+		v.DeletePartialMatch(match)
+	}
+}
+
 // ForgetNode removes the series of a node that left.
 func (r *Router) ForgetNode(id string) {
 	match := prometheus.Labels{"node": id}

@@ -1,0 +1,73 @@
+package dispatch
+
+import (
+	"bytes"
+	"context"
+	"net/http/httptest"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// exports tells whether /metrics says anything with the label.
+func exports(d *Dispatcher, label string) bool {
+	page := httptest.NewRecorder()
+	d.metrics.Set.Handler().ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
+	return bytes.Contains(page.Body.Bytes(), []byte(label))
+}
+
+// TestWhatIsGoneLosesItsMetrics: a node's and a model's series go when the last request has ended, what that one counts
+// included.
+func TestWhatIsGoneLosesItsMetrics(t *testing.T) {
+	d := start(t, 1)
+	j := d.Job()
+	j.API, j.Body, j.Received = scan.Chat, chat(200), time.Now()
+	if err := scan.Scan(j.API, j.Body, &j.Scan); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.admit(j); err != nil {
+		t.Fatal(err)
+	}
+	d.match(j)
+	at, err := d.choose(j, j.Received)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := j.model.nodes[at]
+	node, model := `node="`+n.ID+`"`, `model="sim"`
+	if !exports(d, node) || !exports(d, model) {
+		t.Fatal("nothing is counted")
+	}
+	if err := d.fleet.Reload(context.Background(), []fleet.Backend{}); err != nil {
+		t.Fatal(err)
+	}
+	if now := d.current(); len(now.nodes) != 0 || len(now.models) != 0 {
+		t.Fatal("the table is not that of the new snapshot")
+	}
+	later := time.Now().Add(2 * goneFor)
+	d.forgetGone(later)
+	d.note(j, &attempt{node: n}, unreached)
+	d.metrics.Requests.WithLabelValues("chat", "sim", "503").Inc()
+	if !exports(d, node) || !exports(d, model) || len(d.gone.nodes) != 1 || len(d.gone.models) != 1 {
+		t.Error("forgotten with a request in flight")
+	}
+	n.Release()
+	j.permit.Release()
+	d.forgetGone(time.Now())
+	if !exports(d, node) || !exports(d, model) {
+		t.Error("forgotten before they could be scraped once more")
+	}
+	d.forgetGone(later)
+	if exports(d, node) || exports(d, model) || len(d.gone.nodes) != 0 || len(d.gone.models) != 0 {
+		t.Error("kept for ever")
+	}
+	var pools []string
+	d.gate.Each(func(model, role string, _, _ int64) { pools = append(pools, model+" "+role) })
+	if slices.Contains(pools, "sim both") {
+		t.Errorf("pools left: %v", pools)
+	}
+	j.recycle()
+}
