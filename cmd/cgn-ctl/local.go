@@ -5,10 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/cognitora/dataplane/agent"
@@ -248,22 +245,5 @@ func (l *local) stop(a *app) error {
 		return errors.Join(err, l.leave())
 	}
 	fmt.Fprintf(a.err, "state is kept in %s\n", l.dir)
-	return err
-}
-
-// checkModel finds out early what a llama-server would complain about late.
-func (f *upFlags) checkModel() error {
-	info, err := os.Stat(f.model)
-	if err != nil {
-		return fmt.Errorf("--model: %w", err)
-	}
-	if info.IsDir() || !strings.HasSuffix(f.model, ".gguf") {
-		return hinted{fmt.Errorf("--model %s: not a .gguf file", f.model), "other engines: start them yourself and give their URLs with --backend"}
-	}
-	if _, err := exec.LookPath("llama-server"); err != nil {
-		return hinted{errors.New("llama-server is not in PATH"),
-			"install llama.cpp (brew install llama.cpp, or a release from github.com/ggml-org/llama.cpp), or leave --model away for simulated engines"}
-	}
-	f.model, err = filepath.Abs(f.model)
 	return err
 }

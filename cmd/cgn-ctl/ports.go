@@ -28,7 +28,7 @@ func reserve(flag, addr string, fixed bool) (net.Listener, error) {
 			"stop that program, or give another address with " + flag}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s %q: %w", flag, addr, err)
+		return nil, hinted{fmt.Errorf("%s %s: %w", flag, addr, err), "give an address of this machine with " + flag + " HOST:PORT"}
 	}
 	return ln, nil
 }

@@ -33,7 +33,7 @@ func (l *local) awaitReady(drain context.Context, a *app) error {
 			return fmt.Errorf("not ready after %s: %s", simReady, missing)
 		case time.Since(told) > readyTell:
 			told = time.Now()
-			fmt.Fprintf(a.err, "waiting: %s\n", missing)
+			fmt.Fprintf(a.err, "waiting, until Ctrl-C: %s\n", missing)
 		}
 		select {
 		case <-drain.Done():
@@ -60,7 +60,11 @@ func (l *local) missing(ctx context.Context, a *app) string {
 				ready++
 				continue
 			}
-			reasons = append(reasons, n.ID+": "+n.Reason)
+			reason := n.ID + ": " + n.Reason
+			if n.LastError != "" {
+				reason += " (" + n.LastError + ")"
+			}
+			reasons = append(reasons, reason)
 		}
 		for _, p := range view.Problems {
 			reasons = append(reasons, p.Subject+": "+p.Reason)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/internal/files"
 	"github.com/cognitora/dataplane/internal/lifecycle"
 )
 
@@ -29,7 +30,7 @@ type upFlags struct {
 	backends                         []string
 	insecure, verbose                bool
 
-	listenGiven, adminGiven, enginesGiven bool
+	listenGiven, adminGiven, enginesGiven, modelGiven bool
 }
 
 func newUp(a *app) *cobra.Command {
@@ -44,7 +45,7 @@ func newUp(a *app) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			f.listenGiven, f.adminGiven = c.Flags().Changed("listen"), c.Flags().Changed("admin")
-			f.enginesGiven = c.Flags().Changed("engines")
+			f.enginesGiven, f.modelGiven = c.Flags().Changed("engines"), c.Flags().Changed("model")
 			return a.up(c.Context(), f)
 		},
 	}
@@ -59,25 +60,7 @@ func newUp(a *app) *cobra.Command {
 	fl.StringVar(&f.model, "model", "", "GGUF file to serve with the llama-server in PATH")
 	fl.StringVar(&f.data, "data", "", "directory for state, kept at the end (default: a temporary one, removed at the end)")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log what the parts do, not only what goes wrong")
-	c.MarkFlagsMutuallyExclusive("backend", "model")
-	c.MarkFlagsMutuallyExclusive("backend", "engines")
 	return c
-}
-
-func (f *upFlags) check() error {
-	if f.model != "" && !f.enginesGiven {
-		f.engines = modelEngines
-	}
-	if f.engines < 1 || f.engines > mostEngines {
-		return fmt.Errorf("--engines %d: must be 1 to %d", f.engines, mostEngines)
-	}
-	if f.routers < 1 || f.routers > mostRouters {
-		return fmt.Errorf("--routers %d: must be 1 to %d", f.routers, mostRouters)
-	}
-	if f.model == "" {
-		return nil
-	}
-	return f.checkModel()
 }
 
 // up runs the fleet until a signal, and takes it down again in order.
@@ -147,9 +130,17 @@ func (f *upFlags) directory() (dir string, leave func() error, err error) {
 		if err == nil {
 			err = os.MkdirAll(dir, 0o700)
 		}
-		return dir, func() error { return nil }, err
+		if err == nil {
+			err = files.Writable(dir)
+		}
+		if err != nil {
+			return "", nil, hinted{fmt.Errorf("--data %s: %w", f.data, err), "give a directory that you can make or write to"}
+		}
+		return dir, func() error { return nil }, nil
 	}
-	dir, err = os.MkdirTemp("", "cgn-up-")
+	if dir, err = os.MkdirTemp("", "cgn-up-"); err != nil {
+		return "", nil, hinted{err, "give a directory for state with --data"}
+	}
 	return dir, func() error { return os.RemoveAll(dir) }, err
 }
 

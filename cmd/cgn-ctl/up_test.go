@@ -13,6 +13,43 @@ import (
 	"testing"
 )
 
+func TestUpNamesTheFlagThatCannotWork(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "x.gguf")
+	if err := os.WriteFile(file, []byte("no model"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		"--engines 0":                              "--engines 0: must be 1 to 64",
+		"--engines many":                           `--engines "many": must be a whole number`,
+		"--routers 17":                             "--routers 17: must be 1 to 16",
+		"--engine 3":                               "unknown flag: --engine|Did you mean --engines?",
+		"--mode best":                              `--mode "best": must be score,`,
+		"--listen 8080":                            `--listen "8080": not an address|give HOST:PORT`,
+		"--admin 127.0.0.1:70000":                  `--admin "127.0.0.1:70000": not an address`,
+		"--listen unix:///run/x":                   "up listens on HOST:PORT only",
+		"--listen :8080":                           "--listen :8080: other hosts could reach it|--insecure-listen",
+		"--model " + dir + "/no.gguf":              "--model: " + dir + "/no.gguf does not exist|--backend",
+		"--model " + file:                          "not a GGUF file",
+		"--model=":                                 "--model: empty",
+		"--backend h:1":                            `--backend: backend "h:1"`,
+		"--backend http://h:1,ca=x":                "--backend: ",
+		"--backend http://h --model x":             "--backend and --model: give one of them",
+		"--backend http://h --engines 2":           "--backend and --engines: give one of them",
+		"--backend http://h:1 --routers ":          "flag needs an argument: --routers",
+		"--data " + file:                           "--data " + file + ": |give a directory",
+		"--listen 127.0.0.1:7 --admin 127.0.0.1:7": "--admin 127.0.0.1:7: cannot be listened on next to --listen",
+		"--backend http://h:1,api_key_file=" + dir + "/no":     "--backend: option api_key_file: " + dir + "/no does not exist; name a file",
+		"--listen 192.0.2.1:1 --insecure-listen --data " + dir: "--listen 192.0.2.1:1: |give an address of this machine",
+	} {
+		_, err := ctl(t, nil, append([]string{"up"}, strings.Fields(args)...)...)
+		text, hint, _ := strings.Cut(want, "|")
+		if err == nil || !strings.Contains(err.Error(), text) || !strings.Contains(hintOf(err), hint) {
+			t.Errorf("up %s: %v, hint %q; want %q", args, err, hintOf(err), want)
+		}
+	}
+}
+
 // TestUp runs the whole fleet, pastes the curl line and stops it with Ctrl-C.
 func TestUp(t *testing.T) {
 	out, in := io.Pipe()

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/cognitora/dataplane/internal/files"
+	"github.com/cognitora/dataplane/internal/listen"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/policy"
+)
+
+// check names the flag that cannot work, before anything runs.
+func (f *upFlags) check() error {
+	if f.model != "" && !f.enginesGiven {
+		f.engines = modelEngines
+	}
+	if f.engines < 1 || f.engines > mostEngines {
+		return fmt.Errorf("--engines %d: must be 1 to %d", f.engines, mostEngines)
+	}
+	if f.routers < 1 || f.routers > mostRouters {
+		return fmt.Errorf("--routers %d: must be 1 to %d", f.routers, mostRouters)
+	}
+	if _, err := policy.ParseMode(f.mode); f.mode != "" && err != nil {
+		return fmt.Errorf("--mode %q: must be score, round_robin, power_of_two, least_loaded or random", f.mode)
+	}
+	if err := errors.Join(f.checkAddress("--listen", f.listen), f.checkAddress("--admin", f.admin)); err != nil {
+		return err
+	}
+	if f.listenGiven && f.adminGiven && listen.Overlap(f.listen, f.admin) {
+		return fmt.Errorf("--admin %s: cannot be listened on next to --listen %s; give it another port", f.admin, f.listen)
+	}
+	return f.checkEngines()
+}
+
+func (f *upFlags) checkAddress(flag, address string) error {
+	if strings.HasPrefix(address, "unix:") {
+		return fmt.Errorf("%s %s: up listens on HOST:PORT only; cgn-router takes sockets", flag, address)
+	}
+	if err := listen.Check(address); err != nil {
+		return hinted{fmt.Errorf("%s %q: not an address to listen on", flag, address), "give HOST:PORT, like 127.0.0.1:8080; port 0 takes a free one"}
+	}
+	if !f.insecure && !listen.Loopback(address) {
+		return hinted{fmt.Errorf("%s %s: other hosts could reach it without authentication", flag, address),
+			"give an address of 127.0.0.1, or add --insecure-listen where the network is trusted"}
+	}
+	return nil
+}
+
+// checkEngines looks at what says where answers come from: --backend or --model.
+func (f *upFlags) checkEngines() error {
+	switch {
+	case len(f.backends) > 0 && f.modelGiven:
+		return errors.New("--backend and --model: give one of them; a backend is a running engine, a model is served by engines started here")
+	case len(f.backends) > 0 && f.enginesGiven:
+		return errors.New("--backend and --engines: give one of them; with running engines none is started here")
+	case f.modelGiven:
+		return f.checkModel()
+	}
+	var all []fleet.Backend
+	for _, text := range f.backends {
+		b, err := fleet.ParseBackend(text)
+		if err == nil {
+			err = b.Examine("option ")
+		}
+		if err != nil {
+			return fmt.Errorf("--backend: %w", err)
+		}
+		all = append(all, b)
+	}
+	if err := fleet.CheckBackends(all); err != nil {
+		return fmt.Errorf("--backend: %w", err)
+	}
+	return nil
+}
+
+// checkModel finds out early what a llama-server would complain about late.
+func (f *upFlags) checkModel() error {
+	const others = "give a GGUF file; for other engines, start them yourself and give their URLs with --backend"
+	if f.model == "" {
+		return hinted{errors.New("--model: empty"), others}
+	}
+	if err := files.Readable(f.model); err != nil {
+		return hinted{fmt.Errorf("--model: %w", err), others}
+	}
+	if !strings.HasSuffix(f.model, ".gguf") || !isGGUF(f.model) {
+		return hinted{fmt.Errorf("--model %s: not a GGUF file named .gguf", f.model), others}
+	}
+	if _, err := exec.LookPath("llama-server"); err != nil {
+		return hinted{errors.New("--model: llama-server, which serves it, is not in PATH"),
+			"install llama.cpp (brew install llama.cpp, or a release from github.com/ggml-org/llama.cpp), or leave --model away for simulated engines"}
+	}
+	var err error
+	f.model, err = filepath.Abs(f.model)
+	return err
+}
+
+// isGGUF tells whether a file begins as every GGUF file does.
+func isGGUF(name string) bool {
+	file, err := os.Open(name)
+	if err != nil {
+		return false
+	}
+	defer file.Close()
+	var magic [4]byte
+	_, err = io.ReadFull(file, magic[:])
+	return err == nil && string(magic[:]) == "GGUF"
+}
