@@ -114,6 +114,37 @@ func TestStoredResponsesWithNodesDown(t *testing.T) {
 	}
 }
 
+// TestStoredResponsesOfNodesThatAreNotThere: what has left is missing, what has yet to come is not.
+func TestStoredResponsesOfNodesThatAreNotThere(t *testing.T) {
+	engines := simulate(t, 3)
+	all := serve(t, engines).store(9)
+	left := serve(t, engines[:2])
+	engines[2].Refuse()
+	coming := serve(t, engines[:1], func(c *router.Config) {
+		c.Router.Backends = append(c.Router.Backends, engines[2].URL()+",id=sim-2")
+	})
+	for _, m := range all {
+		want := map[string]int{"sim-0": 200, "sim-1": 200, "sim-2": 404}
+		if r := left.ask(http.MethodGet, "/v1/responses/"+m.id, ""); r.status != want[m.node] {
+			t.Errorf("%v, sim-2 has left: %v", m, r)
+		}
+		want = map[string]int{"sim-0": 200, "sim-1": 503, "sim-2": 503}
+		if r := coming.ask(http.MethodGet, "/v1/responses/"+m.id, ""); r.status != want[m.node] {
+			t.Errorf("%v, sim-2 has yet to come: %v", m, r)
+		}
+	}
+	if err := engines[2].Accept(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the last one has come", func() bool { return coming.eligible() == 2 })
+	for _, m := range all {
+		want := map[string]int{"sim-0": 200, "sim-1": 404, "sim-2": 200}
+		if r := coming.post("/v1/responses", goOn(m.id)); r.status != want[m.node] {
+			t.Errorf("%v, sim-2 has come: %v", m, r)
+		}
+	}
+}
+
 // TestStoredResponseSearchesAreBounded: searches that wait leave room for so many, and end when their clients leave.
 func TestStoredResponseSearchesAreBounded(t *testing.T) {
 	engines := simulate(t, 2)

@@ -32,7 +32,7 @@ var (
 
 // Holder is the node that stored response id. If this router does not remember it, the nodes
 // are asked that serve the model of the job, where the job names one, or else all of them. A
-// node that is the only one to ask is it without a question.
+// node that is the only one there can be is it without a question.
 func (d *Dispatcher) Holder(j *Job, id []byte) (node string, err *apierror.Error) {
 	t := d.current()
 	if node, known := d.stored.Node(id); known {
@@ -51,7 +51,7 @@ func (d *Dispatcher) Holder(j *Job, id []byte) (node string, err *apierror.Error
 	switch {
 	case len(nodes) == 0:
 		return "", errNoNode
-	case len(nodes) == 1:
+	case len(nodes) == 1 && !t.snap.Partial:
 		return nodes[0].ID, nil
 	case !isResponseID(id):
 		return "", errNoResponse
@@ -62,7 +62,7 @@ func (d *Dispatcher) Holder(j *Job, id []byte) (node string, err *apierror.Error
 		return "", errLookups
 	}
 	defer d.lookups.Add(-1)
-	return d.lookUp(j, id, nodes)
+	return d.lookUp(j, id, nodes, t.snap.Partial)
 }
 
 // serving are the nodes that serve some model.
@@ -104,11 +104,11 @@ func isResponseID(id []byte) bool {
 
 // lookup is a search under way.
 type lookup struct {
-	job   *Job
-	path  string
-	until time.Time
-
-	asking []relay.Abort // one for each node that is asked at once
+	job     *Job
+	path    string
+	until   time.Time
+	partial bool          // there may be nodes that are not known yet
+	asking  []relay.Abort // one for each node that is asked at once
 
 	mu     sync.Mutex
 	over   bool // nobody is asked any more
@@ -116,12 +116,12 @@ type lookup struct {
 	silent []string // ids of nodes that did not answer
 }
 
-// lookUp asks nodes for response id. It counts neither as load on them nor for or against
-// their health.
-func (d *Dispatcher) lookUp(j *Job, id []byte, nodes []*nodeState) (string, *apierror.Error) {
+// lookUp asks nodes for response id; partial says that there may be others. It counts neither
+// as load on them nor for or against their health.
+func (d *Dispatcher) lookUp(j *Job, id []byte, nodes []*nodeState, partial bool) (string, *apierror.Error) {
 	l := &lookup{
 		job: j, path: "/v1/responses/" + string(id), until: j.bound(time.Now().Add(lookupTime)),
-		asking: make([]relay.Abort, min(lookupNodes, len(nodes))),
+		partial: partial, asking: make([]relay.Abort, min(lookupNodes, len(nodes))),
 	}
 	j.pick()
 	if !j.search(l) {
@@ -151,7 +151,7 @@ func (d *Dispatcher) found(l *lookup, id []byte) (string, *apierror.Error) {
 		d.metrics.Lookups.WithLabelValues("found").Inc()
 		d.stored.Set(id, l.holder.ID)
 		return l.holder.ID, nil
-	case len(l.silent) == 0:
+	case len(l.silent) == 0 && !l.partial:
 		d.metrics.Lookups.WithLabelValues("missing").Inc()
 		return "", errNoResponse
 	}
@@ -159,16 +159,24 @@ func (d *Dispatcher) found(l *lookup, id []byte) (string, *apierror.Error) {
 	if l.job.expired() {
 		return "", errDeadline
 	}
+	return "", &apierror.Error{
+		Status: 503, Code: "response_unknown", RetryAfterSeconds: 1,
+		Message: "no node that answered has stored this response, but " + l.unasked(),
+	}
+}
+
+// unasked says who may yet have the response.
+func (l *lookup) unasked() string {
+	if len(l.silent) == 0 {
+		return "some backend has not yet said what it serves"
+	}
 	slices.Sort(l.silent)
 	const named = 3
 	who := strings.Join(l.silent[:min(named, len(l.silent))], ", ")
 	if n := len(l.silent) - named; n > 0 {
 		who += fmt.Sprintf(" and %d more", n)
 	}
-	return "", &apierror.Error{
-		Status: 503, Code: "response_unknown", RetryAfterSeconds: 1,
-		Message: "no node that could be asked has stored this response, but " + who + " did not answer",
-	}
+	return who + " did not answer"
 }
 
 // ask asks one node, unless the search is over, and ends the search if the node has it.
