@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -57,11 +56,12 @@ func (a *app) withEtcd(ctx context.Context, fn func(ctx context.Context, c *clus
 
 // nodeRow is one node as `cluster nodes` shows it.
 type nodeRow struct {
-	ID      string              `json:"id"`
-	Health  *cluster.NodeHealth `json:"health,omitempty"`
-	Error   string              `json:"error,omitempty"`
-	Cordon  *cluster.Cordon     `json:"cordon,omitempty"`
-	AgeSecs float64             `json:"age_seconds"` // since the agent's last heartbeat
+	ID     string              `json:"id"`
+	Health *cluster.NodeHealth `json:"health,omitempty"`
+	Error  string              `json:"error,omitempty"`
+	Cordon *cluster.Cordon     `json:"cordon,omitempty"`
+	// LeaseSecs is when etcd, by its own clock, drops the node unless its agent is heard of again; absent: never.
+	LeaseSecs *float64 `json:"lease_seconds_left,omitempty"`
 }
 
 func newNodes(a *app) *cobra.Command {
@@ -69,7 +69,7 @@ func newNodes(a *app) *cobra.Command {
 		Use: "nodes", Short: "List the registered nodes", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.withEtcd(c.Context(), func(ctx context.Context, client *cluster.Client) error {
-				rows, err := listNodes(ctx, client, time.Now())
+				rows, err := listNodes(ctx, client)
 				if err != nil {
 					return err
 				}
@@ -80,7 +80,7 @@ func newNodes(a *app) *cobra.Command {
 }
 
 // listNodes joins nodes with cordons, cordoned nodes that are gone included.
-func listNodes(ctx context.Context, client *cluster.Client, now time.Time) ([]nodeRow, error) {
+func listNodes(ctx context.Context, client *cluster.Client) ([]nodeRow, error) {
 	nodes, err := client.Nodes(ctx)
 	if err != nil {
 		return nil, err
@@ -95,8 +95,11 @@ func listNodes(ctx context.Context, client *cluster.Client, now time.Time) ([]no
 		if n.Err != nil {
 			r.Error = n.Err.Error()
 		}
-		if n.Health != nil {
-			r.AgeSecs = now.Sub(time.UnixMilli(n.Health.Stamp)).Seconds()
+		if left, ok, err := client.LeaseLeft(ctx, n); err != nil {
+			return nil, err
+		} else if ok {
+			seconds := left.Seconds()
+			r.LeaseSecs = &seconds
 		}
 		if cordon, ok := cordons[n.ID]; ok {
 			r.Cordon = &cordon
@@ -116,7 +119,7 @@ func writeNodes(t *table, rows []nodeRow) {
 		t.line("no node is registered; start an agent with --etcd")
 		return
 	}
-	t.row("NODE", "STATE", "ROLE", "ENGINE", "MODELS", "IN FLIGHT", "QUEUED", "SLOTS", "ADDRESS", "HEARTBEAT")
+	t.row("NODE", "STATE", "ROLE", "ENGINE", "MODELS", "IN FLIGHT", "QUEUED", "SLOTS", "ADDRESS", "LEASE")
 	for _, r := range rows {
 		h := r.Health
 		if h == nil {
@@ -124,8 +127,15 @@ func writeNodes(t *table, rows []nodeRow) {
 			continue
 		}
 		t.row(r.ID, r.state(), h.Role, dash(h.Engine), dash(strings.Join(h.Models, ",")), h.InFlight, h.QueueDepth,
-			h.MaxConcurrent, h.Address, fmt.Sprintf("%.1fs ago", r.AgeSecs))
+			h.MaxConcurrent, h.Address, r.lease())
 	}
+}
+
+func (r *nodeRow) lease() string {
+	if r.LeaseSecs == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%.0fs left", *r.LeaseSecs)
 }
 
 func (r *nodeRow) state() string {

@@ -58,7 +58,7 @@ func TestCluster(t *testing.T) {
 		}
 		return out
 	}
-	want(t, must("nodes"), "n1", "ready", "http://127.0.0.1:1")
+	want(t, must("nodes"), "n1", "ready", "http://127.0.0.1:1", "LEASE", "s left")
 	want(t, must("cordon", "n1", "--reason", "disk"), "n1 is cordoned")
 	want(t, must("nodes", "-o", "json"), `"reason": "disk"`)
 	want(t, must("cordon", "later", "--unregistered"), "later is cordoned (no agent has registered it")

@@ -246,6 +246,11 @@ func TestRegistrationLivesAsLongAsItsAgent(t *testing.T) {
 	eventually(t, "registered", func() bool { return nodes(t, c)["n1"] != nil })
 	first := nodes(t, c)["n1"].Stamp
 	eventually(t, "a heartbeat", func() bool { return nodes(t, c)["n1"].Stamp > first })
+	list, err := c.Nodes(context.Background())
+	must(t, err)
+	if left, ok, err := c.LeaseLeft(context.Background(), list[0]); !ok || err != nil || left > 5*time.Second {
+		t.Fatalf("lease: %v left, %v %v", left, ok, err)
+	}
 	a.mu.Lock()
 	a.health.Ready = false
 	a.mu.Unlock()
@@ -362,6 +367,9 @@ func TestCordonsAndNodesAreListed(t *testing.T) {
 	list, err := c.Nodes(ctx)
 	if err != nil || len(list) != 1 || list[0].Err == nil {
 		t.Fatalf("%+v %v", list, err)
+	}
+	if left, ok, err := c.LeaseLeft(ctx, list[0]); left != 0 || ok || err != nil {
+		t.Fatalf("a key without a lease has one of %v: %v", left, err)
 	}
 }
 

@@ -80,6 +80,8 @@ type Node struct {
 	ID     string
 	Health *NodeHealth
 	Err    error
+
+	lease clientv3.LeaseID
 }
 
 // Nodes lists the registered nodes in the order of their ids.
@@ -92,9 +94,24 @@ func (c *Client) Nodes(ctx context.Context) ([]Node, error) {
 	for _, kv := range resp.Kvs {
 		id := strings.TrimPrefix(string(kv.Key), NodesPrefix)
 		health, err := ParseNodeHealth(id, kv.Value)
-		nodes = append(nodes, Node{ID: id, Health: health, Err: err})
+		nodes = append(nodes, Node{ID: id, Health: health, Err: err, lease: clientv3.LeaseID(kv.Lease)})
 	}
 	return nodes, nil
+}
+
+// LeaseLeft is for how long, in whole seconds of etcd's clock, the node stays registered unless its agent is heard of
+// again; zero once that is over. ok is false for a node that was registered without a lease and stays for ever.
+func (c *Client) LeaseLeft(ctx context.Context, n Node) (left time.Duration, ok bool, err error) {
+	if n.lease == clientv3.NoLease {
+		return 0, false, nil
+	}
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	resp, err := c.etcd.TimeToLive(ctx, n.lease)
+	if err != nil {
+		return 0, false, fmt.Errorf("etcd lease of node %s: %w", n.ID, err)
+	}
+	return time.Duration(max(resp.TTL, 0)) * time.Second, true, nil
 }
 
 // Model is the value of a model's key. Members that are not listed here are ignored.
