@@ -32,7 +32,7 @@ func TestLoneNodeAnswers500(t *testing.T) {
 	if p.sum("cgn_router_last_resort_total") == 0 || p.sum("cgn_router_node_breaker_opens_total") == 0 {
 		t.Error("no metric tells")
 	}
-	if status, page := s.get(s.admin + "/readyz"); status != 200 || !bytes.Contains(page, []byte("server errors")) {
+	if status, page := s.get(s.admin + "/readyz"); status != 200 || !bytes.Contains(page, []byte("no node is well")) {
 		t.Errorf("/readyz: %d %s", status, page)
 	}
 	s.engines[0].SetFault(nil)

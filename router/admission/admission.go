@@ -112,8 +112,13 @@ type Handle struct {
 	own         counter
 }
 
-// SetMax gives this (model, role) a cap of its own; 0 or less returns it to the gate's.
-func (h *Handle) SetMax(n int) { h.own.limit.Store(int64(max(n, 0))) }
+// SetMax gives this (model, role) a cap of its own; 0 or less returns it to the gate's. The
+// counter that several share keeps the gate's.
+func (h *Handle) SetMax(n int) {
+	if h != h.gate.overflow {
+		h.own.limit.Store(int64(max(n, 0)))
+	}
+}
 
 // InFlight returns the number of permits of this (model, role) that are out.
 func (h *Handle) InFlight() int64 { return h.own.n.Load() }

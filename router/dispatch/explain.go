@@ -56,6 +56,9 @@ func (d *Dispatcher) Explain(j *Job) (*Explanation, *apierror.Error) {
 		if next < len(j.able) && int(j.able[next]) == i {
 			t := terms[next]
 			row.Eligible, row.Reason = t.Eligible, t.Reason
+			if ok, why := n.Eligible(now); !ok {
+				row.Reason = "asked because no other node is left; " + why
+			}
 			row.Overlap, row.Load, row.Power, row.Capacity, row.Score = t.Overlap, t.Load, t.Power, t.Capacity, t.Total
 			if next == pick {
 				e.Winner = n.ID

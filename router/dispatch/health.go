@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"net/http"
+	"slices"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -14,12 +15,18 @@ import (
 //     come in time, count against the node.
 //   - An answer below 500, and 501 (the engine does not have that endpoint), counts for it.
 //   - Any other 5xx may be the request's fault. It counts in full when another node answers
-//     the same request below 500, and for neither node when another answers 5xx as well.
-//     Where no other node has given an answer (there is none, the retry budget is spent, the
-//     node is pinned, or others could not be reached) it is a doubt, which counts weakly:
-//     fleet.Node.ReportDoubt says how.
-//   - Nodes out of service for server errors alone are asked when no other node is left, so
-//     that a breaker never makes things worse than the errors that opened it.
+//     the same request below 500, and for neither node when another answers the same 5xx.
+//     Where no other node has told (there is none, the retry budget is spent, the node is
+//     pinned, others could not be reached or failed otherwise) it is a doubt, which counts
+//     weakly: fleet.Node.ReportDoubt says how.
+//   - Nodes out of service for server errors alone, and those only returning, are asked when
+//     no other node is left, so that a breaker never makes things worse than what opened it.
+
+// failure is a node's answer of 5xx.
+type failure struct {
+	node   *member
+	status int
+}
 
 // note tells the node's health how the attempt ended.
 func (d *Dispatcher) note(j *Job, a *attempt, v verdict) {
@@ -51,11 +58,11 @@ func (j *Job) judge(n *member, status int) {
 	case status == http.StatusNotImplemented:
 		n.Report(fleet.OK)
 	case status >= 500:
-		j.failed = append(j.failed, n)
+		j.failed = append(j.failed, failure{n, status})
 	default:
 		n.Report(fleet.OK)
 		for _, other := range j.failed {
-			other.Report(fleet.ServerError)
+			other.node.Report(fleet.ServerError)
 		}
 		j.failed = j.failed[:0]
 	}
@@ -63,9 +70,11 @@ func (j *Job) judge(n *member, status int) {
 
 // settleFailed ends the judgement of nodes that answered 5xx when nobody else will be asked.
 func (j *Job) settleFailed() {
-	if len(j.failed) == 1 {
-		n := j.failed[0]
-		n.ReportDoubt(j.hash(), j.model.doubt(n))
+	for i, f := range j.failed {
+		same := func(other failure) bool { return other.status == f.status }
+		if !slices.ContainsFunc(j.failed[:i], same) && !slices.ContainsFunc(j.failed[i+1:], same) {
+			f.node.ReportDoubt(j.hash(), j.model.doubt(f.node))
+		}
 	}
 	j.failed = j.failed[:0]
 }

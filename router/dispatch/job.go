@@ -55,7 +55,7 @@ type Job struct {
 	kept   *attempt // an answer that is passed on if nobody gives a better one
 	wait   patience.Attempt
 	tried  []*member
-	failed []*member // answered 5xx, and nobody has answered better yet
+	failed []failure // nobody has answered better yet
 	left   int       // further nodes that may be asked
 	paid   bool      // the retry budget has been asked for the next attempt
 

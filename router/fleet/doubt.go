@@ -77,10 +77,16 @@ func (b *breaker) doubt(request uint64, peers float64) {
 	}
 }
 
-// failsAlive tells of a node that is out of service because of what it answers.
-func (b *breaker) failsAlive() bool {
-	s := State(b.state.Load())
-	return (s == Open || s == HalfOpen) && b.triesLive()
+// answers tells of a node out of service that answers all the same: with server errors, or it is returning. One that was
+// set aside may leave requests hanging, so it is to prove itself by trial requests.
+func (b *breaker) answers() bool {
+	switch State(b.state.Load()) {
+	case Open:
+		return b.triesLive()
+	case HalfOpen:
+		return Outcome(b.blame.Load()) != Timeout
+	}
+	return false
 }
 
 // ReportDoubt tells that the node answered a 5xx to a request, known by its hash, that no other node was asked about.
@@ -91,7 +97,7 @@ func (n *Node) ReportDoubt(request uint64, peers float64) { n.health.doubt(reque
 // which cannot be compared with.
 func (n *Node) Doubt() (ratio float64, ok bool) {
 	b := &n.health
-	if State(b.state.Load()) != Healthy && !b.failsAlive() {
+	if State(b.state.Load()) != Healthy && !b.answers() {
 		return 0, false
 	}
 	b.mu.Lock()
@@ -100,9 +106,9 @@ func (n *Node) Doubt() (ratio float64, ok bool) {
 }
 
 // LastResort says whether a request that no node may take can go to this one all the same: its breaker is open for server
-// errors alone. The engine's own error tells the client more than one of ours, and a request that is answered brings the
-// node back.
-func (n *Node) LastResort() bool { return n.flags.Load() == 0 && n.health.failsAlive() }
+// errors alone, or its trial requests are out. The engine's own error tells the client more than one of ours, and a request
+// that is answered brings the node back.
+func (n *Node) LastResort() bool { return n.flags.Load() == 0 && n.health.answers() }
 
 // AcquireLastResort is Acquire for a node of which LastResort is true.
 func (n *Node) AcquireLastResort() bool { return n.LastResort() && n.reserve() }

@@ -19,7 +19,7 @@ func TestDoubtsOfALoneNode(t *testing.T) {
 		b.is(t, Healthy)
 		b.doubted(100, 1, 0)
 		b.is(t, Open)
-		if !b.failsAlive() {
+		if !b.answers() {
 			t.Error("a lone node that answers errors is the last resort")
 		}
 		time.Sleep(backoffFirst)
@@ -94,4 +94,28 @@ func TestDoubtsAreWeighedAgainstPeers(t *testing.T) {
 	if n.State() != Open || !n.LastResort() || n.Acquire() || !n.AcquireLastResort() {
 		t.Errorf("%v, although its peer answers everything", n.State())
 	}
+}
+
+func TestLastResort(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		n := testNode("n", 4)
+		if n.LastResort() {
+			t.Fatal("a healthy node")
+		}
+		n.Report(ConnectError)
+		n.Report(ConnectError)
+		if n.LastResort() {
+			t.Fatal("a node that cannot be reached")
+		}
+		time.Sleep(time.Second)
+		n.health.checked(true, false, time.Now())
+		if n.State() != HalfOpen || !n.Acquire() || n.Acquire() || !n.AcquireLastResort() {
+			t.Fatalf("%v: want one trial request, and more where no other node is left", n.State())
+		}
+		n.SetAside("hangs")
+		n.NoteProgress()
+		if n.State() != HalfOpen || n.LastResort() {
+			t.Fatalf("%v: a node that hung proves itself by trial requests", n.State())
+		}
+	})
 }

@@ -78,7 +78,7 @@ func (s *Snapshot) Ready(now time.Time) (ready bool, detail string) {
 		}
 	}
 	if failing {
-		return true, "the nodes that answer do so with server errors; they are asked all the same"
+		return true, "no node is well; those that answer, if only with server errors, are asked all the same"
 	}
 	var b strings.Builder
 	b.WriteString("no node can take a request")
