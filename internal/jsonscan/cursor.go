@@ -61,6 +61,7 @@ type Cursor struct {
 	depth    int
 	maxDepth int
 	bad      Error
+	careful  bool // the document holds bytes that are not UTF-8
 	key      [maxKey]byte
 }
 
@@ -76,7 +77,7 @@ func (c *Cursor) Reset(doc []byte, maxDepth int) {
 	if maxDepth == 0 {
 		maxDepth = DefaultMaxDepth
 	}
-	c.buf, c.pos, c.depth, c.maxDepth, c.bad = doc, 0, 0, maxDepth, Error{}
+	c.buf, c.pos, c.depth, c.maxDepth, c.bad, c.careful = doc, 0, 0, maxDepth, Error{}, false
 }
 
 // Pos is the offset of the next byte to be read.

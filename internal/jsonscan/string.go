@@ -39,6 +39,7 @@ func (c *Cursor) AppendString(dst []byte) []byte {
 		return dst
 	}
 	for i := c.pos + 1; ; {
+		dst, i = c.unescape(dst, i)
 		end := c.run(i)
 		if end < 0 {
 			return dst
