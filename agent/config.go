@@ -45,7 +45,7 @@ type NodeConfig struct {
 	DrainDelay     config.Duration `toml:"drain_delay" default:"2s" help:"time the front goes on accepting after it said it is not ready, so that routers have heard it"`
 	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish when the agent is stopped; then they are cut; 0: at once"`
 
-	Role          string      `toml:"role" default:"both" flag:"role" oneof:"prefill|decode|both" help:"prefill, decode or both; routers send nothing to prefill nodes so far"`
+	Role          string      `toml:"role" default:"both" flag:"role" oneof:"prefill|decode|both" help:"which part of a request the node computes; routers send nothing to prefill nodes so far"`
 	Device        string      `toml:"device" default:"" oneof:"|gpu|cpu" help:"what the engine computes on; empty: unknown"`
 	GPUIndex      int         `toml:"gpu_index" default:"0" help:"first GPU of the engine; announced, and used by nothing so far"`
 	TP            int         `toml:"tp" default:"0" help:"tensor-parallel size, announced and given to a started engine; 0: unknown"`
@@ -56,9 +56,9 @@ type NodeConfig struct {
 
 // TLSConfig is the [tls] section.
 type TLSConfig struct {
-	CA   string `toml:"ca" flag:"tls-ca" help:"PEM file that clients' certificates must chain to; empty: clients show none"`
-	Cert string `toml:"cert" flag:"tls-cert" help:"certificate of the front; plain HTTP when empty"`
-	Key  string `toml:"key" flag:"tls-key" help:"key of the certificate"`
+	CA   string `toml:"ca" help:"PEM file that clients' certificates must chain to; empty: clients show none"`
+	Cert string `toml:"cert" help:"certificate of the front; plain HTTP when empty"`
+	Key  string `toml:"key" help:"key of the certificate"`
 }
 
 // LimitConfig is the [limits] section.
@@ -84,8 +84,8 @@ func (l *LimitConfig) front() front.Limits {
 
 // LogConfig is the [log] section.
 type LogConfig struct {
-	Level  string `toml:"level" default:"info" flag:"log-level" oneof:"debug|info|warn|error" help:"debug, info, warn or error"`
-	Format string `toml:"format" default:"text" flag:"log-format" oneof:"text|json" help:"text or json"`
+	Level  string `toml:"level" default:"info" flag:"log-level" oneof:"debug|info|warn|error" help:"least severity that is logged"`
+	Format string `toml:"format" default:"text" flag:"log-format" oneof:"text|json" help:"how log lines are written"`
 }
 
 // problems collects what is wrong with a configuration.

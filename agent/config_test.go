@@ -57,6 +57,7 @@ func TestValidate(t *testing.T) {
 		{"one address twice", func(c *Config) { c.Agent.Admin = c.Agent.Listen }, "agent.admin: \"127.0.0.1:9081\" cannot be listened on next to"},
 		{"itself as engine", func(c *Config) { c.Engine.URL = "http://127.0.0.1:9081" }, "engine.url: 127.0.0.1:9081 is where the agent itself listens (agent.listen)"},
 		{"engine on its port", func(c *Config) { c.Engine.URL, c.Engine.Model, c.Engine.Port = "", "m", 9092 }, "engine.port: 127.0.0.1:9092 is where"},
+		{"engine with its API's path", func(c *Config) { c.Engine.URL = "http://127.0.0.1:8001/v1" }, "engine.url: \"http://127.0.0.1:8001/v1\" ends with /v1; give the server's root"},
 		{"no such port", func(c *Config) { c.Agent.Listen = "127.0.0.1:70000" }, "is not a port"},
 		{"etcd without a port", func(c *Config) { c.Etcd.Endpoints = []string{"etcd1"} }, "etcd.endpoints[0]"},
 		{"engine", func(c *Config) { c.Engine.URL = "nowhere" }, "engine.url"},

@@ -19,8 +19,8 @@ import (
 // generated reference in deploy/reference/config.md lists them.
 type Config struct {
 	Router    RouterConfig    `toml:"router"`
-	Backends  []BackendConfig `toml:"backend"`
-	Models    []ModelConfig   `toml:"model"`
+	Backends  []BackendConfig `toml:"backend" help:"static engines, a table each; --backend is the same in short: URL,key=value,..."`
+	Models    []ModelConfig   `toml:"model" help:"exceptions for one served model, a table each"`
 	Etcd      cluster.Access  `toml:"etcd" help:"Where agents announce themselves. Without endpoints there are static backends only."`
 	Prefix    PrefixConfig    `toml:"prefix"`
 	Admission AdmissionConfig `toml:"admission"`
@@ -38,7 +38,7 @@ type Config struct {
 type RouterConfig struct {
 	Listen         string          `toml:"listen" default:"127.0.0.1:8080" flag:"listen" help:"address of the OpenAI-compatible port (host:port, or unix:///path)"`
 	Admin          string          `toml:"admin" default:"127.0.0.1:9091" flag:"admin" help:"address of the admin port: /readyz, /metrics, /debug"`
-	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine: URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=]; repeatable; the short form of a [[backend]] table"`
+	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine: URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=]; what each means stands under [[backend]]"`
 	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen and admin beyond loopback without client certificates"`
 	Mode           string          `toml:"mode" default:"" flag:"mode" help:"score, round_robin, power_of_two, least_loaded or random; empty: what the policy says (score)"`
 	PolicyFile     string          `toml:"policy_file" default:"" flag:"policy-file" help:"JSON policy document, reloaded when it changes; etcd's /cognitora/routing/policy when empty"`
@@ -53,7 +53,7 @@ type BackendConfig struct {
 	ID            string `toml:"id" help:"node id; host:port when empty"`
 	Model         string `toml:"model" help:"name under which the engine's model is served; what the engine says when empty"`
 	Role          string `toml:"role" default:"both" help:"prefill, decode or both; a prefill node gets no requests so far"`
-	MaxConcurrent int    `toml:"max_concurrent" default:"64" help:"requests that the engine works on at once"`
+	MaxConcurrent int    `toml:"max_concurrent" default:"64" help:"requests that the engine is given at once; when all nodes have theirs, further ones are not queued but get 503 with Retry-After; give what the engine takes (vLLM: --max-num-seqs). Agents announce their engine's own limit instead, where it tells one"`
 	APIKeyFile    string `toml:"api_key_file" help:"file with the key sent as Authorization: Bearer"`
 	CA            string `toml:"ca" help:"PEM file that https certificates are checked against; the system's when empty"`
 }
@@ -130,8 +130,8 @@ type UpstreamTLS struct {
 
 // LogConfig says what is written where.
 type LogConfig struct {
-	Level       string `toml:"level" default:"info" flag:"log-level" oneof:"debug|info|warn|error" help:"debug, info, warn or error"`
-	Format      string `toml:"format" default:"text" flag:"log-format" oneof:"text|json" help:"text or json"`
+	Level       string `toml:"level" default:"info" flag:"log-level" oneof:"debug|info|warn|error" help:"least severity that is logged"`
+	Format      string `toml:"format" default:"text" flag:"log-format" oneof:"text|json" help:"how log lines are written"`
 	Access      string `toml:"access" default:"" flag:"access-log" help:"access log file, - for standard output, empty for none"`
 	AccessQueue int    `toml:"access_queue" default:"8192" help:"access log lines waiting to be written; further ones are dropped and counted"`
 }
@@ -148,7 +148,7 @@ func (c *Config) Validate() error {
 		bad("router.mode", "%q is not a mode; use one of %s", c.Router.Mode, strings.Join(modes[1:], ", "))
 	}
 	if len(c.Backends)+len(c.Router.Backends) == 0 && len(c.Etcd.Endpoints) == 0 {
-		bad("backend", "no engine to route to; give --backend URL, a [[backend]] table or etcd.endpoints")
+		errs = append(errs, config.Missing("backend: no engine to route to; give --backend URL, a [[backend]] table or etcd.endpoints (--etcd)"))
 	}
 	c.validateBackends(bad)
 	c.validateTLS(bad)

@@ -23,7 +23,7 @@ const (
 // Config is the [engine] section. With URL the agent attaches to a running
 // engine; without it the agent starts one and owns it.
 type Config struct {
-	Kind string `toml:"kind" default:"vllm" flag:"kind" oneof:"vllm|sglang|llama_cpp|openai_compat" help:"vllm, sglang, llama_cpp or openai_compat"`
+	Kind string `toml:"kind" default:"vllm" flag:"kind" oneof:"vllm|sglang|llama_cpp|openai_compat" help:"what the engine is"`
 	URL  string `toml:"url" flag:"engine" help:"running engine to attach to: http://host:port, https://host:port or unix:///path; empty: the agent starts one"`
 	CA   string `toml:"ca" help:"PEM file that an https engine's certificate is checked against; the system's when empty"`
 
@@ -53,11 +53,12 @@ func (c *Config) Spawns() bool { return c.URL == "" }
 // Validate names each field that cannot work, and what would.
 func (c *Config) Validate() error {
 	var errs []error
+	missing := func(text string) { errs = append(errs, config.Missing(text)) }
 	bad := func(field, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("engine.%s: %s", field, fmt.Sprintf(format, args...)))
 	}
 	if c.Spawns() {
-		c.validateSpawn(bad)
+		c.validateSpawn(bad, missing)
 	} else {
 		c.validateAttach(bad)
 	}
@@ -74,20 +75,22 @@ func (c *Config) Validate() error {
 }
 
 func (c *Config) validateAttach(bad func(field, format string, args ...any)) {
-	if _, err := cluster.SplitAddress(c.URL); err != nil {
+	if a, err := cluster.SplitAddress(c.URL); err != nil {
 		bad("url", "%v", err)
+	} else if strings.HasSuffix(a.BasePath, "/v1") {
+		bad("url", "%q ends with /v1; give the server's root, /v1 is added", c.URL)
 	}
 	if c.Binary != "" || len(c.Args) > 0 || len(c.Env) > 0 {
 		bad("url", "is set, so the agent starts no engine; remove binary, args and env, or url")
 	}
 }
 
-func (c *Config) validateSpawn(bad func(field, format string, args ...any)) {
+func (c *Config) validateSpawn(bad func(field, format string, args ...any), missing func(text string)) {
 	if c.Kind == OpenAICompat && c.Binary == "" {
-		bad("url", "empty; an openai_compat engine needs a url to attach to, or a binary to start")
+		missing("engine.url: empty; an openai_compat engine needs a url to attach to, or a binary to start")
 	}
 	if c.Model == "" && c.Kind != OpenAICompat {
-		bad("model", "empty; give the model to load, or engine.url to attach to a running engine")
+		missing("engine.model: empty; give the model to load, or engine.url (--engine) to attach to a running engine")
 	}
 	if c.Port < 0 || c.Port > 65535 {
 		bad("port", "%d is not a port; use 0 for a free one", c.Port)

@@ -30,8 +30,11 @@ func main() {
 
 func run(args, env []string, out, errOut io.Writer) error {
 	var c agent.Config
+	var ignored []string
 	err := config.Load(&c, config.Options{
 		Program: "cgn-agent", About: about, Version: buildinfo.String(), Args: args, Env: env, Out: out,
+		Foreign: []string{"CGN_ROUTER_", "CGN_BACKEND", "CGN_MODEL", "CGN_PREFIX_", "CGN_ADMISSION_", "CGN_TIMEOUTS_", "CGN_RETRY_", "CGN_UPSTREAM_TLS_", "CGN_ADMIN"},
+		Ignored: func(name string) { ignored = append(ignored, name) },
 	})
 	switch {
 	case errors.Is(err, config.ErrAnswered):
@@ -42,6 +45,9 @@ func run(args, env []string, out, errOut io.Writer) error {
 	log := logging.New(errOut, c.Log.Level, c.Log.Format)
 	slog.SetDefault(log)
 	c.Logger = log
+	for _, name := range ignored {
+		log.Warn("no setting has the name of this environment variable; see --help", "variable", name)
+	}
 	a, err := agent.New(c)
 	if err != nil {
 		return err

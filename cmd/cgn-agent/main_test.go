@@ -229,7 +229,8 @@ func TestCommandLine(t *testing.T) {
 		{"help", "--help", "--engine", ""},
 		{"check", "--check-config --engine http://127.0.0.1:8000", "url = \"http://127.0.0.1:8000\"", ""},
 		{"nothing to do", "--check-config", "", "engine.model: empty; give the model to load, or engine.url"},
-		{"unknown flag", "--engin=x", "", "--engine"},
+		{"unknown flag", "--engin=x", "", "--engine?"},
+		{"flags as the router spells them", "--check-config --engine http://127.0.0.1:8000 --tls.cert c", "", "tls.cert: goes together with tls.key"},
 		{"exposed", "--check-config --engine http://127.0.0.1:8000 --listen :9081", "", "cgn-ctl pki bootstrap"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 // Access is the [etcd] section of a configuration: where etcd is, and the files that open it. Without endpoints etcd is
 // not used. A CA alone checks etcd's certificate and shows none.
 type Access struct {
-	Endpoints    []string `toml:"endpoints" flag:"etcd" help:"etcd client URLs; empty: etcd is not used"`
+	Endpoints    []string `toml:"endpoints" flag:"etcd" env:"CGN_ETCD" help:"etcd client URLs; empty: etcd is not used"`
 	CA           string   `toml:"ca" help:"PEM file that etcd's certificate is checked against; the system's when empty"`
 	Cert         string   `toml:"cert" help:"client certificate for etcd"`
 	Key          string   `toml:"key" help:"key of the client certificate"`

@@ -8,6 +8,7 @@
 //	default:"64MiB"    the value it starts with, in the text form of its type
 //	flag:"listen"      its flag; without the tag --section.key, "-" for none
 //	help:"..."         one sentence for --help and the reference
+//	env:"CGN_ETCD"     a second, shorter name in the environment
 //	oneof:"a|b"        the only strings it may hold
 //	secret:"true"      never printed
 //	split:"space"      elements of a list in the environment are separated by

@@ -18,7 +18,12 @@ type Problem struct {
 	Field  string // "limits.max_body"; "" if no setting is concerned
 	Value  string // as written, redacted for a secret; "" if it adds nothing
 	Reason string // what is wrong and what to write instead
+
+	cause error // what Validate or Examine said; nil for others
 }
+
+// Unwrap gives the error behind Reason, nil if there is none.
+func (p *Problem) Unwrap() error { return p.cause }
 
 func (p *Problem) Error() string {
 	var b strings.Builder

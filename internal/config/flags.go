@@ -20,8 +20,8 @@ type flagValue struct {
 	field *field
 }
 
-// plain folds the spellings of a flag name into one: '_' and '-' are the same.
-func plain(name string) string { return strings.ReplaceAll(name, "_", "-") }
+// plain folds the spellings of a flag name into one: '.', '_' and '-' are the same.
+var plain = strings.NewReplacer(".", "-", "_", "-").Replace
 
 // parseArgs reads --name value, --name=value and, for booleans, --name; a
 // single dash does too, as in Go's own flags.

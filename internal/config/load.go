@@ -6,10 +6,9 @@ import (
 	"io"
 	"os"
 	"reflect"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // ErrAnswered says that the command line asked a question (--help, --version,
@@ -27,8 +26,10 @@ type Options struct {
 	Args     []string  // command line without the program name
 	Env      []string  // "NAME=value", as os.Environ returns it
 	FileFlag string    // flag that names the TOML file; "" means "config". CGN_CONFIG names it too
+	Foreign  []string  // beginnings of CGN_* variables that are settings of the project's other programs
 	Out      io.Writer // receives help, version and the checked configuration; nil means os.Stdout
 
+	Ignored  func(variable string)             // hears of each CGN_* variable that is nobody's setting; may be nil
 	ReadFile func(name string) ([]byte, error) // nil means os.ReadFile
 }
 
@@ -50,6 +51,12 @@ func (e *Error) Error() string {
 // Unwrap gives errors.Is and errors.As each problem.
 func (e *Error) Unwrap() []error { return e.Problems }
 
+// Missing is an error of Validate that says that something was not given at all.
+// It is left out while what was given could not be read: that may have been it.
+type Missing string
+
+func (m Missing) Error() string { return string(m) }
+
 // Validator is a struct, at any depth, that can say what is wrong with itself.
 // Several problems are returned with errors.Join.
 type Validator interface{ Validate() error }
@@ -62,9 +69,8 @@ type Examiner interface{ Examine() error }
 
 // Load fills the struct that dst points to: defaults, then the TOML file, then
 // the environment, then flags, then every Validate and, for --check-config,
-// every Examine. It returns nil,
-// ErrAnswered, or an *Error with all problems. dst belongs to the caller
-// throughout; nothing of it is kept.
+// every Examine. It returns nil, ErrAnswered, or an *Error with all problems.
+// dst belongs to the caller throughout; nothing of it is kept.
 func Load(dst any, o Options) error {
 	s, err := inspect(dst)
 	if err != nil {
@@ -81,7 +87,15 @@ func Load(dst any, o Options) error {
 	if err := s.defaults(); err != nil {
 		return err
 	}
-	problems := slices.Concat(loadFile(dst, cl.file, o), applyEnv(s, o.Env), cl.problems, cl.apply(), validate(dst))
+	fromFile := loadFile(dst, cl.file, o)
+	fromEnv, ignored := applyEnv(s, &o)
+	problems := slices.Concat(fromFile, fromEnv, cl.problems, cl.apply())
+	unread := len(problems) > 0
+	for _, p := range validate(dst) {
+		if missing := Missing(""); !unread || !errors.As(p, &missing) {
+			problems = append(problems, p)
+		}
+	}
 	if cl.check {
 		problems = append(problems, walk(dst, examineOne)...)
 	}
@@ -89,7 +103,12 @@ func Load(dst any, o Options) error {
 		return &Error{problems}
 	}
 	if cl.check {
-		return answered(writeEffective(o.out(), s, o.Program))
+		return answered(writeEffective(o.out(), s, o.Program, ignored))
+	}
+	for _, name := range ignored {
+		if o.Ignored != nil {
+			o.Ignored(name)
+		}
 	}
 	return nil
 }
@@ -160,54 +179,23 @@ func loadFile(dst any, name string, o Options) []error {
 	if err != nil {
 		return []error{&Problem{Where: "--" + o.fileFlag(), Reason: err.Error()}}
 	}
+	if at := invalidUTF8(doc); at >= 0 {
+		return []error{&Problem{Where: name, Reason: fmt.Sprintf("not UTF-8 at byte %d; save it as UTF-8 text", at)}}
+	}
 	return readFile(name, string(doc), reflect.ValueOf(dst).Elem())
 }
 
-func lookupEnv(env []string, name string) string {
-	for _, e := range env {
-		if v, ok := strings.CutPrefix(e, name+"="); ok {
-			return v
+// invalidUTF8 is where doc stops being UTF-8, -1 if it does not. The byte order
+// mark of UTF-16 is none.
+func invalidUTF8(doc []byte) int {
+	for at := 0; at < len(doc); {
+		r, size := utf8.DecodeRune(doc[at:])
+		if r == utf8.RuneError && size == 1 {
+			return at
 		}
+		at += size
 	}
-	return ""
-}
-
-// applyEnv sets fields from CGN_* variables. A variable under a section of this
-// struct that names no key of it is a problem; others belong to other programs.
-func applyEnv(s *schema, env []string) []error {
-	byName, names := map[string]*field{}, []string{}
-	for _, f := range s.fields {
-		if textual(f.value.Type()) {
-			byName[f.env()] = f
-			names = append(names, f.env())
-		}
-	}
-	var problems []error
-	for _, e := range env {
-		name, text, _ := strings.Cut(e, "=")
-		if f, ok := byName[name]; ok {
-			if err := f.setFromText(text); err != nil {
-				problems = append(problems, f.problem(name, strconv.Quote(text), err))
-			}
-		} else if s.ownsEnv(name) && !serviceLink.MatchString(name) {
-			problems = append(problems, &Problem{Where: name, Reason: "unknown setting" + didYouMean(name, names)})
-		}
-	}
-	return problems
-}
-
-// serviceLink matches what Kubernetes puts into every container for a service:
-// CGN_ROUTER_SERVICE_HOST, CGN_ROUTER_PORT_8080_TCP and so on.
-var serviceLink = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP).*)?)$`)
-
-func (s *schema) ownsEnv(name string) bool {
-	for _, sec := range s.sections {
-		prefix := "CGN_" + strings.ToUpper(strings.ReplaceAll(sec.path, ".", "_")) + "_"
-		if sec.path != "" && strings.HasPrefix(name, prefix) {
-			return true
-		}
-	}
-	return false
+	return -1
 }
 
 // problem says that text, as its author wrote it, cannot be the value of f.
@@ -263,7 +251,7 @@ func (w *walker) value(v reflect.Value, path string) {
 
 func (w *walker) table(v reflect.Value, path string) {
 	for _, err := range flatten(w.ask(v.Addr().Interface())) {
-		p := &Problem{Where: path, Reason: err.Error()}
+		p := &Problem{Where: path, Reason: err.Error(), cause: err}
 		if path != "" && strings.HasPrefix(p.Reason, path+".") {
 			p.Where = "" // it names its field in full
 		}

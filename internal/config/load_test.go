@@ -12,7 +12,7 @@ import (
 
 type sample struct {
 	Listen   string    `toml:"listen" flag:"listen" default:"127.0.0.1:8080" help:"Address to serve on."`
-	Mode     string    `toml:"mode" flag:"mode" default:"score" oneof:"score|random|round_robin" help:"How to pick."`
+	Mode     string    `toml:"mode" flag:"mode" env:"CGN_SCORING" default:"score" oneof:"score|random|round_robin" help:"How to pick."`
 	Backends []backend `toml:"backend" flag:"backend" help:"Engine to route to."`
 	Limits   limits    `toml:"limits" help:"What a client may send."`
 	TLS      tlsFiles  `toml:"tls" help:"Certificates."`
@@ -137,6 +137,12 @@ func TestProblems(t *testing.T) {
 		{"not TOML", "a = 1\nb = \n", nil, nil, []string{"c.toml:2: "}},
 		{"oneof", "mode = \"scroe\"\n", nil, nil,
 			[]string{`c.toml:1: mode = "scroe": must be one of score, random, round_robin; did you mean score?`}},
+		{"UTF-16", "\xff\xfel\x00i\x00", nil, nil, []string{"c.toml: not UTF-8 at byte 0; save it as UTF-8"}},
+		{"Latin-1", "listen = \"\xe4\"", nil, nil, []string{"c.toml: not UTF-8 at byte 10"}},
+		{"nearly a setting", "", []string{"CGN_LISTN=1", "CGN_LIMIT_RATIO=1"}, nil, []string{
+			"CGN_LISTN: unknown setting; did you mean CGN_LISTEN?", "CGN_LIMIT_RATIO: unknown setting; did you mean CGN_LIMITS_RATIO?"}},
+		{"two names of one setting", "", []string{"CGN_SCORING=score", "CGN_MODE=random"}, nil, []string{
+			"CGN_MODE: is the same setting as CGN_SCORING; give one of them"}},
 		{"environment", "", []string{"CGN_LIMITS_MAX_STREAM=1", "CGN_LIMITS_RATIO=x"}, nil, []string{
 			"CGN_LIMITS_MAX_STREAM: unknown setting; did you mean CGN_LIMITS_MAX_STREAMS?", `CGN_LIMITS_RATIO: limits.ratio = "x": not a number`}},
 		{"flags", "", nil, []string{"--lisen", ":1", "word", "--backend", "a", "--mode"}, []string{
@@ -158,13 +164,6 @@ func TestProblems(t *testing.T) {
 				t.Errorf("want %d problems, got\n%v", len(tc.want), err)
 			}
 		})
-	}
-}
-
-func TestServiceLinksOfKubernetesAreNoSettings(t *testing.T) {
-	env := []string{"CGN_LIMITS_SERVICE_HOST=10.0.0.1", "CGN_LIMITS_SERVICE_PORT_HTTP=80", "CGN_LIMITS_PORT=tcp://10.0.0.1:80", "CGN_LIMITS_PORT_80_TCP_ADDR=10.0.0.1"}
-	if _, err := load(t, "", env); err != nil {
-		t.Error(err)
 	}
 }
 
@@ -225,6 +224,7 @@ func TestHelpAndVersion(t *testing.T) {
 		}
 	}
 	for _, want := range []string{"Usage: cgn-x [flags]", "Does x.", "--listen STRING", "default 127.0.0.1:8080, env CGN_LISTEN",
+		"default score, env CGN_MODE or CGN_SCORING", "[[backend]]: Engine", "max_concurrent INTEGER\n        Slots. (default 64)",
 		"[limits] What a client may send.", "--limits.max_body SIZE", "--limits.forward_auth\n", "cgn-x v1"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("want %q in\n%s", want, out.String())
@@ -324,7 +324,7 @@ func FuzzLoad(f *testing.F) {
 			t.Fatal(err)
 		}
 		var out strings.Builder
-		if err := writeEffective(&out, s, "p"); err != nil {
+		if err := writeEffective(&out, s, "p", nil); err != nil {
 			t.Fatal(err)
 		}
 		var tree map[string]any

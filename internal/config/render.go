@@ -15,7 +15,7 @@ func writeHelp(w io.Writer, s *schema, o Options) error {
 	if o.About != "" {
 		fmt.Fprintf(&b, "\n%s\n", o.About)
 	}
-	b.WriteString("\nA value is taken from the flag, else the environment, else the file, else the default.\n\n")
+	b.WriteString("\nA value is taken from the flag, else the environment, else the file, else the default.\nIn the name of a flag '.', '_' and '-' mean the same.\n\n")
 	row := func(name, help string) { fmt.Fprintf(&b, "  %s\n        %s\n", name, help) }
 	row("--"+o.fileFlag()+" FILE", "TOML file to read (env CGN_CONFIG)")
 	row("--check-config", "check the configuration and the files it names, print it as it would be used, and exit; nothing is started, bound or written")
@@ -34,8 +34,49 @@ func writeHelp(w io.Writer, s *schema, o Options) error {
 			row("--"+f.flag+flagArgument(f), f.sentence())
 		}
 	}
+	if err := helpTables(s, row, func(title string) { b.WriteString("\n" + title + "\n") }); err != nil {
+		return err
+	}
 	_, err := w.Write(b.Bytes())
 	return err
+}
+
+// helpTables describes the keys of the tables inside lists and maps of tables:
+// they have no flags of their own.
+func helpTables(s *schema, row func(name, help string), title func(text string)) error {
+	for _, f := range s.fields {
+		e, heading, err := f.elements()
+		if err != nil {
+			return err
+		}
+		if e == nil {
+			continue
+		}
+		title("In the file, " + heading + ": " + f.help)
+		for _, key := range e.fields {
+			help := key.help
+			if key.def != "" {
+				help += " (default " + key.def + ")"
+			}
+			row(key.path()+flagArgument(key), help)
+		}
+	}
+	return nil
+}
+
+// elements is the schema of the tables inside a list or map of tables, and how
+// their heading is written; nil for another field.
+func (f *field) elements() (s *schema, heading string, err error) {
+	t := f.value.Type()
+	if t.Kind() != reflect.Slice && t.Kind() != reflect.Map || t.Elem().Kind() != reflect.Struct {
+		return nil, "", nil
+	}
+	heading = "[[" + f.path() + "]]"
+	if t.Kind() == reflect.Map {
+		heading = "[" + f.path() + ".NAME]"
+	}
+	s, err = inspect(reflect.New(t.Elem()).Interface())
+	return s, heading, err
 }
 
 func flagArgument(f *field) string {
@@ -60,7 +101,7 @@ func (f *field) sentence() string {
 	if f.def != "" {
 		notes = append(notes, "default "+f.def)
 	}
-	return fmt.Sprintf("%s (%s)", f.help, strings.Join(append(notes, "env "+f.env()), ", "))
+	return fmt.Sprintf("%s (%s)", f.help, strings.Join(append(notes, "env "+strings.Join(f.envs(), " or ")), ", "))
 }
 
 // words are the values of oneof that have a spelling.
@@ -112,17 +153,9 @@ func referenceSection(b *bytes.Buffer, s *schema, sec section) error {
 
 // referenceElements writes the keys of the tables inside a list or map of tables.
 func referenceElements(b *bytes.Buffer, f *field) error {
-	t := f.value.Type()
-	if t.Kind() != reflect.Slice && t.Kind() != reflect.Map || t.Elem().Kind() != reflect.Struct {
-		return nil
-	}
-	s, err := inspect(reflect.New(t.Elem()).Interface())
-	if err != nil {
+	s, heading, err := f.elements()
+	if s == nil || err != nil {
 		return err
-	}
-	heading := "[[" + f.path() + "]]"
-	if t.Kind() == reflect.Map {
-		heading = "[" + f.path() + ".NAME]"
 	}
 	fmt.Fprintf(b, "\n### `%s`\n\n| key | type | default | meaning |\n|---|---|---|---|\n", heading)
 	for _, e := range s.fields {
@@ -134,7 +167,7 @@ func referenceElements(b *bytes.Buffer, f *field) error {
 func (f *field) row(settable bool) string {
 	help := f.help
 	if len(f.oneof) > 0 {
-		help += " One of `" + strings.Join(f.words(), "`, `") + "`."
+		help = strings.TrimSuffix(help, ".") + "; one of `" + strings.Join(f.words(), "`, `") + "`"
 	}
 	cells := []string{code(f.key), typeName(f.value.Type()), code(f.def)}
 	if !settable {
@@ -142,7 +175,7 @@ func (f *field) row(settable bool) string {
 	} else {
 		env, flag := "", ""
 		if textual(f.value.Type()) {
-			env = f.env()
+			env = strings.Join(f.envs(), "`, `")
 		}
 		if f.flag != "" {
 			flag = "--" + f.flag
@@ -159,10 +192,13 @@ func code(s string) string {
 	return "`" + s + "`"
 }
 
-// writeEffective prints the settings as TOML, secrets left out.
-func writeEffective(w io.Writer, s *schema, program string) error {
+// writeEffective prints the settings as TOML, secrets left out, after the variables that set nothing.
+func writeEffective(w io.Writer, s *schema, program string, ignored []string) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# %s: the configuration is valid\n", program)
+	for _, name := range ignored {
+		fmt.Fprintf(&b, "# %s is in the environment and is no setting\n", quote(name))
+	}
 	for _, sec := range s.sections {
 		title := sec.path == ""
 		for _, f := range s.fields {

@@ -17,6 +17,7 @@ type field struct {
 	def     string
 	hasDef  bool
 	flag    string // without dashes; "" for none
+	short   string // a second environment name; "" for none
 	oneof   []string
 	secret  bool
 	spaced  bool // elements of the list are separated by spaces in one text, not by commas
@@ -39,6 +40,14 @@ func (f *field) path() string { return join(f.section, f.key) }
 
 func (f *field) env() string {
 	return "CGN_" + strings.ToUpper(strings.ReplaceAll(f.path(), ".", "_"))
+}
+
+// envs are the names of the variables that set the field.
+func (f *field) envs() []string {
+	if f.short == "" {
+		return []string{f.env()}
+	}
+	return []string{f.env(), f.short}
 }
 
 func join(section, key string) string {
@@ -97,7 +106,7 @@ func (s *schema) member(sf reflect.StructField, v reflect.Value, path string) er
 }
 
 func newField(sf reflect.StructField, v reflect.Value, path, key string) *field {
-	f := &field{section: path, key: key, value: v, help: sf.Tag.Get("help"), secret: sf.Tag.Get("secret") == "true"}
+	f := &field{section: path, key: key, value: v, help: sf.Tag.Get("help"), secret: sf.Tag.Get("secret") == "true", short: sf.Tag.Get("env")}
 	f.spaced = sf.Tag.Get("split") == "space" || v.Kind() == reflect.Slice && isText(v.Type().Elem())
 	f.def, f.hasDef = sf.Tag.Lookup("default")
 	if list := sf.Tag.Get("oneof"); list != "" {
@@ -118,7 +127,7 @@ func newField(sf reflect.StructField, v reflect.Value, path, key string) *field 
 func (s *schema) checkNames() error {
 	seen := map[string]string{}
 	for _, f := range s.fields {
-		names := []string{f.env()}
+		names := f.envs()
 		if f.flag != "" {
 			names = append(names, "--"+plain(f.flag))
 		}

@@ -1,0 +1,91 @@
+package config
+
+import (
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+const envPrefix = "CGN_"
+
+func lookupEnv(env []string, name string) string {
+	for _, e := range env {
+		if v, ok := strings.CutPrefix(e, name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// applyEnv sets fields from CGN_* variables. A variable under a section of this
+// struct that names no key of it is a problem, and so is any other that is
+// nobody's setting and nearly one of this struct's; ignored are the rest of those.
+func applyEnv(s *schema, o *Options) (problems []error, ignored []string) {
+	byName, names := s.envNames()
+	given := map[*field]string{}
+	for _, e := range o.Env {
+		name, text, _ := strings.Cut(e, "=")
+		f, ok := byName[name]
+		switch {
+		case ok && given[f] != "" && given[f] != name:
+			problems = append(problems, &Problem{Where: name, Reason: "is the same setting as " + given[f] + "; give one of them"})
+		case ok:
+			given[f] = name
+			if err := f.setFromText(text); err != nil {
+				problems = append(problems, f.problem(name, strconv.Quote(text), err))
+			}
+		case !strings.HasPrefix(name, envPrefix) || name == envPrefix+"CONFIG" || serviceLink.MatchString(name):
+		case s.ownsEnv(name):
+			problems = append(problems, &Problem{Where: name, Reason: "unknown setting" + didYouMean(name, names)})
+		case slices.ContainsFunc(o.Foreign, func(begin string) bool { return strings.HasPrefix(name, begin) }):
+		case nearestEnv(name, names) != "":
+			problems = append(problems, &Problem{Where: name, Reason: "unknown setting; did you mean " + nearestEnv(name, names) + "?"})
+		default:
+			ignored = append(ignored, name)
+		}
+	}
+	return problems, ignored
+}
+
+// envNames are the variables that set fields, CGN_CONFIG among the names.
+func (s *schema) envNames() (byName map[string]*field, names []string) {
+	byName, names = map[string]*field{}, []string{envPrefix + "CONFIG"}
+	for _, f := range s.fields {
+		if !textual(f.value.Type()) {
+			continue
+		}
+		for _, name := range f.envs() {
+			byName[name] = f
+			names = append(names, name)
+		}
+	}
+	return byName, names
+}
+
+// nearestEnv is Nearest, with the prefix that all names share left out of the measure.
+func nearestEnv(name string, names []string) string {
+	short := make([]string, len(names))
+	for i, n := range names {
+		short[i] = strings.TrimPrefix(n, envPrefix)
+	}
+	near := Nearest(strings.TrimPrefix(name, envPrefix), short)
+	if near == "" {
+		return ""
+	}
+	return envPrefix + near
+}
+
+// serviceLink matches what Kubernetes puts into every container for a service:
+// CGN_ROUTER_SERVICE_HOST, CGN_ROUTER_PORT_8080_TCP and so on.
+var serviceLink = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP).*)?)$`)
+
+func (s *schema) ownsEnv(name string) bool {
+	for _, sec := range s.sections {
+		prefix := envPrefix + strings.ToUpper(strings.ReplaceAll(sec.path, ".", "_")) + "_"
+		if sec.path != "" && strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,74 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestServiceLinksOfKubernetesAreNoSettings(t *testing.T) {
+	env := []string{"CGN_LIMITS_SERVICE_HOST=10.0.0.1", "CGN_LIMITS_SERVICE_PORT_HTTP=80", "CGN_LIMITS_PORT=tcp://10.0.0.1:80", "CGN_LIMITS_PORT_80_TCP_ADDR=10.0.0.1"}
+	if _, err := load(t, "", env); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestVariablesOfNobodyAreReported(t *testing.T) {
+	var ignored []string
+	o := Options{
+		Env:     []string{"CGN_FOREIGN_LISTEN=1", "CGN_SOMETHING=1", "OTHER=1", "CGN_CONFIG=c", "CGN_LIMITS_PORT=1"},
+		Foreign: []string{"CGN_FOREIGN_"}, ReadFile: files(""), Ignored: func(name string) { ignored = append(ignored, name) },
+	}
+	if err := Load(&sample{}, o); err != nil || fmt.Sprint(ignored) != "[CGN_SOMETHING]" {
+		t.Errorf("%v, ignored %v", err, ignored)
+	}
+}
+
+func TestFlagSpellings(t *testing.T) {
+	for _, flag := range []string{"--limits.max_body", "--limits-max-body", "--limits.max-body", "-limits_max_body"} {
+		if c, err := load(t, "", nil, flag, "1KiB"); err != nil || c.Limits.MaxBody != 1024 {
+			t.Errorf("%s: %v", flag, err)
+		}
+	}
+}
+
+// needy cannot do without a name.
+type needy struct {
+	Name string `toml:"name"`
+	Slow bool   `toml:"slow"`
+}
+
+func (n *needy) Validate() error {
+	if n.Name == "" {
+		return errors.Join(Missing("name: none"))
+	}
+	return nil
+}
+
+func TestMissingIsNotSaidWhereReadingFailed(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                        "configuration: name: none",
+		"--nme x":                 "configuration: --nme: unknown flag; did you mean --name?",
+		"--config /no/such.toml":  "configuration: --config: open /no/such.toml: no such file or directory",
+		"--slow=perhaps --name x": `configuration: --slow: slow = "perhaps": not a boolean; write true or false`,
+	} {
+		if err := Load(&needy{}, Options{Args: strings.Fields(args)}); err == nil || err.Error() != want {
+			t.Errorf("%q: got %v, want %s", args, err, want)
+		}
+	}
+}
+
+func TestChanged(t *testing.T) {
+	was, err := load(t, "[[backend]]\nurl = \"http://a\"\n", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	is, err := load(t, "mode = \"random\"\n[limits]\nmax_streams = 7\ntargets = []\n[[backend]]\nurl = \"http://b\"\n", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if names, err := Changed(was, is); err != nil || fmt.Sprint(names) != "[mode backend limits.max_streams]" {
+		t.Errorf("got %v, %v", names, err)
+	}
+}
