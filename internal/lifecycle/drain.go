@@ -18,7 +18,8 @@ type Step struct {
 // Drain runs the steps in order, each to its end or its limit, and logs how
 // long each took. A step that fails or runs out of time does not keep the next
 // from running: when ctx ends (a second signal) the rest still run, with a
-// context that is already done. The errors are joined.
+// context that is already done; what that cuts short was asked for and is no
+// warning. The errors are joined.
 func Drain(ctx context.Context, log *slog.Logger, steps ...Step) error {
 	var errs []error
 	for _, s := range steps {
@@ -27,6 +28,10 @@ func Drain(ctx context.Context, log *slog.Logger, steps ...Step) error {
 		took := time.Since(start)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", s.Name, err))
+			if ctx.Err() != nil {
+				log.Info("drain step cut short", "step", s.Name, "took", took)
+				continue
+			}
 			log.Warn("drain step failed", "step", s.Name, "took", took, "error", err)
 			continue
 		}

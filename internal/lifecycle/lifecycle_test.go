@@ -86,6 +86,45 @@ func TestListenHearsTheProcess(t *testing.T) {
 	<-reloads
 }
 
+func TestForegroundEndsWithItsTerminal(t *testing.T) {
+	s := ListenForeground(t.Context())
+	defer s.Close()
+	for range 2 { // as shells do
+		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		<-s.Drain().Done()
+	}
+	if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	<-s.Force().Done()
+}
+
+func TestHangUpNeverForces(t *testing.T) {
+	ch := make(chan os.Signal)
+	s := listen(t.Context(), ch, nil, func() {})
+	defer s.Close()
+	for range 3 {
+		ch <- syscall.SIGHUP
+	}
+	if s.Drain().Err() == nil || s.Force().Err() != nil {
+		t.Errorf("drain %v, force %v", s.Drain().Err(), s.Force().Err())
+	}
+}
+
+func TestForcedStepsAreNoWarnings(t *testing.T) {
+	var out bytes.Buffer
+	ctx, force := context.WithCancel(t.Context())
+	force()
+	if err := Drain(ctx, slog.New(slog.NewTextHandler(&out, nil)), Step{Name: "waits", Run: untilDone}); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if strings.Contains(out.String(), "WARN") || !strings.Contains(out.String(), "drain step cut short") {
+		t.Errorf("log:\n%s", out.String())
+	}
+}
+
 func TestDrainKeepsOrderAndLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

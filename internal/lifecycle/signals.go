@@ -21,8 +21,32 @@ type Signals struct {
 func Listen(ctx context.Context, reload func()) *Signals {
 	ch := make(chan os.Signal, 4)
 	signal.Notify(ch, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	if reload == nil {
+		reload = func() {}
+	}
 	return listen(ctx, ch, reload, func() { signal.Stop(ch) })
 }
+
+// ListenForeground is Listen for a program that lives as long as the terminal it
+// was started from: SIGHUP, the terminal's end, cancels Drain, and never Force,
+// since a shell may send it twice. Where it was ignored before, as nohup does,
+// it stays ignored. Until Close a write to a closed pipe is an error and does
+// not kill the program, which can still clean up behind it.
+func ListenForeground(ctx context.Context) *Signals {
+	ch := make(chan os.Signal, 4)
+	signal.Notify(ch, syscall.SIGINT, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(ch, syscall.SIGHUP)
+	}
+	pipe := make(chan os.Signal, 1) // heard, and read by nobody
+	signal.Notify(pipe, syscall.SIGPIPE)
+	return listen(ctx, ch, nil, func() {
+		signal.Stop(ch)
+		signal.Stop(pipe)
+	})
+}
+
+// listen handles what comes from ch. Without reload SIGHUP cancels Drain.
 
 func listen(ctx context.Context, ch <-chan os.Signal, reload func(), stop func()) *Signals {
 	force, cancelForce := context.WithCancel(ctx)
@@ -50,11 +74,9 @@ func listen(ctx context.Context, ch <-chan os.Signal, reload func(), stop func()
 
 func handle(s os.Signal, reload func(), drain context.Context, cancelDrain, cancelForce func()) {
 	switch {
-	case s == syscall.SIGHUP:
-		if reload != nil {
-			reload()
-		}
-	case drain.Err() == nil:
+	case s == syscall.SIGHUP && reload != nil:
+		reload()
+	case s == syscall.SIGHUP || drain.Err() == nil:
 		cancelDrain()
 	default:
 		cancelForce()
