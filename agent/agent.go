@@ -187,6 +187,8 @@ func (a *Agent) Run(ctx, force context.Context) error {
 	case <-r.group.Context().Done():
 		a.log.Error("a part of the agent failed, stopping", "err", context.Cause(r.group.Context()))
 	}
+	a.log.Info("stopping: requests are taken for drain_delay more, running ones have drain_timeout then; a second signal ends it now",
+		"drain_delay", a.config.Agent.DrainDelay.String(), "drain_timeout", a.config.Agent.DrainTimeout.String())
 	a.draining.Store(true)
 	a.member.notify()
 	r.drain(force) // what fails in it has been logged

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/cognitora/dataplane/internal/cluster"
-	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/router/dispatch"
 	"github.com/cognitora/dataplane/router/fleet"
@@ -33,15 +32,6 @@ func (b *BackendConfig) backend() fleet.Backend {
 		URL: b.URL, ID: b.ID, Model: b.Model, Role: b.Role, MaxConcurrent: b.MaxConcurrent,
 		APIKeyFile: b.APIKeyFile, CA: b.CA,
 	}
-}
-
-// LoadBackends reads the static backends of a configuration again, for a reload.
-func LoadBackends(o config.Options) ([]fleet.Backend, error) {
-	var c Config
-	if err := config.Load(&c, o); err != nil {
-		return nil, err
-	}
-	return c.backends()
 }
 
 func dialEtcd(access *cluster.Access) (*cluster.Client, error) {

@@ -170,15 +170,6 @@ func (r *Router) Addr() net.Addr { return r.serving.Addr() }
 // AdminAddr is where the admin port is.
 func (r *Router) AdminAddr() net.Addr { return r.adminAt.Addr() }
 
-// Reload puts backends in the place of the static ones and opens the access log anew.
-func (r *Router) Reload(ctx context.Context, backends []fleet.Backend) error {
-	errs := []error{r.fleet.Reload(ctx, backends)}
-	if r.access != nil {
-		errs = append(errs, r.access.Reopen())
-	}
-	return errors.Join(errs...)
-}
-
 // Run serves until drain ends, then drains: readiness goes false while accepting goes on for
 // drain_delay, then running requests have drain_timeout to finish. The end of force cuts
 // that short. It returns when nothing is left running.
@@ -214,16 +205,19 @@ func ignoreClosed(err error) error {
 
 // drain takes the process out of service, step by step.
 func (r *Router) drain(force context.Context) {
+	delay, timeout := r.config.Router.DrainDelay, r.config.Router.DrainTimeout
+	r.log.Info("stopping: requests are taken for drain_delay more, running ones have drain_timeout then; a second signal ends it now",
+		"drain_delay", delay.String(), "drain_timeout", timeout.String())
 	r.gateway.StartDrain()
 	lifecycle.Drain(force, r.log,
 		lifecycle.Step{Name: "announce that readiness is gone", Run: func(ctx context.Context) error {
 			select {
-			case <-time.After(r.config.Router.DrainDelay.Std()):
+			case <-time.After(delay.Std()):
 			case <-ctx.Done():
 			}
 			return nil
 		}},
-		lifecycle.Step{Name: "finish running requests", Limit: max(r.config.Router.DrainTimeout.Std(), time.Millisecond), Run: r.gateway.Shutdown},
+		lifecycle.Step{Name: "finish running requests", Limit: max(timeout.Std(), time.Millisecond), Run: r.gateway.Shutdown},
 		lifecycle.Step{Name: "close the admin port", Limit: time.Second, Run: r.admin.Shutdown},
 	)
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/buildinfo"
@@ -32,8 +33,11 @@ func main() {
 }
 
 func run(args, env []string, out, errOut io.Writer) error {
+	var ignored []string
 	options := config.Options{
 		Program: "cgn-router", About: about, Version: buildinfo.String(), Args: args, Env: env, Out: out,
+		Foreign: []string{"CGN_AGENT_", "CGN_ENGINE_", "CGN_ADMIN"},
+		Ignored: func(name string) { ignored = append(ignored, name) },
 	}
 	var c router.Config
 	if err := config.Load(&c, options); errors.Is(err, config.ErrAnswered) {
@@ -44,6 +48,10 @@ func run(args, env []string, out, errOut io.Writer) error {
 	log := logging.New(errOut, c.Log.Level, c.Log.Format)
 	slog.SetDefault(log)
 	c.Logger = log
+	for _, name := range ignored {
+		log.Warn("no setting has the name of this environment variable; see --help", "variable", name)
+	}
+	options.Ignored = nil
 	r, err := router.New(c)
 	if err != nil {
 		return err
@@ -56,15 +64,20 @@ func run(args, env []string, out, errOut io.Writer) error {
 // reload takes over the static backends of the configuration as it is now, on SIGHUP. A
 // configuration with a mistake in it changes nothing.
 func reload(r *router.Router, options config.Options, log *slog.Logger) {
-	backends, err := router.LoadBackends(options)
-	if err == nil {
-		ctx, cancel := context.WithTimeout(context.Background(), reloadLimit)
-		defer cancel()
-		err = r.Reload(ctx, backends)
+	ctx, cancel := context.WithTimeout(context.Background(), reloadLimit)
+	defer cancel()
+	var next router.Config
+	if err := config.Load(&next, options); err != nil {
+		log.Error("not reloaded, everything stays as it is", "error", err)
+		return
 	}
+	backends, kept, err := r.ReloadConfig(ctx, &next)
 	if err != nil {
 		log.Error("not reloaded, everything stays as it is", "error", err)
 		return
 	}
-	log.Info("reloaded", "backends", len(backends))
+	log.Info("reloaded", "backends", backends)
+	if len(kept) > 0 {
+		log.Warn("changed settings stay as they are until a restart; a reload takes over the backends only", "settings", strings.Join(kept, " "))
+	}
 }

@@ -1,0 +1,39 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/router/fleet"
+)
+
+// Reload puts backends in the place of the static ones and opens the access log anew.
+func (r *Router) Reload(ctx context.Context, backends []fleet.Backend) error {
+	errs := []error{r.fleet.Reload(ctx, backends)}
+	if r.access != nil {
+		errs = append(errs, r.access.Reopen())
+	}
+	return errors.Join(errs...)
+}
+
+// reloadable are the settings that ReloadConfig takes over.
+var reloadable = []string{"router.backends", "backend"}
+
+// ReloadConfig is Reload with the backends of next. It returns how many there are now, and which settings of next differ
+// from those the router was started with and stay as they are, because they need a restart.
+func (r *Router) ReloadConfig(ctx context.Context, next *Config) (backends int, kept []string, err error) {
+	if err := config.Check(next); err != nil {
+		return 0, nil, err
+	}
+	if kept, err = config.Changed(r.config, next); err != nil {
+		return 0, nil, err
+	}
+	kept = slices.DeleteFunc(kept, func(name string) bool { return slices.Contains(reloadable, name) })
+	list, err := next.backends()
+	if err != nil {
+		return 0, nil, err
+	}
+	return len(list), kept, r.Reload(ctx, list)
+}
