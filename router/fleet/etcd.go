@@ -60,6 +60,10 @@ func (f *Fleet) follow(ctx context.Context, prefix string, h cluster.Handler) {
 }
 
 func (f *Fleet) loseEtcd(err error) {
+	if !f.etcd.heard {
+		f.opts.Log.Warn("etcd does not answer, so its nodes are not known yet; trying on", "endpoints", f.opts.Cluster.Endpoints(), "error", err)
+		return
+	}
 	if f.etcd.stale {
 		return
 	}
@@ -71,7 +75,7 @@ func (f *Fleet) loseEtcd(err error) {
 // grace period: their agents may only not have had the time to register again.
 func (f *Fleet) listNodes(l cluster.Listing) {
 	now := time.Now()
-	if f.etcd.stale && f.rev > 1 && l.AfterOutage {
+	if f.etcd.stale && l.AfterOutage {
 		f.opts.Log.Info("etcd answers again", "nodes", len(l.Entries), "data_lost", l.DataLost)
 	}
 	f.etcd.heard, f.etcd.stale, f.etcd.staleSince, f.dirty = true, false, time.Time{}, true

@@ -201,6 +201,37 @@ func TestAStaticNodeHidesItsNamesake(t *testing.T) {
 	})
 }
 
+// TestEtcdThatNeverAnswered: it is said once, and no nodes are claimed that nobody knows.
+func TestEtcdThatNeverAnswered(t *testing.T) {
+	t.Parallel()
+	client, err := cluster.Dial(cluster.Config{Endpoints: []string{"127.0.0.1:1"}, RequestTimeout: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	said := make(chan string, 16)
+	o := fast()
+	o.Cluster, o.Log = client, slog.New(slog.NewTextHandler(lineWriter(said), nil))
+	f := run(t, o)
+	if line := <-said; !strings.Contains(line, "level=WARN") || !strings.Contains(line, "etcd does not answer, so its nodes are not known yet") || !strings.Contains(line, "127.0.0.1:1") {
+		t.Errorf("logged %s", line)
+	}
+	if ready, detail := f.Load().Ready(time.Now()); ready || !strings.Contains(detail, "etcd has not answered since the start") {
+		t.Errorf("ready %v: %s", ready, detail)
+	}
+}
+
+// lineWriter sends what is written, and drops it where nobody has room for it.
+type lineWriter chan string
+
+func (w lineWriter) Write(line []byte) (int, error) {
+	select {
+	case w <- string(line):
+	default:
+	}
+	return len(line), nil
+}
+
 // TestEtcdComesBackEmpty: the nodes known last go on serving while etcd is away, and stay when it comes back without them
 // until their agents have had the time to register again. Nothing ever interrupts a node that answers.
 func TestEtcdComesBackEmpty(t *testing.T) {

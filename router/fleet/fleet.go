@@ -209,7 +209,7 @@ func (f *Fleet) publish() {
 	f.rev++
 	s.Rev, s.Stale, s.StaleSince = f.rev, f.etcd.stale, f.etcd.staleSince
 	s.Problems = append(s.Problems, f.listProblems()...)
-	s.Partial = f.partial()
+	s.Partial, s.unheard = f.partial(), !f.etcd.heard
 	f.rememberDeparted(s, time.Now())
 	f.snap.Store(s)
 	f.dirty = false

@@ -18,6 +18,8 @@ type Snapshot struct {
 	Problems   []Problem // what keeps something configured from being a node
 	Partial    bool      // a backend, or etcd, has never yet said what there is: a model that is not here may still come
 
+	unheard bool // etcd is used and has never answered
+
 	byID   map[string]*Node
 	names  map[string]*ModelView // canonical names and aliases
 	models []*ModelView          // in the order of their names
@@ -104,6 +106,9 @@ func (s *Snapshot) Ready(now time.Time) (ready bool, detail string) {
 func (s *Snapshot) staleDetail() string {
 	if !s.Stale {
 		return ""
+	}
+	if s.unheard {
+		return "etcd has not answered since the start at " + s.StaleSince.UTC().Format(time.RFC3339) + "; none of its nodes is known"
 	}
 	return "etcd does not answer since " + s.StaleSince.UTC().Format(time.RFC3339) + "; serving with the nodes known then"
 }
