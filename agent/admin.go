@@ -14,7 +14,7 @@ type status struct {
 	Address  string       `json:"address"`
 	Draining bool         `json:"draining"`
 	Cordoned string       `json:"cordoned,omitempty"` // the reason given, "yes" without one
-	Etcd     string       `json:"etcd"`               // off, connected or lost
+	Etcd     string       `json:"etcd"`               // off, connecting, connected or lost
 	InFlight int          `json:"in_flight"`
 	Engine   engineStatus `json:"engine"`
 }

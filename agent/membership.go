@@ -23,7 +23,7 @@ type membership struct {
 
 	registrar atomic.Pointer[cluster.Registrar]
 	cordon    atomic.Pointer[cluster.Cordon] // nil: not cordoned
-	connected atomic.Bool
+	link      atomic.Pointer[string]         // what state says while etcd is used; nil: not known yet
 }
 
 // run keeps the node announced until ctx ends, then takes it out. It fails
@@ -78,15 +78,21 @@ func (m *membership) notify() {
 	}
 }
 
-// state says off, connected or lost.
+// state says off, connecting, connected or lost.
 func (m *membership) state() string {
-	switch {
-	case len(m.config.Endpoints) == 0:
+	if len(m.config.Endpoints) == 0 {
 		return "off"
-	case m.connected.Load():
-		return "connected"
 	}
-	return "lost"
+	if link := m.link.Load(); link != nil {
+		return *link
+	}
+	return "connecting"
+}
+
+// enter makes state say link, and reports whether it said something else.
+func (m *membership) enter(link string) bool {
+	old := m.link.Swap(&link)
+	return old == nil || *old != link
 }
 
 // followCordon keeps cordon in step with etcd. It is for people to see: routers
@@ -100,7 +106,9 @@ func (m *membership) followCordon(ctx context.Context, client *cluster.Client) {
 	}
 	_ = client.Watch(ctx, key, cluster.Handler{
 		List: func(l cluster.Listing) {
-			m.connected.Store(true)
+			if m.enter("connected") {
+				m.log.Info("etcd answers", "endpoints", m.config.Endpoints)
+			}
 			m.cordon.Store(nil)
 			for _, e := range l.Entries {
 				put(e)
@@ -114,7 +122,7 @@ func (m *membership) followCordon(ctx context.Context, client *cluster.Client) {
 			}
 		},
 		Lost: func(err error) {
-			m.connected.Store(false)
+			m.enter("lost")
 			m.log.Warn("etcd does not answer, serving on", "err", err)
 		},
 	})

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -63,6 +64,10 @@ type Engine struct {
 
 	life    life // owned by the goroutine of Run
 	leftOut int  // models not announced at the last look; owned likewise
+	told    struct {
+		reason string // why the engine is not ready, as logged last
+		at     time.Time
+	} // owned likewise
 }
 
 // New prepares the engine. Nothing is started or asked before Run.

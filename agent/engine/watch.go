@@ -69,15 +69,29 @@ func pause(interval, took time.Duration) time.Duration {
 
 func (e *Engine) publish(s *State) {
 	old := e.state.Swap(s)
-	if old.Ready != s.Ready {
-		e.log.Info("engine readiness changed", "ready", s.Ready, "reason", s.Reason, "models", s.Models)
-	}
+	e.tell(old, s)
 	if old.Ready != s.Ready || old.Epoch != s.Epoch || !slices.Equal(old.Models, s.Models) {
 		select {
 		case e.changed <- struct{}{}:
 		default:
 		}
 	}
+}
+
+// reasonEvery is how often a changed reason for an engine's not being ready is logged.
+const reasonEvery = 30 * time.Second
+
+// tell logs a change of readiness, and why an engine is not ready from the first look on.
+func (e *Engine) tell(old, s *State) {
+	switch {
+	case old.Ready != s.Ready:
+		e.log.Info("engine readiness changed", "ready", s.Ready, "reason", s.Reason, "models", s.Models)
+	case s.Ready || s.Reason == e.told.reason || time.Since(e.told.at) < reasonEvery:
+		return
+	default:
+		e.log.Info("engine is not ready, asking on", "reason", s.Reason, "engine", e.URL())
+	}
+	e.told.reason, e.told.at = s.Reason, time.Now()
 }
 
 // next is the present state to build the following one from.

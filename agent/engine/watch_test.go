@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/enginemetrics"
@@ -183,6 +184,32 @@ func TestAttachedEngineGoneAndBack(t *testing.T) {
 	defer second.Close()
 	go second.Serve(ln)
 	eventually(t, "ready again in another life", func() bool { return e.State().Ready && e.State().Epoch != epoch })
+}
+
+func TestWhyAnEngineIsNotReadyIsSaid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		e := &Engine{log: slog.New(slog.NewTextHandler(&out, nil))}
+		e.state.Store(&State{Reason: "not looked at yet"})
+		said := func(reason string, after time.Duration) string {
+			time.Sleep(after)
+			out.Reset()
+			e.publish(&State{Reason: reason})
+			return out.String()
+		}
+		if line := said("/v1/models answers 404", 0); !strings.Contains(line, "engine is not ready") || !strings.Contains(line, "/v1/models answers 404") {
+			t.Errorf("the first reason: %q", line)
+		}
+		if line := said("/v1/models answers 404", time.Hour); line != "" {
+			t.Errorf("the same again: %q", line)
+		}
+		if line := said("refused", 0); !strings.Contains(line, "refused") {
+			t.Errorf("another one: %q", line)
+		}
+		if line := said("/v1/models answers 404", time.Second); line != "" {
+			t.Errorf("to and fro: %q", line)
+		}
+	})
 }
 
 func TestUnixSocketAndKey(t *testing.T) {
