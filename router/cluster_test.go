@@ -256,16 +256,9 @@ func aliasIsSpliced(t *testing.T, s *site, c *cluster.Client, engines []*engine.
 	body := `{ "messages":[{"role":"user","content":"gpt-4o"}], "model" : "gpt-4\u006f" ,"max_tokens":2}`
 	r := s.ask(http.MethodPost, "/v1/chat/completions", body)
 	mustAll(t, "alias", []*reply{r})
-	e := engines[strings.Index("ab", r.node())]
-	got := e.Requests()
-	for i := len(got) - 1; ; i-- {
-		if got[i].Path != "/v1/chat/completions" {
-			continue // probes
-		}
-		if want := strings.Replace(body, `"gpt-4\u006f"`, `"sim"`, 1); string(got[i].Body) != want {
-			t.Errorf("the engine got %s, want %s", got[i].Body, want)
-		}
-		return
+	got := lastTo(t, engines[strings.Index("ab", r.node())], "/v1/chat/completions")
+	if want := strings.Replace(body, `"gpt-4\u006f"`, `"sim"`, 1); string(got.Body) != want {
+		t.Errorf("the engine got %s, want %s", got.Body, want)
 	}
 }
 

@@ -238,6 +238,19 @@ func (s *site) chat(body string, header ...string) *reply {
 	return s.post("/v1/chat/completions", body, header...)
 }
 
+// lastTo is the last request for path that the engine got; probes of it come in between.
+func lastTo(t *testing.T, e *engine.Engine, path string) engine.Request {
+	t.Helper()
+	all := e.Requests()
+	for i := len(all) - 1; i >= 0; i-- {
+		if all[i].Path == path {
+			return all[i]
+		}
+	}
+	t.Fatalf("the engine got no request for %s", path)
+	return engine.Request{}
+}
+
 // together calls f n times at once and returns the answers in order.
 func together(n int, f func(i int) *reply) []*reply {
 	all := make([]*reply, n)

@@ -155,8 +155,8 @@ func TestOddConnections(t *testing.T) {
 	t.Run("half-closed behind the request", func(t *testing.T) {
 		conn := s.dial()
 		io.WriteString(conn, post("/v1/chat/completions", "", small))
-		conn.(*net.TCPConn).CloseWrite() // treated as having left: an answer, an error or a close, never a hang
-		if status, body := answer(t, bufio.NewReader(conn)); status != 0 && status != 200 && status != 499 {
+		conn.(*net.TCPConn).CloseWrite() // treated as having left, unless the answer was quicker
+		if status, body := answer(t, bufio.NewReader(conn)); status != 0 && status != 200 {
 			t.Fatalf("status %d: %s", status, body)
 		}
 	})

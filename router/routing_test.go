@@ -112,9 +112,8 @@ func TestModelNameOfABackend(t *testing.T) {
 			t.Errorf("/v1/models/%s: %d %s", name, status, page)
 		}
 	}
-	got := engines[0].Requests()
-	if last := got[len(got)-1]; string(last.Body) != fmt.Sprintf(body, "sim") {
-		t.Errorf("the engine got %s", last.Body)
+	if got := lastTo(t, engines[0], "/v1/chat/completions"); string(got.Body) != fmt.Sprintf(body, "sim") {
+		t.Errorf("the engine got %s", got.Body)
 	}
 	if r := s.chat(fmt.Sprintf(body, "large")); r.status != 404 || r.code() != "model_not_found" {
 		t.Errorf("an unknown model: %v", r)

@@ -67,9 +67,8 @@ func TestMultipart(t *testing.T) {
 	if r.status != 200 || !bytes.Contains(r.body, []byte(`"text"`)) {
 		t.Errorf("%v", r)
 	}
-	got := s.engines[0].Requests()
-	if last := got[len(got)-1]; string(last.Body) != sent {
-		t.Errorf("the engine got %d bytes of %d, or others", len(last.Body), len(sent))
+	if got := lastTo(t, s.engines[0], "/v1/audio/transcriptions"); string(got.Body) != sent {
+		t.Errorf("the engine got %d bytes of %d, or others", len(got.Body), len(sent))
 	}
 }
 

@@ -25,6 +25,7 @@ var (
 	errBody     = failure{413, "body_too_large", "the request body is larger than limits.max_body", ""}
 	errHeader   = failure{431, "header_too_large", "the request head is larger than limits.max_header", ""}
 	errMangled  = failure{400, "bad_request", "not an HTTP/1.1 request", ""}
+	errNoTLS    = failure{400, "https_required", "this port speaks HTTPS; ask it for https://", ""}
 	errSlow     = failure{408, "slow_request", "the request was not sent within limits.read_timeout", ""}
 	errNoEngine = failure{502, "engine_unreachable", "the engine accepts no connection", ""}
 	errReset    = failure{500, "engine_reset", "the engine closed the connection without an answer", ""}

@@ -47,12 +47,20 @@ func (s *Server) health(ctx *fasthttp.RequestCtx) {
 
 func (s *Server) reject(ctx *fasthttp.RequestCtx, f failure) {
 	f.write(ctx)
+	s.countRejected(f)
+}
+
+func (s *Server) countRejected(f failure) {
 	s.o.Counters.Rejected.WithLabelValues(f.code).Inc()
 	s.count(f.status)
 }
 
 // malformed answers what fasthttp could not read.
 func (s *Server) malformed(ctx *fasthttp.RequestCtx, err error) {
+	if relay.RefusePlain(ctx.Conn(), err, errNoTLS.status, errNoTLS.envelope(false)) {
+		s.countRejected(errNoTLS)
+		return
+	}
 	var small *fasthttp.ErrSmallBuffer
 	var network net.Error
 	f := errMangled
@@ -156,8 +164,7 @@ func (p *passage) send(ctx *fasthttp.RequestCtx) (*relay.Exchange, error) {
 // fail answers a request that nothing of an answer has been sent for.
 func (p *passage) fail(ctx *fasthttp.RequestCtx, err error) {
 	if p.abort.Canceled() {
-		ctx.Response.Reset()
-		ctx.SetConnectionClose()
+		relay.HangUp(ctx)
 		p.end(relay.ClientGone, statusClientLeft, err)
 		return
 	}

@@ -50,6 +50,27 @@ func TestOnlyRoutersGetIn(t *testing.T) {
 	}
 }
 
+// TestPlainHTTPIsToldSo on the port that speaks TLS.
+func TestPlainHTTPIsToldSo(t *testing.T) {
+	dir := t.TempDir()
+	if err := pki.Bootstrap(dir, pki.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	o := testOptions(t)
+	id, err := pki.Load(pki.FilesIn(dir, pki.Agent))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.TLS = id.Server(true, pki.Router)
+	engineOf(t, &o, func(http.ResponseWriter, *http.Request) { t.Error("it reached the engine") })
+	_, url, client := serve(t, o)
+	resp, body := post(t, client, url+"/v1/completions", "{}")
+	if resp.StatusCode != 400 || !strings.Contains(body, `"https_required"`) || !strings.Contains(body, `"type":"invalid_request_error"`) {
+		t.Errorf("%d %s", resp.StatusCode, body)
+	}
+	eventually(t, "it is counted", func() bool { return counted(o.Counters.Rejected) == 1 })
+}
+
 func TestStreamOverTLSIsCancelledByLeaving(t *testing.T) {
 	dir := t.TempDir()
 	if err := pki.Bootstrap(dir, pki.Options{}); err != nil {

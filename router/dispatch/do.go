@@ -137,6 +137,19 @@ func (j *Job) enter(n *member) *apierror.Error {
 // fits tells whether the pool of n has room for the request, or counts it already.
 func (j *Job) fits(n *member) bool { return !n.gate.Full() || j.permit.On(n.gate) }
 
+// Served finds the model of that name or alias in s. The error is that of a request for a model that is not known, or
+// that no node serves now.
+func Served(s *fleet.Snapshot, name []byte) (*fleet.ModelView, *apierror.Error) {
+	view := s.Model(name)
+	switch {
+	case view == nil:
+		return nil, unknownModel(s, name)
+	case len(view.Nodes) == 0:
+		return nil, errNoNode
+	}
+	return view, nil
+}
+
 // unknownModel is not the client's mistake while a backend has not yet said what it serves.
 func unknownModel(s *fleet.Snapshot, name []byte) *apierror.Error {
 	switch {

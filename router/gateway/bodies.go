@@ -1,17 +1,21 @@
 package gateway
 
 import (
+	"bytes"
 	"sync"
 	"time"
 	"unsafe"
 
 	"github.com/valyala/fasthttp"
+
+	"github.com/cognitora/dataplane/router/apierror"
 )
 
 const (
 	smallBody  = 64 << 10 // bytes of a body that are not counted: connections bound them well enough
 	keptBody   = 1 << 20  // larger body buffers are not kept for a connection's next request
 	bodyGrace  = 20       // the part of the time for a body in which it is not asked how fast it comes
+	chunked    = -1       // a ContentLength
 	unreadBody = 1        // bytes; a MaxRequestBodySize that none of the counted bodies fits
 )
 
@@ -98,10 +102,32 @@ func (g *Gateway) headRead(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	c := fasthttp.RequestConfig{ReadTimeout: g.limits.BodyTimeout, WriteTimeout: g.limits.SlowReader}
 	a := arrivingAt(contextOf(h))
 	a.named(h)
+	if a.fault = faultOf(h); a.fault != nil {
+		c.MaxRequestBodySize = unreadBody
+		return c
+	}
 	if n := h.ContentLength(); g.counts(n) && !g.bodies.take(a, int64(n), time.Now()) {
 		c.MaxRequestBodySize = unreadBody
 	}
 	return c
+}
+
+// faultOf says what makes a request one that must not be answered. A body that is framed in two ways ends elsewhere for
+// a proxy in front than here, and what follows it would be taken for a request of somebody else's.
+func faultOf(h *fasthttp.RequestHeader) *apierror.Error {
+	if v := h.Protocol(); string(v) != "HTTP/1.1" && string(v) != "HTTP/1.0" {
+		return errVersion
+	}
+	if h.ContentLength() != chunked {
+		return nil
+	}
+	for line := range bytes.Lines(h.RawHeaders()) {
+		name, _, _ := bytes.Cut(line, []byte(":"))
+		if bytes.EqualFold(bytes.TrimSpace(name), []byte("Content-Length")) {
+			return errFraming
+		}
+	}
+	return nil
 }
 
 // contextOf is the context that h is a part of. The server hands its HeaderReceived hook the

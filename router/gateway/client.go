@@ -10,6 +10,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
@@ -22,7 +23,8 @@ type arrival struct {
 	line  [64]byte // the first bytes of the request line: enough for a method and the path of an API
 	n     int      // of them
 	began time.Time
-	late  bool // the time to send the request has passed
+	late  bool            // the time to send the request has passed
+	fault *apierror.Error // of a head that could be read and must not be trusted
 
 	got   atomic.Int64 // bytes
 	holds atomic.Bool  // room is taken for its body
@@ -61,7 +63,7 @@ func (a *arrival) named(h *fasthttp.RequestHeader) {
 
 // over is the end of a request: what comes from now on is another one.
 func (a *arrival) over() {
-	a.n, a.began = 0, time.Time{}
+	a.n, a.began, a.fault = 0, time.Time{}, nil
 	a.got.Store(0)
 }
 

@@ -1,9 +1,7 @@
 package gateway
 
 import (
-	"crypto/tls"
 	"errors"
-	"fmt"
 	"strconv"
 	"time"
 
@@ -17,12 +15,14 @@ import (
 
 var (
 	errNoPath      = &apierror.Error{Status: 404, Code: "unknown_path", Message: "there is no such endpoint here"}
-	errMethod      = &apierror.Error{Status: 405, Code: "method_not_allowed", Message: "this endpoint does not take this method"}
+	errNotPassed   = &apierror.Error{Status: 404, Code: "unknown_path", Message: "there is no such endpoint here; below /v1/ the router passes what it does not know to a node, if it is a POST that names a `model`"}
 	errTooLarge    = &apierror.Error{Status: 413, Code: "body_too_large", Message: "the request body is larger than this router accepts (limits.max_body)"}
 	errBodies      = &apierror.Error{Status: 503, Code: "bodies_full", Message: "the router holds as many bytes of request bodies as it may (limits.max_body_total)", RetryAfterSeconds: 1}
 	errHeaderLarge = &apierror.Error{Status: 431, Code: "header_too_large", Message: "the request head is larger than this router accepts (limits.max_header)"}
 	errSlowRequest = &apierror.Error{Status: 408, Code: "request_timeout", Message: "the request did not arrive in time"}
 	errMalformed   = &apierror.Error{Status: 400, Code: "malformed_http", Message: "the request is not well-formed HTTP/1.1"}
+	errVersion     = &apierror.Error{Status: 505, Code: "http_version", Message: "this port speaks HTTP/1.1; HTTP/2 needs a proxy in front of it"}
+	errFraming     = &apierror.Error{Status: 400, Code: "malformed_http", Message: "the request has both Content-Length and Transfer-Encoding, so where it ends is not clear; send one of them"}
 	errStreams     = &apierror.Error{Status: 429, Code: "too_many_streams", Message: "too many streams are open in this router", RetryAfterSeconds: 1}
 	errDeadline    = &apierror.Error{Status: 400, Param: "x-cgn-deadline-ms", Message: "x-cgn-deadline-ms must be a positive number of milliseconds"}
 	errEncoding    = &apierror.Error{Status: 400, Code: "unsupported_encoding", Message: "compressed request bodies are not read; send the body without Content-Encoding"}
@@ -60,6 +60,8 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	e := errMalformed
 	var small *fasthttp.ErrSmallBuffer
 	switch {
+	case a.fault != nil:
+		e = a.fault
 	case errors.Is(err, fasthttp.ErrBodyTooLarge) && g.counts(ctx.Request.Header.ContentLength()):
 		e = errBodies
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
@@ -82,14 +84,10 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 // unencrypted answers a client that speaks plain HTTP to a port that speaks TLS. Other
 // connections that end before TLS is spoken have asked for nothing.
 func (g *Gateway) unencrypted(s *secure, err error) {
-	var record tls.RecordHeaderError
-	if !errors.As(err, &record) || record.Conn == nil || !startsHTTP(record.RecordHeader[:]) {
+	body := apierror.Body(nil, scan.Other, errNoTLS)
+	if !relay.RefusePlain(s, err, errNoTLS.Status, body) {
 		return
 	}
-	body := apierror.Body(nil, scan.Other, errNoTLS)
-	fmt.Fprintf(record.Conn, "HTTP/1.1 %d %s\r\nServer: cognitora\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
-		errNoTLS.Status, fasthttp.StatusMessage(errNoTLS.Status), len(body), body)
-	relay.Linger(s)
 	g.metrics.Rejected.WithLabelValues(errNoTLS.Code).Inc()
 	g.noted(accesslog.Entry{
 		Time: time.Now(), API: scan.Other.String(), End: refused, Status: errNoTLS.Status, Bytes: int64(len(body)),
@@ -97,12 +95,32 @@ func (g *Gateway) unencrypted(s *secure, err error) {
 	})
 }
 
-// startsHTTP tells whether the first bytes of a connection are those of a request line.
-func startsHTTP(b []byte) bool {
-	for _, method := range []string{"GET /", "HEAD ", "POST ", "PUT /", "DELET", "OPTIO", "PATCH"} {
-		if string(b) == method {
-			return true
-		}
+const longestEcho = 256 // bytes of a path or name in an error
+
+// noPath answers a request for a path that does not exist, with the one that may be meant.
+func (g *Gateway) noPath(ctx *fasthttp.RequestCtx, api scan.API) {
+	e := *errNoPath
+	if meant := meantBy(ctx.Path()); meant != "" {
+		e.Message += "; it is " + meant
+	} else if r, _, _ := find(ctx.Path()); r == routePass {
+		e = *errNotPassed
 	}
-	return false
+	g.fail(ctx, api, &e)
+}
+
+// wrongMethod answers a request whose path exists for other methods.
+func (g *Gateway) wrongMethod(ctx *fasthttp.RequestCtx, r route, api scan.API) {
+	ctx.Response.Header.Set("Allow", r.methods())
+	path := ctx.Path()
+	g.fail(ctx, api, &apierror.Error{
+		Status: 405, Code: "method_not_allowed",
+		Message: string(ctx.Method()) + " is not allowed for " + string(path[:min(len(path), longestEcho)]) + "; use " + r.methods(),
+	})
+}
+
+// malformed answers a request that could be read and must not be trusted, and closes its connection.
+func (g *Gateway) malformed(ctx *fasthttp.RequestCtx, api scan.API, e *apierror.Error) {
+	ctx.SetConnectionClose()
+	g.fail(ctx, api, e)
+	relay.Linger(ctx.Conn())
 }

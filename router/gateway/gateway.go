@@ -151,39 +151,38 @@ func (g *Gateway) Streams() int { return int(g.streams.n.Load()) }
 
 func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 	a := arrivingAt(ctx)
-	began := a.began
+	began, fault := a.began, a.fault
 	a.over()
 	g.identify(ctx)
 	if g.draining.Load() {
 		ctx.SetConnectionClose()
 	}
-	r, api, rest := find(ctx.Method(), ctx.Path())
-	if !g.whole(ctx) {
-		r = routeFull
-	}
+	r, api, rest := find(ctx.Path())
 	name := api.String()
-	switch r {
-	case routeInfer:
+	switch {
+	case fault != nil:
+		g.malformed(ctx, api, fault)
+	case !g.whole(ctx):
+		g.fail(ctx, api, errBodies)
+	case r == routeUnknown, r == routePass && !r.takes(ctx.Method()):
+		g.noPath(ctx, api)
+	case !r.takes(ctx.Method()):
+		g.wrongMethod(ctx, r, api)
+	case r == routeInfer, r == routePass:
 		g.infer(ctx, api)
 		return
-	case routeStored:
+	case r == routeStored:
 		g.storedResponse(ctx, rest)
 		return
-	case routeHealth:
+	case r == routeHealth:
 		name = "health"
 		g.health(ctx)
-	case routeModels:
+	case r == routeModels:
 		name = "models"
 		g.listModels(ctx)
-	case routeModel:
+	case r == routeModel:
 		name = "models"
 		g.getModel(ctx, rest)
-	case routeFull:
-		g.fail(ctx, api, errBodies)
-	case routeMethod:
-		g.fail(ctx, api, errMethod)
-	default:
-		g.fail(ctx, api, errNoPath)
 	}
 	g.bodies.give(a)
 	g.note(ctx, stringOf(ctx.Method()), name, began)

@@ -55,6 +55,9 @@ func (c *call) read() *apierror.Error {
 	if err := c.bound(); err != nil {
 		return err
 	}
+	if c.api == scan.Other && len(j.Body) == 0 {
+		return errNotPassed
+	}
 	var err error
 	if kind := h.ContentType(); len(kind) >= len(formData) && bytes.EqualFold(kind[:len(formData)], formData) {
 		err = scan.ScanMultipart(kind, j.Body, &j.Scan)
@@ -62,7 +65,10 @@ func (c *call) read() *apierror.Error {
 		err = scan.Scan(c.api, j.Body, &j.Scan)
 	}
 	if err != nil {
-		return apierror.FromScan(err)
+		if e := apierror.FromScan(err); c.api != scan.Other || e.Param != "model" {
+			return e
+		}
+		return errNotPassed
 	}
 	if j.Scan.Stream {
 		if !c.g.streams.take(c.g.limits.MaxStreams) {
@@ -125,17 +131,17 @@ func (c *call) refuse(err *apierror.Error) {
 		c.stop()
 	}
 	c.status, c.refused = err.Status, true
-	o := relay.UpstreamFailed
 	if err == dispatch.ErrClientLeft {
-		o = relay.ClientGone
 		c.g.metrics.ClientCut.WithLabelValues("left").Inc()
-		c.ctx.SetConnectionClose()
+		relay.HangUp(c.ctx)
+		c.end(relay.ClientGone)
+		return
 	}
 	h := &c.ctx.Response.Header
 	h.Reset()
 	c.describe(h)
 	c.g.fail(c.ctx, c.api, err)
-	c.end(o)
+	c.end(relay.UpstreamFailed)
 }
 
 // describe adds the router's own headers to an answer.

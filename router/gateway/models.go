@@ -6,7 +6,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/cognitora/dataplane/internal/jsonscan"
-	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/dispatch"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/scan"
 )
@@ -30,11 +30,11 @@ func (g *Gateway) listModels(ctx *fasthttp.RequestCtx) {
 	ctx.SetBody(append(b, `]}`...))
 }
 
-// getModel answers GET /v1/models/{id}.
+// getModel answers GET /v1/models/{id}: 404 for a model that nobody knows, 503 for one that no node serves now.
 func (g *Gateway) getModel(ctx *fasthttp.RequestCtx, id []byte) {
-	m := g.fleet.Load().Model(id)
-	if m == nil || len(m.Nodes) == 0 {
-		g.fail(ctx, scan.Other, apierror.ModelNotFound(id[:min(len(id), 256)]))
+	m, err := dispatch.Served(g.fleet.Load(), id)
+	if err != nil {
+		g.fail(ctx, scan.Other, err)
 		return
 	}
 	ctx.SetContentType("application/json")

@@ -2,23 +2,45 @@ package gateway
 
 import (
 	"bytes"
+	"strings"
 
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// route is what a path and method ask for.
+// route is what a path asks for.
 type route uint8
 
 const (
 	routeUnknown route = iota // no such path
-	routeFull                 // there is no room for the request's body
-	routeMethod               // the path exists for other methods
-	routeHealth               // GET /health
-	routeModels               // GET /v1/models
-	routeModel                // GET /v1/models/{id}
+	routeHealth               // /health
+	routeModels               // /v1/models
+	routeModel                // /v1/models/{id}
 	routeInfer                // a request with a body that names a model
+	routePass                 // below /v1/ and unknown here: a node may know it
 	routeStored               // a stored response: /v1/responses/{id}…
 )
+
+// methods lists what the route takes, as an Allow header does.
+func (r route) methods() string {
+	switch r {
+	case routeHealth, routeModels, routeModel:
+		return "GET, HEAD"
+	case routeInfer, routePass:
+		return "POST"
+	case routeStored:
+		return "GET, HEAD, POST, DELETE"
+	}
+	return ""
+}
+
+func (r route) takes(method []byte) bool {
+	for name := range strings.SplitSeq(r.methods(), ", ") {
+		if name == string(method) {
+			return true
+		}
+	}
+	return false
+}
 
 var inferPaths = map[string]scan.API{
 	"/v1/chat/completions":      scan.Chat,
@@ -46,35 +68,40 @@ var (
 	prefixV1        = []byte("/v1/")
 )
 
-// find returns the route of a request and, for routeInfer, its API. rest is the part of the
+// find returns the route of a path and, for one with a body, its API. rest is the part of the
 // path behind a collection's name: a model's or a stored response's id.
-func find(method, path []byte) (r route, api scan.API, rest []byte) {
-	get, post := string(method) == "GET" || string(method) == "HEAD", string(method) == "POST"
+func find(path []byte) (r route, api scan.API, rest []byte) {
 	if api, ok := inferPaths[string(path)]; ok {
-		return only(post, routeInfer), api, nil
+		return routeInfer, api, nil
 	}
 	switch {
 	case string(path) == "/health":
-		return only(get, routeHealth), scan.Other, nil
+		return routeHealth, scan.Other, nil
 	case string(path) == "/v1/models":
-		return only(get, routeModels), scan.Other, nil
+		return routeModels, scan.Other, nil
 	case bytes.HasPrefix(path, prefixModels) && len(path) > len(prefixModels):
-		return only(get, routeModel), scan.Other, path[len(prefixModels):]
+		return routeModel, scan.Other, path[len(prefixModels):]
 	case bytes.HasPrefix(path, prefixResponses) && len(path) > len(prefixResponses):
-		return only(get || post || string(method) == "DELETE", routeStored), scan.Responses, path[len(prefixResponses):]
+		return routeStored, scan.Responses, path[len(prefixResponses):]
 	case bytes.HasPrefix(path, prefixAudio):
-		return only(post, routeInfer), scan.Audio, nil
-	case bytes.HasPrefix(path, prefixV1) && !changesEngine[string(path)]:
-		return only(post, routeInfer), scan.Other, nil
+		return routeInfer, scan.Audio, nil
+	case bytes.HasPrefix(path, prefixV1) && !changesEngine[string(path)] && meantBy(path) == "":
+		return routePass, scan.Other, nil
 	}
 	return routeUnknown, apiOf(path), nil
 }
 
-func only(ok bool, r route) route {
-	if ok {
-		return r
+// meantBy is the path of an endpoint that an unknown one is meant for: with a slash at the end, or with a base URL that
+// lacks /v1 or has it twice. It is empty where there is none.
+func meantBy(path []byte) string {
+	bare := bytes.TrimRight(path, "/")
+	for _, guess := range []string{string(bare), "/v1" + string(bare), strings.TrimPrefix(string(bare), "/v1")} {
+		_, infer := inferPaths[guess]
+		if infer || guess == "/v1/models" || guess == "/health" {
+			return guess
+		}
 	}
-	return routeMethod
+	return ""
 }
 
 // apiOf tells whose error envelope a path's clients read, also for paths that do not exist.

@@ -1,0 +1,46 @@
+package relay
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+
+	"github.com/valyala/fasthttp"
+)
+
+// HangUp ends the connection of ctx after the handler without another byte: for
+// a client that has left, of which nobody can say whether it still reads.
+func HangUp(ctx *fasthttp.RequestCtx) {
+	ctx.Response.Reset()
+	ctx.HijackSetNoResponse(true)
+	ctx.Hijack(func(net.Conn) {})
+}
+
+// RefusePlain answers a client that speaks plain HTTP to a port that speaks TLS
+// with status and a JSON body. err is what reading from c, a TLS connection, has
+// failed with. It reports false, and writes nothing, where that is something
+// else.
+func RefusePlain(c net.Conn, err error, status int, body []byte) bool {
+	var record tls.RecordHeaderError
+	if !errors.As(err, &record) || record.Conn == nil || !startsHTTP(record.RecordHeader[:]) {
+		return false
+	}
+	head := fmt.Sprintf("HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n",
+		status, http.StatusText(status), len(body))
+	io.WriteString(record.Conn, head+string(body))
+	Linger(c)
+	return true
+}
+
+// startsHTTP tells whether the first bytes of a connection are those of a request line.
+func startsHTTP(b []byte) bool {
+	for _, method := range []string{"GET /", "HEAD ", "POST ", "PUT /", "DELET", "OPTIO", "PATCH"} {
+		if string(b) == method {
+			return true
+		}
+	}
+	return false
+}

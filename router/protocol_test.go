@@ -1,0 +1,134 @@
+package router_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/perf/engine"
+)
+
+// TestDoubtfulRequestsAreRefused: where a proxy and this router may differ on what a request is or where it ends, it gets
+// an error and nothing behind it is read.
+func TestDoubtfulRequestsAreRefused(t *testing.T) {
+	s := serve(t, simulate(t, 1))
+	piece := fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(small), small)
+	for name, c := range map[string]struct {
+		request string
+		status  int
+		says    string
+	}{
+		"length and chunks": {"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n" + piece, 400, "Transfer-Encoding"},
+		"chunks and length": {"POST /v1/messages HTTP/1.1\r\nHost: x\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n", 400, "Transfer-Encoding"},
+		"chunks in 1.0":     {"POST /v1/messages HTTP/1.0\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}", 400, "HTTP/1.1"},
+		"HTTP/2":            {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "HTTP/1.1"},
+		"HTTP/3":            {"GET /v1/models HTTP/3.0\r\nHost: x\r\n\r\n", 505, "HTTP/1.1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn := s.dial()
+			io.WriteString(conn, c.request+"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+			conn.(*net.TCPConn).CloseWrite()
+			r := bufio.NewReader(conn)
+			status, body := answer(t, r)
+			path, _, _ := strings.Cut(c.request[strings.Index(c.request, " ")+1:], " ")
+			if message := enveloped(t, path, body); status != c.status || !strings.Contains(message, c.says) {
+				t.Errorf("%d %s", status, body)
+			}
+			if rest, err := io.ReadAll(r); err != nil || len(rest) > 0 {
+				t.Errorf("the connection goes on: %q, %v", rest, err)
+			}
+		})
+	}
+	for _, e := range s.engines {
+		for _, r := range e.Requests() {
+			if r.Path == "/v1/messages" {
+				t.Error("it was passed on")
+			}
+		}
+	}
+}
+
+// TestWrongPathsAndMethods are told which one is right.
+func TestWrongPathsAndMethods(t *testing.T) {
+	s := serve(t, simulate(t, 1))
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		says, allow        string
+	}{
+		{"GET", "/v1/chat/completions", "", 405, "GET is not allowed for /v1/chat/completions; use POST", "POST"},
+		{"PUT", "/v1/messages", "{}", 405, "use POST", "POST"},
+		{"POST", "/v1/models", "{}", 405, "use GET, HEAD", "GET, HEAD"},
+		{"DELETE", "/v1/models/sim", "", 405, "use GET, HEAD", "GET, HEAD"},
+		{"PATCH", "/v1/responses/resp_1", "", 405, "DELETE", "GET, HEAD, POST, DELETE"},
+		{"POST", "/v1/chat/completions/", small, 404, "it is /v1/chat/completions", ""},
+		{"GET", "/v1/models/", "", 404, "it is /v1/models", ""},
+		{"POST", "/v1/messages/", small, 404, "it is /v1/messages", ""},
+		{"POST", "/chat/completions", small, 404, "it is /v1/chat/completions", ""},
+		{"POST", "/v1/v1/completions", small, 404, "it is /v1/completions", ""},
+		{"GET", "/v1/files", "", 404, "names a `model`", ""},
+		{"POST", "/v1/files", "", 404, "names a `model`", ""},
+		{"POST", "/v1/batches", `{"endpoint":"/v1/responses"}`, 404, "names a `model`", ""},
+		{"DELETE", "/v1/files/file-1", "", 404, "names a `model`", ""},
+		{"POST", "/v1/load_lora_adapter", small, 404, "no such endpoint", ""},
+		{"GET", "/nothing", "", 404, "no such endpoint", ""},
+	} {
+		r := s.ask(c.method, c.path, c.body)
+		path := strings.TrimSuffix(c.path, "/")
+		if message := enveloped(t, path, r.body); r.status != c.status || !strings.Contains(message, c.says) || r.header.Get("Allow") != c.allow {
+			t.Errorf("%s %s: %v, Allow: %s", c.method, c.path, r, r.header.Get("Allow"))
+		}
+		if r.node() != "" {
+			t.Errorf("%s %s was passed on", c.method, c.path)
+		}
+	}
+}
+
+// TestModelWithoutNodes: one that is known and that no node serves is not called unknown.
+func TestModelWithoutNodes(t *testing.T) {
+	etcd := startEtcd(t).endpoint
+	if err := dialEtcd(t, etcd).PutModel(t.Context(), "large", cluster.Model{Aliases: []string{"big"}}); err != nil {
+		t.Fatal(err)
+	}
+	s := follow(t, etcd, 0)
+	for _, name := range []string{"large", "big"} {
+		eventually(t, "it is known", func() bool {
+			r := s.ask(http.MethodGet, "/v1/models/"+name, "")
+			return r.status == 503 && r.code() == "no_eligible_node" && r.header.Get("Retry-After") != ""
+		})
+	}
+	if r := s.ask(http.MethodGet, "/v1/models/small", ""); r.status != 404 || r.code() != "model_not_found" {
+		t.Errorf("%v", r)
+	}
+}
+
+// TestHalfClosedClients have left: their connection is closed without an answer, and the engine is told.
+func TestHalfClosedClients(t *testing.T) {
+	s := serve(t, simulate(t, 1))
+	s.engines[0].SetFault(&engine.Fault{Hang: true})
+	conn := s.dial()
+	io.WriteString(conn, post("/v1/chat/completions", "", small))
+	eventually(t, "the engine has it", func() bool { return s.engines[0].Stats().InFlight > 0 })
+	conn.(*net.TCPConn).CloseWrite()
+	if page, err := io.ReadAll(conn); err != nil || len(page) > 0 {
+		t.Errorf("%q, %v", page, err)
+	}
+	eventually(t, "the engine is told", func() bool { return s.engines[0].Stats().Aborted > 0 })
+	if n := s.metrics().sum("cgn_router_client_cut_total", `reason="left"`); n != 1 {
+		t.Errorf("%v clients left", n)
+	}
+	// What needs no node is answered all the same.
+	conn = s.dial()
+	io.WriteString(conn, "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+	conn.(*net.TCPConn).CloseWrite()
+	var list struct{ Data []any }
+	if status, body := answer(t, bufio.NewReader(conn)); status != 200 || json.Unmarshal(body, &list) != nil || len(list.Data) != 1 {
+		t.Errorf("%d %s", status, body)
+	}
+}
