@@ -35,18 +35,23 @@ func Parse(doc []byte) (*Policy, error) {
 	if len(doc) > documentMax {
 		return nil, fmt.Errorf("policy: %d bytes, at most %d are read", len(doc), documentMax)
 	}
-	d := document{p: *Default()}
+	d := document{p: *Default(), section: section}
 	if err := d.read(doc); err != nil {
 		return nil, fmt.Errorf("policy: %w", err)
 	}
-	if err := d.p.Validate(); err != nil {
+	if err := d.p.validate(d.section); err != nil {
 		return nil, err
 	}
 	return &d.p, nil
 }
 
 // Validate reports every field that is out of its range, NaN included.
-func (p *Policy) Validate() error {
+func (p *Policy) Validate() error { return p.validate(section) }
+
+// section is where a document has its weights, unless it is flat.
+const section = "weights."
+
+func (p *Policy) validate(section string) error {
 	var errs []error
 	number := func(field string, v, lo, hi float64) {
 		if !(v >= lo && v <= hi) {
@@ -56,10 +61,10 @@ func (p *Policy) Validate() error {
 	if int(p.Mode) >= len(modeNames) {
 		errs = append(errs, &FieldError{"mode", fmt.Sprint(uint8(p.Mode)), strings.Join(modeNames[:], ", ")})
 	}
-	number("weights.kv", p.KV, 0, 1)
-	number("weights.load", p.Load, 0, 1)
-	number("weights.power", p.Power, 0, 1)
-	number("weights.capacity", p.Capacity, 0, 1)
+	number(section+"kv", p.KV, 0, 1)
+	number(section+"load", p.Load, 0, 1)
+	number(section+"power", p.Power, 0, 1)
+	number(section+"capacity", p.Capacity, 0, 1)
 	if p.KV == 0 && p.Load == 0 && p.Power == 0 && p.Capacity == 0 {
 		errs = append(errs, &FieldError{"weights", "all 0", "at least one weight above 0"})
 	}
@@ -99,8 +104,9 @@ func ParseMode(name string) (Mode, error) {
 
 // document gathers a policy and the problems met while reading it.
 type document struct {
-	p    Policy
-	errs []error
+	p       Policy
+	section string // before the names of its weights
+	errs    []error
 }
 
 var (
@@ -117,7 +123,7 @@ func (d *document) read(doc []byte) error {
 			nested = true
 			d.weights(value)
 		case slices.Contains(weightKeys, key):
-			flat = key
+			flat, d.section = key, ""
 			d.weight(key, key, value)
 		default:
 			d.scalar(key, value)
@@ -193,7 +199,11 @@ func (d *document) integer(field string, value json.RawMessage, into *int, limit
 }
 
 func (d *document) unknown(field, key string, keys []string) {
-	d.errs = append(d.errs, fmt.Errorf("%s: unknown key; did you mean %q?", field, nearest(key, keys)))
+	if near := nearest(key, keys); near != "" {
+		d.errs = append(d.errs, fmt.Errorf("%s: unknown key; did you mean %q?", field, near))
+		return
+	}
+	d.errs = append(d.errs, fmt.Errorf("%s: unknown key; there are %s", field, strings.Join(keys, ", ")))
 }
 
 // members calls fn for each member of one JSON object, refusing duplicates and anything after it.
@@ -228,9 +238,14 @@ func members(doc []byte, fn func(key string, value json.RawMessage)) error {
 	return nil
 }
 
-// nearest returns the key with the smallest edit distance to what was written.
+// nearest returns the key with the smallest edit distance to what was written, "" where even that is more than a third of
+// it (at least 1).
 func nearest(written string, keys []string) string {
-	return slices.MinFunc(keys, func(a, b string) int { return distance(written, a) - distance(written, b) })
+	near := slices.MinFunc(keys, func(a, b string) int { return distance(written, a) - distance(written, b) })
+	if distance(written, near) > max(len(written)/3, 1) {
+		return ""
+	}
+	return near
 }
 
 func distance(a, b string) int {
