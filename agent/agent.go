@@ -110,13 +110,10 @@ func (a *Agent) Address() string { return a.node.Address }
 func (a *Agent) AdminAddr() net.Addr { return a.adminAt.Addr() }
 
 func (a *Agent) listen() (err error) {
-	if a.listener, err = listen.Open(a.config.Agent.Listen); err != nil {
-		return fmt.Errorf("agent.listen: %w", err)
+	if a.listener, err = listen.OpenFor("agent.listen", "--listen", a.config.Agent.Listen); err == nil {
+		a.adminAt, err = listen.OpenFor("agent.admin", "--admin", a.config.Agent.Admin)
 	}
-	if a.adminAt, err = listen.Open(a.config.Agent.Admin); err != nil {
-		return fmt.Errorf("agent.admin: %w", err)
-	}
-	return nil
+	return err
 }
 
 func (a *Agent) prepareEngine() (err error) {

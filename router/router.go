@@ -74,10 +74,10 @@ func New(c Config) (r *Router, err error) {
 			r.Close()
 		}
 	}()
-	if r.serving, err = open("router.listen", c.Router.Listen); err != nil {
+	if r.serving, err = listen.OpenFor("router.listen", "--listen", c.Router.Listen); err != nil {
 		return r, err
 	}
-	if r.adminAt, err = open("router.admin", c.Router.Admin); err != nil {
+	if r.adminAt, err = listen.OpenFor("router.admin", "--admin", c.Router.Admin); err != nil {
 		return r, err
 	}
 	if r.tls, err = c.TLS.server(); err != nil {
@@ -98,14 +98,6 @@ func New(c Config) (r *Router, err error) {
 	}
 	r.assemble()
 	return r, nil
-}
-
-func open(field, address string) (net.Listener, error) {
-	l, err := listen.Open(address)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", field, err)
-	}
-	return l, nil
 }
 
 func (r *Router) openAccessLog() (err error) {

@@ -12,6 +12,7 @@ import (
 	agentengine "github.com/cognitora/dataplane/agent/engine"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/etcdserver"
+	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
 )
@@ -108,7 +109,7 @@ func (l *local) reserveRouters() (reserved []net.Listener, err error) {
 			}
 			reserved = append(reserved, ln)
 			if i == 0 && !want.given && ln.Addr().String() != addr {
-				l.notes = append(l.notes, fmt.Sprintf("%s is in use%s: %s took %s instead", addr, by(holder(addr)), want.flag, ln.Addr()))
+				l.notes = append(l.notes, fmt.Sprintf("%s is in use%s: %s took %s instead", addr, listen.ByHolder(addr), want.flag, ln.Addr()))
 			}
 		}
 		l.routers = append(l.routers, routerAt{settled(f.listen, reserved[2*i]), settled(f.admin, reserved[2*i+1])})

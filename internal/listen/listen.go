@@ -102,6 +102,18 @@ func Loopback(address string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
+// OpenFor is Open for the setting of that name and flag; an error names them and says what to do.
+func OpenFor(setting, flag, address string) (net.Listener, error) {
+	l, err := Open(address)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE) && !strings.HasPrefix(address, "unix:"):
+		return nil, fmt.Errorf("%s (%s) %s: the port is in use%s; stop that program, or give another address with %s", setting, flag, address, ByHolder(address), flag)
+	case err != nil:
+		return nil, fmt.Errorf("%s (%s): %w; give an address of this host with %s", setting, flag, err, flag)
+	}
+	return l, nil
+}
+
 // Open binds address. The socket file that a killed process left behind is
 // replaced; one that somebody answers on, or a file that is no socket, is not.
 func Open(address string) (net.Listener, error) {

@@ -4,6 +4,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -26,6 +27,27 @@ func TestWrongAddressesAreRefused(t *testing.T) {
 		if l, err := Open(address); err == nil {
 			l.Close()
 			t.Errorf("%q is opened as %s", address, l.Addr())
+		}
+	}
+}
+
+func TestARefusalNamesTheSetting(t *testing.T) {
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	at := busy.Addr().String()
+	by := ""
+	if _, err := os.Stat("/proc/net/tcp"); err == nil {
+		by = " by "
+	}
+	for address, want := range map[string]string{
+		at:            "x.listen (--listen) " + at + ": the port is in use" + by,
+		"192.0.2.1:1": "x.listen (--listen): listen tcp 192.0.2.1:1: ",
+	} {
+		if _, err := OpenFor("x.listen", "--listen", address); err == nil || !strings.HasPrefix(err.Error(), want) || !strings.HasSuffix(err.Error(), "with --listen") {
+			t.Errorf("%s: %v, want %s", address, err, want)
 		}
 	}
 }
