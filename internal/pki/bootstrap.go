@@ -21,6 +21,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -104,6 +105,11 @@ func Bootstrap(dir string, o Options) error {
 			return fmt.Errorf("pki: unknown role %q: use router, agent, ctl or etcd", r)
 		}
 	}
+	for _, h := range o.Hosts {
+		if net.ParseIP(h) == nil && !isName(h) {
+			return fmt.Errorf("pki: host %q is neither a DNS name nor an address: give names like gpu1.example or *.example, and addresses like 10.0.0.7", h)
+		}
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("pki: %w", err)
 	}
@@ -120,6 +126,25 @@ func Bootstrap(dir string, o Options) error {
 		}
 	}
 	return nil
+}
+
+// isName tells whether host can be a DNS name: labels of letters, digits, - and _, the first one * at most.
+func isName(host string) bool {
+	if host == "" || len(host) > 253 {
+		return false
+	}
+	for i, label := range strings.Split(host, ".") {
+		if i == 0 && label == "*" && strings.Contains(host, ".") {
+			continue
+		}
+		wrong := func(r rune) bool {
+			return r != '-' && r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+		}
+		if label == "" || len(label) > 63 || label[0] == '-' || strings.ContainsFunc(label, wrong) {
+			return false
+		}
+	}
+	return true
 }
 
 func refuseExisting(dir string, o Options) error {

@@ -47,6 +47,22 @@ func TestBootstrapWritesPrivateFiles(t *testing.T) {
 	}
 }
 
+func TestBootstrapRefusesWhatIsNoHost(t *testing.T) {
+	for host, ok := range map[string]bool{
+		"gpu1": true, "gpu_1.example": true, "*.example": true, "::1": true, "10.0.0.7": true,
+		"a b": false, "": false, "http://gpu1": false, "gpu1:9081": false, "-x": false, "a..b": false, "*": false, "a.*": false, "é": false,
+	} {
+		dir := filepath.Join(t.TempDir(), "pki")
+		err := Bootstrap(dir, Options{Hosts: []string{host}, Roles: []Role{Ctl}})
+		if (err == nil) != ok {
+			t.Errorf("%q: %v", host, err)
+		}
+		if _, statErr := os.Stat(dir); (statErr == nil) != ok {
+			t.Errorf("%q: the directory: %v", host, statErr)
+		}
+	}
+}
+
 func TestBootstrapCertificates(t *testing.T) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	dir := bootstrap(t, Options{Hosts: []string{"gpu-7.example", "10.0.0.7"}, Now: now})
