@@ -16,6 +16,7 @@ type Entry struct {
 	Method    string    // 8 bytes
 	API       string    // 48 bytes; the endpoint, e.g. chat; other for unknown paths
 	End       string    // 24 bytes; how it ended: complete, client_gone, refused, …
+	Cause     string    // 24 bytes; how the last attempt that failed did, "" when none has: reset, protocol, …
 
 	Status   int
 	TTFT     time.Duration // to the first body byte from the node; below 0 = there was none
@@ -44,18 +45,20 @@ type record struct {
 	node      text[[64]byte]
 	api       text[[48]byte]
 	end       text[[24]byte]
+	cause     text[[24]byte]
 	method    text[[8]byte]
 }
 
 func (r *record) set(e *Entry) {
 	r.entry = *e
 	r.entry.RequestID, r.entry.Model, r.entry.Node = nil, "", ""
-	r.entry.Method, r.entry.API, r.entry.End = "", "", ""
+	r.entry.Method, r.entry.API, r.entry.End, r.entry.Cause = "", "", "", ""
 	r.requestID.n = uint8(copy(r.requestID.b[:], e.RequestID))
 	r.model.n = uint8(copy(r.model.b[:], e.Model))
 	r.node.n = uint8(copy(r.node.b[:], e.Node))
 	r.api.n = uint8(copy(r.api.b[:], e.API))
 	r.end.n = uint8(copy(r.end.b[:], e.End))
+	r.cause.n = uint8(copy(r.cause.b[:], e.Cause))
 	r.method.n = uint8(copy(r.method.b[:], e.Method))
 }
 
@@ -71,6 +74,7 @@ func (r *record) appendJSON(b []byte) []byte {
 	b = appendText(b, "node", r.node.b[:r.node.n])
 	b = appendInt(b, "status", int64(e.Status))
 	b = appendText(b, "end", r.end.b[:r.end.n])
+	b = appendText(b, "cause", r.cause.b[:r.cause.n])
 	if e.Stream {
 		b = append(b, `,"stream":true`...)
 	} else {

@@ -34,7 +34,8 @@ const (
 	answered   verdict = iota // an answer has begun that goes to the client
 	unreached                 // could not connect
 	starved                   // no descriptor or memory here for a connection: not the node's fault
-	broken                    // the connection ended, or talked nonsense, before an answer
+	broken                    // the connection ended before an answer
+	garbled                   // what came is no answer in HTTP/1.1
 	failed500                 // 500
 	overloaded                // 429, 502 or 503: the node says so itself
 	overdue                   // given up: its peers would have answered
@@ -45,7 +46,7 @@ const (
 	left                      // the client is gone or the router shuts down
 )
 
-var verdictNames = [...]string{"answered", "connect", "local", "reset", "status_500", "overloaded", "slow", "stalled", "stream_options", "timeout", "http_version", "left"}
+var verdictNames = [...]string{"answered", "connect", "local", "reset", "protocol", "status_500", "overloaded", "slow", "stalled", "stream_options", "timeout", "http_version", "left"}
 
 func (v verdict) String() string { return verdictNames[v] }
 
@@ -55,7 +56,7 @@ func (v verdict) further(left int) int {
 	switch v {
 	case unreached, starved, overloaded, overdue:
 		return left
-	case broken, failed500, stalled:
+	case broken, garbled, failed500, stalled:
 		return min(left, 1)
 	}
 	return 0
@@ -80,11 +81,11 @@ func (d *Dispatcher) try(j *Job, at int) verdict {
 	}
 	j.disarm()
 	if v == answered {
-		d.note(j, a, v)
+		d.note(j, a, v, nil)
 		return v
 	}
 	j.wait.Done(time.Now(), 0, false)
-	d.note(j, a, v)
+	d.note(j, a, v, err)
 	d.put(j, a, v, err)
 	return v
 }
@@ -288,6 +289,8 @@ func (j *Job) blame(err error) verdict {
 		return late
 	case e.Phase == relay.PhaseDial:
 		return unreached
+	case e.Kind == relay.KindProtocol:
+		return garbled
 	}
 	return broken
 }

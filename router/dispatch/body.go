@@ -114,5 +114,8 @@ func (j *Job) Matched() int {
 	return j.cur.matched
 }
 
+// Cause is how the last attempt that failed did, in a word as the metrics have it; empty if none has.
+func (j *Job) Cause() string { return j.cause }
+
 // Left tells whether the client has gone.
 func (j *Job) Left() bool { return j.why() == reasonLeft }

@@ -32,10 +32,10 @@ func (d *Dispatcher) settle(j *Job, a *attempt, o relay.Outcome) {
 		switch o {
 		case relay.UpstreamFailed:
 			broken = true
-			a.node.Report(fleet.Reset)
+			d.cut(j, a, fleet.Reset, "cut")
 		case relay.IdleTimeout:
 			broken = true
-			a.node.Report(fleet.Timeout)
+			d.cut(j, a, fleet.Timeout, "idle")
 		}
 	}
 	if a.recorded {

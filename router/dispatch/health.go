@@ -11,8 +11,8 @@ import (
 
 // How a node's health is judged by the requests it gets:
 //
-//   - A connection that is refused or breaks before an answer, and a first byte that does not
-//     come in time, count against the node.
+//   - A connection that is refused or breaks, or brings no HTTP/1.1, and a first byte that does
+//     not come in time, count against the node. After the first two it is checked at once.
 //   - An answer below 500, and 501 (the engine does not have that endpoint), counts for it.
 //   - Any other 5xx may be the request's fault. It counts in full when another node answers
 //     the same request below 500, and for neither node when another answers the same 5xx.
@@ -28,10 +28,13 @@ type failure struct {
 	status int
 }
 
-// note tells the node's health how the attempt ended.
-func (d *Dispatcher) note(j *Job, a *attempt, v verdict) {
+// note tells the node's health how the attempt ended, and the operator if it failed. err is what it failed with, nil if
+// the node has answered.
+func (d *Dispatcher) note(j *Job, a *attempt, v verdict, err error) {
 	if v != answered && v != left && v != tooOld {
 		d.metrics.UpstreamErrors.WithLabelValues(a.node.ID, v.String()).Inc()
+		j.cause = v.String()
+		defer d.tell(j, a, v, err)
 	}
 	switch v {
 	case answered:
@@ -40,7 +43,7 @@ func (d *Dispatcher) note(j *Job, a *attempt, v verdict) {
 		j.judge(a.node, a.ex.Status())
 	case unreached:
 		a.node.Report(fleet.ConnectError)
-	case broken:
+	case broken, garbled:
 		a.node.Report(fleet.Reset)
 	case overdue:
 		a.node.Report(fleet.Timeout)
@@ -48,6 +51,17 @@ func (d *Dispatcher) note(j *Job, a *attempt, v verdict) {
 		if !j.expired() {
 			a.node.Report(fleet.Timeout)
 		}
+	}
+}
+
+// tell logs a failed attempt, unless the node only says that it is busy.
+func (d *Dispatcher) tell(j *Job, a *attempt, v verdict, err error) {
+	switch {
+	case err != nil:
+		d.complain(j, a.node, v.String(), err)
+	case a.ex == nil:
+	case a.ex.Status() != http.StatusTooManyRequests:
+		d.complain(j, a.node, v.String(), a.ex.Status())
 	}
 }
 
@@ -70,11 +84,17 @@ func (j *Job) judge(n *member, status int) {
 
 // settleFailed ends the judgement of nodes that answered 5xx when nobody else will be asked.
 func (j *Job) settleFailed() {
+	alike := 0
 	for i, f := range j.failed {
 		same := func(other failure) bool { return other.status == f.status }
 		if !slices.ContainsFunc(j.failed[:i], same) && !slices.ContainsFunc(j.failed[i+1:], same) {
 			f.node.ReportDoubt(j.hash(), j.model.doubt(f.node))
+		} else {
+			alike = f.status
 		}
+	}
+	if alike != 0 {
+		j.d.complainOfAll(j.model, alike)
 	}
 	j.failed = j.failed[:0]
 }

@@ -56,6 +56,7 @@ type Job struct {
 	wait   patience.Attempt
 	tried  []*member
 	failed []failure // nobody has answered better yet
+	cause  string    // how the last attempt that failed did, in a word
 	left   int       // further nodes that may be asked
 	paid   bool      // the retry budget has been asked for the next attempt
 
@@ -116,7 +117,7 @@ func (j *Job) reset() {
 	j.Header, j.Auth, j.Session, j.Pin = j.Header[:0], nil, nil, nil
 	j.Received, j.Deadline, j.OnPick, j.Reply = time.Time{}, time.Time{}, nil, nil
 	j.Attempts, j.Blocks, j.TTFT, j.Usage = 0, 0, 0, usage.Counts{}
-	j.capped = false
+	j.capped, j.cause = false, ""
 	j.model, j.permit, j.kept, j.left, j.paid = nil, admission.Permit{}, nil, 0, false
 	j.tried, j.failed, j.edits, j.asks = j.tried[:0], j.failed[:0], j.edits[:0], false
 	j.request = relay.Request{Body: j.request.Body[:0]}

@@ -33,6 +33,8 @@ type model struct {
 	patience *patience.Model
 	metrics  metrics.Model
 	limits   Limits
+
+	complaints complaints // of its nodes together
 }
 
 // member is one node's part in one model.
@@ -48,6 +50,7 @@ type nodeState struct {
 	metrics              metrics.Node
 	pulse                *patience.Pulse
 	rejectsStreamOptions atomic.Bool
+	complaints           complaints
 	saidUnreported       atomic.Bool // the log line on missing cached-token counts was written
 }
 

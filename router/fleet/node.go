@@ -251,8 +251,14 @@ func flagReason(flags uint32) string {
 
 // Report tells how a request fared on the node. A 4xx or 501 is an OK: it says nothing against the node. A server error
 // from two nodes is the request's fault, so the caller reports it for neither; for one that no other node was asked about
-// there is ReportDoubt.
-func (n *Node) Report(o Outcome) { n.health.report(o) }
+// there is ReportDoubt. A connection that fails makes the node be checked at once: it may be down, and one request alone
+// does not tell.
+func (n *Node) Report(o Outcome) {
+	n.health.report(o)
+	if o == ConnectError || o == Reset {
+		n.probe.doubt()
+	}
+}
 
 // SetAside takes the node out of the pick because it makes no progress although its peers do. It comes back, by trial
 // requests, once NoteProgress is called or a one-token completion sent by the prober is answered.

@@ -39,6 +39,8 @@ type prober struct {
 	found  atomic.Pointer[discovery]
 	// changed: the line is another, so a healthy node is checked before its time.
 	changed atomic.Bool
+	// doubted: a request's connection has failed, and so is this.
+	doubted atomic.Bool
 
 	// Owned by run.
 	checkedAt  time.Time
@@ -69,6 +71,12 @@ func newProber(f *Fleet, n *Node, t relay.Target) *prober {
 func (p *prober) retarget(t relay.Target) {
 	p.line.Swap(p.lineTo(t)).http.CloseIdleConnections()
 	p.changed.Store(true)
+	p.kick()
+}
+
+// doubt makes the node be checked soon, four times in an interval for unhealthy nodes at most.
+func (p *prober) doubt() {
+	p.doubted.Store(true)
 	p.kick()
 }
 
@@ -181,9 +189,10 @@ func (p *prober) round(ctx context.Context) {
 // checkHealth asks /health where that is due, and a static node's models before it is called well.
 func (p *prober) checkHealth(ctx context.Context) {
 	now, last := time.Now(), p.checkedAt
+	doubted := p.doubted.Swap(false)
 	if p.changed.Swap(false) {
 		p.modelsAt = time.Time{}
-	} else if p.node.State() == Healthy && p.lastError() == "" && now.Sub(last) < p.fleet.opts.ProbeInterval*9/10 {
+	} else if !doubted && p.node.State() == Healthy && p.lastError() == "" && now.Sub(last) < p.fleet.opts.ProbeInterval*9/10 {
 		return
 	}
 	p.checkedAt = now

@@ -66,7 +66,7 @@ func New() *Router {
 		Retries:        s.Counter("cgn_router_retries_total", "Requests sent to a further node, by what the last one did.", "reason"),
 		RetriesRefused: s.Counter("cgn_router_retries_refused_total", "Retries that the budget did not allow.").WithLabelValues(),
 		LastResort:     s.Counter("cgn_router_last_resort_total", "Requests sent to a node that is out of service for server errors, or only returning, because no other node could take them.").WithLabelValues(),
-		UpstreamErrors: s.Counter("cgn_router_upstream_errors_total", "Attempts that failed before anything reached the client, by node and kind.", "node", "kind"),
+		UpstreamErrors: s.Counter("cgn_router_upstream_errors_total", "Attempts that failed, by node and kind: before anything reached the client, or (cut, idle) when an answer had begun.", "node", "kind"),
 		PolicyReloads:  s.Counter("cgn_router_policy_reloads_total", "Policy documents seen: applied or refused.", "result"),
 		Lookups:        s.Counter("cgn_router_response_lookups_total", "Searches on the nodes for a stored response that this router does not know: found, missing, unanswered (some node did not answer), refused (too many at once).", "result"),
 		AccessDropped:  s.Counter("cgn_router_access_log_dropped_total", "Access log lines dropped because the writer was behind.").WithLabelValues(),

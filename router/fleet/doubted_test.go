@@ -1,0 +1,32 @@
+package fleet
+
+import (
+	"testing"
+	"time"
+)
+
+// TestDeadNodesAreNoticedByTheirTraffic: one request that broke on a node which is gone takes it out of service, although
+// its lease and the next health check have long to go; one that is well stays.
+func TestDeadNodesAreNoticedByTheirTraffic(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]Outcome{"broken stream": Reset, "no connection": ConnectError} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEtcdFleet(t, func(o *Options) { o.ProbeInterval = time.Hour })
+			dies, lives := newEngine(t, nil), newEngine(t, nil)
+			e.agent(node("dies", dies.URL))
+			e.agent(node("lives", lives.URL))
+			eventually(t, e.Fleet, "both joined", serves("m", 2))
+			eventually(t, e.Fleet, "both were checked", func(*Snapshot) bool { return dies.count("/health") > 0 && lives.count("/health") > 0 })
+			dies.Close()
+			checks := lives.count("/health")
+			e.Load().Node("dies").Report(o)
+			e.Load().Node("lives").Report(o)
+			eventually(t, e.Fleet, "the dead one is out", serves("m", 1))
+			eventually(t, e.Fleet, "the other was checked", func(*Snapshot) bool { return lives.count("/health") > checks })
+			if ok, reason := e.Load().Node("lives").Eligible(time.Now()); !ok {
+				t.Error(reason)
+			}
+		})
+	}
+}
