@@ -29,6 +29,7 @@ func newInstruments() *instruments {
 			Rejected:   s.Counter("cgn_agent_rejected_total", "Requests that the agent refused itself, by reason.", "reason"),
 			Failures:   s.Counter("cgn_agent_engine_failures_total", "Requests that failed on the way to or from the engine, by phase and kind.", "phase", "kind"),
 			ClientLeft: s.Counter("cgn_agent_client_left_total", "Requests cancelled because their client had left.").WithLabelValues(),
+			Panics:     s.Counter("cgn_agent_panics_total", "Requests whose handling failed because of a bug.").WithLabelValues(),
 			Seconds:    s.Histogram("cgn_agent_request_seconds", "Time from request read to response written.", requestBuckets).WithLabelValues(),
 		},
 	}

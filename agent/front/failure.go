@@ -25,6 +25,8 @@ var (
 	errBody     = failure{413, "body_too_large", "the request body is larger than limits.max_body", ""}
 	errHeader   = failure{431, "header_too_large", "the request head is larger than limits.max_header", ""}
 	errMangled  = failure{400, "bad_request", "not an HTTP/1.1 request", ""}
+	errFraming  = failure{400, "bad_request", "the request has both Content-Length and Transfer-Encoding, so where it ends is not clear; send one of them", ""}
+	errBug      = failure{500, "agent_bug", "the agent failed to handle this request; its log says more", ""}
 	errNoTLS    = failure{400, "https_required", "this port speaks HTTPS; ask it for https://", ""}
 	errSlow     = failure{408, "slow_request", "the request was not sent within limits.read_timeout", ""}
 	errNoEngine = failure{502, "engine_unreachable", "the engine accepts no connection", ""}
@@ -40,8 +42,11 @@ var (
 // killed this engine to one other node at most.
 func failureOf(err error) failure {
 	var e *relay.Error
-	if errors.Is(err, relay.ErrClientTooOld) {
+	switch {
+	case errors.Is(err, relay.ErrClientTooOld):
 		return errTooOld
+	case errors.Is(err, errPanic):
+		return errBug
 	}
 	if !errors.As(err, &e) {
 		return errProtocol

@@ -41,13 +41,13 @@ func testOptions(t *testing.T) Options {
 		Counters: Counters{
 			Requests: vec("code"), Rejected: vec("reason"), Failures: vec("phase", "kind"),
 			ClientLeft: prometheus.NewCounter(prometheus.CounterOpts{Name: "x"}),
+			Panics:     prometheus.NewCounter(prometheus.CounterOpts{Name: "x"}),
 			Seconds:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: "x"}),
 		},
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 }
 
-// counted is the sum of a collector's counters.
 // awaitCount waits until c says want: a request is counted after its answer has been sent.
 func awaitCount(t *testing.T, c prometheus.Collector, want float64) {
 	t.Helper()
@@ -59,6 +59,7 @@ func awaitCount(t *testing.T, c prometheus.Collector, want float64) {
 	}
 }
 
+// counted is the sum of a collector's counters.
 func counted(c prometheus.Collector) (n float64) {
 	r := prometheus.NewRegistry()
 	r.MustRegister(c)

@@ -1,6 +1,10 @@
 package front
 
-import "bytes"
+import (
+	"bytes"
+
+	"github.com/cognitora/dataplane/internal/intake"
+)
 
 // served are the paths outside /v1/ that pass to the engine. What else engines
 // offer (cache resets, weight updates, sleep, profiling) is not for routers.
@@ -10,16 +14,11 @@ var served = map[string]bool{
 	"/apply-template": true,
 }
 
-// refused are the paths under /v1/ that change the engine for everybody.
-var refused = map[string]bool{
-	"/v1/load_lora_adapter": true, "/v1/unload_lora_adapter": true,
-}
-
 // passes tells whether a request for path goes to the engine. The path is
 // normalised: it holds no dot segments and no doubled slashes.
 func passes(path []byte) bool {
 	if bytes.HasPrefix(path, []byte("/v1/")) {
-		return !refused[string(path)]
+		return !intake.ChangesEngine(path)
 	}
 	return served[string(path)]
 }

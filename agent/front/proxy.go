@@ -4,12 +4,14 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
+	"runtime/debug"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/cognitora/dataplane/internal/intake"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/internal/sse"
 )
@@ -19,7 +21,16 @@ const statusClientLeft = 499
 
 // handle answers one request.
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
+	var p *passage // of a request that is passed on
+	defer func() {
+		if bug := recover(); bug != nil {
+			s.survive(ctx, p, bug)
+		}
+	}()
 	switch path := ctx.Path(); {
+	case intake.TwiceFramed(&ctx.Request.Header):
+		s.reject(ctx, errFraming)
+		ctx.SetConnectionClose()
 	case string(path) == "/health":
 		s.health(ctx)
 	case !passes(path):
@@ -28,8 +39,36 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		s.release()
 		s.reject(ctx, errTooMany)
 	default:
-		s.forward(ctx)
+		p = s.begin()
+		s.forward(ctx, p)
 	}
+}
+
+// survive answers a request whose handling has failed because of a bug, so that
+// it ends neither the other requests nor the engine.
+func (s *Server) survive(ctx *fasthttp.RequestCtx, p *passage, bug any) {
+	s.noteBug(bug)
+	defer func() {
+		if recover() != nil { // the bug is in what ends a request
+			ctx.SetConnectionClose()
+		}
+	}()
+	if p == nil || p.ended {
+		s.reject(ctx, errBug)
+		return
+	}
+	if p.exchange != nil {
+		p.exchange.Close()
+	}
+	p.fail(ctx, errPanic)
+}
+
+// errPanic is what a passage ends with that a bug has ended.
+var errPanic = errors.New("panic")
+
+func (s *Server) noteBug(bug any) {
+	s.o.Log.Error("request handling failed, this is a bug", "panic", bug, "stack", string(debug.Stack()))
+	s.o.Counters.Panics.Inc()
 }
 
 // health says whether the node takes requests: agent and engine together.
@@ -104,6 +143,10 @@ type passage struct {
 	body    [1][]byte
 	started time.Time
 	status  int
+
+	stop     func()          // ends the watch over the client
+	exchange *relay.Exchange // with the engine; nil before, and once it is Reply's
+	ended    bool
 }
 
 var passages = sync.Pool{New: func() any {
@@ -114,24 +157,20 @@ var passages = sync.Pool{New: func() any {
 
 // forward passes the request to the engine. Whatever happens, the passage is
 // ended exactly once: by Reply's Done, or by fail.
-func (s *Server) forward(ctx *fasthttp.RequestCtx) {
-	p := passages.Get().(*passage)
-	p.s, p.started = s, time.Now()
-	p.abort.Reset()
-	s.begin(p)
-	stop := s.watcher.Watch(ctx.Conn(), p.gone)
+func (s *Server) forward(ctx *fasthttp.RequestCtx, p *passage) {
+	p.stop = s.watcher.Watch(ctx.Conn(), p.gone)
 	e, err := p.send(ctx)
 	if err == nil {
-		p.status = e.Status()
+		p.exchange, p.status = e, e.Status()
 		ctx.SetStatusCode(p.status)
 		relay.CopyHeaders(&ctx.Response.Header, e)
-		err = relay.Reply(ctx, e, relay.ReplyOptions{SlowReader: s.o.Limits.SlowReader, Observer: p, Stop: stop})
+		err = relay.Reply(ctx, e, relay.ReplyOptions{SlowReader: s.o.Limits.SlowReader, Observer: p, Stop: p.stop})
 		if err == nil {
 			return
 		}
+		p.exchange = nil
 		e.Close()
 	}
-	stop()
 	p.fail(ctx, err)
 }
 
@@ -163,6 +202,9 @@ func (p *passage) send(ctx *fasthttp.RequestCtx) (*relay.Exchange, error) {
 
 // fail answers a request that nothing of an answer has been sent for.
 func (p *passage) fail(ctx *fasthttp.RequestCtx, err error) {
+	if p.stop != nil {
+		p.stop()
+	}
 	if p.abort.Canceled() {
 		relay.HangUp(ctx)
 		p.end(relay.ClientGone, statusClientLeft, err)
@@ -184,10 +226,22 @@ func (p *passage) Body([]byte, bool) {}
 func (p *passage) Tail(dst []byte, _ relay.Outcome, _ error) []byte { return dst }
 
 // Done ends the passage of a request whose answer was begun.
-func (p *passage) Done(o relay.Outcome, err error) { p.end(o, p.status, err) }
+func (p *passage) Done(o relay.Outcome, err error) {
+	s := p.s
+	defer func() {
+		if bug := recover(); bug != nil {
+			s.noteBug(bug)
+		}
+	}()
+	p.end(o, p.status, err)
+}
 
+// end counts the request and gives the passage back.
 func (p *passage) end(o relay.Outcome, status int, err error) {
 	s, c := p.s, &p.s.o.Counters
+	p.ended = true
+	defer s.release()
+	s.forget(p)
 	var failed *relay.Error
 	switch {
 	case o == relay.ClientGone:
@@ -199,8 +253,6 @@ func (p *passage) end(o relay.Outcome, status int, err error) {
 	}
 	c.Seconds.Observe(time.Since(p.started).Seconds())
 	s.count(status)
-	s.forget(p)
-	p.s, p.body[0], p.request = nil, nil, relay.Request{}
+	p.s, p.stop, p.exchange, p.body[0], p.request = nil, nil, nil, nil, relay.Request{}
 	passages.Put(p)
-	s.release()
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/intake"
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
@@ -24,7 +25,6 @@ const (
 	sendBufferBytes = 256 << 10 // kernel memory for a client that does not read
 	enginePoolIdle  = 4 * time.Second
 	complainEvery   = 10 * time.Second
-	keptBody        = 1 << 20 // bytes; larger body buffers are not kept for a connection's next request
 )
 
 // Limits bound what clients can make the front hold.
@@ -60,6 +60,7 @@ type Counters struct {
 	Rejected   *prometheus.CounterVec // reason
 	Failures   *prometheus.CounterVec // phase, kind
 	ClientLeft prometheus.Counter
+	Panics     prometheus.Counter
 	Seconds    prometheus.Observer
 }
 
@@ -96,7 +97,7 @@ func New(o Options) (*Server, error) {
 		Network: o.Engine.Network, Addr: o.Engine.Addr, TLS: o.EngineTLS,
 		Host: o.Engine.Host, BasePath: o.Engine.BasePath, Authorization: o.Authorization,
 	}, relay.PoolOptions{MaxConns: o.Limits.MaxRequests, IdleTimeout: enginePoolIdle})
-	fasthttp.SetBodySizePoolLimit(keptBody, keptBody)
+	intake.BoundBuffers()
 	s.http = &fasthttp.Server{
 		SecureErrorLogMessage: true, // never the bytes of a request
 		Handler:               s.handle, ErrorHandler: s.malformed, ConnState: s.track, Logger: s,
@@ -184,14 +185,18 @@ func (s *Server) cut() {
 	}
 }
 
-// begin notes p as in flight.
-func (s *Server) begin(p *passage) {
+// begin returns a new passage, noted as in flight.
+func (s *Server) begin() *passage {
+	p := passages.Get().(*passage)
+	p.s, p.started, p.ended = s, time.Now(), false
+	p.abort.Reset()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.passages[p] = struct{}{}
 	if s.closed {
 		p.abort.Cancel()
 	}
+	return p
 }
 
 func (s *Server) forget(p *passage) {
@@ -227,6 +232,6 @@ func (s *Server) track(c net.Conn, state fasthttp.ConnState) {
 func (s *Server) Printf(format string, args ...any) {
 	now, last := time.Now().UnixNano(), s.spoke.Load()
 	if now-last >= int64(complainEvery) && s.spoke.CompareAndSwap(last, now) {
-		s.o.Log.Warn("connection to the front broken", "err", fmt.Sprintf(format, args...))
+		s.o.Log.Warn("connection to the front broken", "error", fmt.Sprintf(format, args...))
 	}
 }

@@ -1,19 +1,18 @@
 package gateway
 
 import (
-	"bytes"
 	"sync"
 	"time"
 	"unsafe"
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/cognitora/dataplane/internal/intake"
 	"github.com/cognitora/dataplane/router/apierror"
 )
 
 const (
 	smallBody  = 64 << 10 // bytes of a body that are not counted: connections bound them well enough
-	keptBody   = 1 << 20  // larger body buffers are not kept for a connection's next request
 	bodyGrace  = 20       // the part of the time for a body in which it is not asked how fast it comes
 	chunked    = -1       // a ContentLength
 	unreadBody = 1        // bytes; a MaxRequestBodySize that none of the counted bodies fits
@@ -118,14 +117,8 @@ func faultOf(h *fasthttp.RequestHeader) *apierror.Error {
 	if v := h.Protocol(); string(v) != "HTTP/1.1" && string(v) != "HTTP/1.0" {
 		return errVersion
 	}
-	if h.ContentLength() != chunked {
-		return nil
-	}
-	for line := range bytes.Lines(h.RawHeaders()) {
-		name, _, _ := bytes.Cut(line, []byte(":"))
-		if bytes.EqualFold(bytes.TrimSpace(name), []byte("Content-Length")) {
-			return errFraming
-		}
+	if h.ContentLength() == chunked && intake.TwiceFramed(h) {
+		return errFraming
 	}
 	return nil
 }

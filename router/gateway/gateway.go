@@ -7,16 +7,19 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
 
 	"github.com/cognitora/dataplane/internal/accesslog"
+	"github.com/cognitora/dataplane/internal/intake"
 	"github.com/cognitora/dataplane/internal/jsonscan"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/dispatch"
@@ -60,9 +63,14 @@ type Gateway struct {
 	server      *fasthttp.Server
 	started     time.Time
 
+	mu       sync.Mutex
+	listener net.Listener // nil: not serving yet
+	closed   bool         // Shutdown has begun
+
 	draining atomic.Bool
-	open     counter     // client connections
-	over     atomic.Bool // the time to finish requests has passed
+	open     counter       // client connections
+	over     atomic.Bool   // the time to finish requests has passed
+	empty    chan struct{} // signalled when the last connection is closed after that
 	streams  counter
 	live     liveCalls
 	bodies   bodies
@@ -74,9 +82,10 @@ func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	g := &Gateway{
 		dispatch: p.Dispatch, fleet: p.Fleet, metrics: p.Metrics,
 		watcher: p.Watcher, access: p.Access, log: p.Log, limits: l, forwardAuth: forwardAuth, started: time.Now(),
+		empty: make(chan struct{}, 1),
 	}
 	g.bodies.limit, g.bodies.time = int64(l.MaxBodies), l.BodyTimeout
-	fasthttp.SetBodySizePoolLimit(keptBody, keptBody)
+	intake.BoundBuffers()
 	g.server = &fasthttp.Server{
 		SecureErrorLogMessage:         true, // never the bytes of a request
 		Handler:                       g.handle,
@@ -107,12 +116,20 @@ func (s serverLog) Printf(format string, args ...any) {
 	s.log.Debug("client connection", "event", fmt.Sprintf(format, args...))
 }
 
-// Serve accepts connections from l until it is closed. With t they speak TLS.
+// Serve accepts connections from l until Shutdown, or until l is closed. With t they speak TLS. After Shutdown it closes l
+// and returns nil.
 func (g *Gateway) Serve(l net.Listener, t *tls.Config) error {
+	g.mu.Lock()
+	closed := g.closed
+	g.listener = l
+	g.mu.Unlock()
+	if closed {
+		return ignoreClosed(l.Close())
+	}
 	bounded := &listener{
 		Listener: g.watcher.Listen(l, relay.ListenOptions{SendBufferBytes: sendBufferBytes}),
-		open:     &g.open, limit: g.limits.MaxConnections,
-		full: g.metrics.ClientCut.WithLabelValues("too_many").Inc, over: &g.over,
+		open:     &g.open, limit: g.limits.MaxConnections, tls: t != nil,
+		full: g.metrics.ClientCut.WithLabelValues("too_many").Inc, over: &g.over, empty: g.empty,
 	}
 	return g.server.Serve(&front{bounded, t, &g.bodies})
 }
@@ -123,19 +140,44 @@ const sendBufferBytes = 256 << 10
 // StartDrain makes every answer from now on close its connection, so that clients move on.
 func (g *Gateway) StartDrain() { g.draining.Store(true) }
 
-// Shutdown stops accepting and waits for running requests until ctx ends; then it ends them:
-// a stream gets an error event.
+// Shutdown stops accepting, also where Serve has not begun yet, and waits for running requests until ctx ends; then it ends
+// them: a stream gets an error event.
 func (g *Gateway) Shutdown(ctx context.Context) error {
-	err := g.server.ShutdownWithContext(ctx)
+	if err := g.stopAccepting(); err != nil {
+		return err
+	}
+	err := ignoreClosed(g.server.ShutdownWithContext(ctx))
 	if err == nil {
 		return nil
 	}
 	g.over.Store(true)
 	g.live.each(func(c *call) { c.job.Shutdown() })
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(lastWords); g.open.n.Load() > 0 && time.Now().Before(end); {
-		<-tick.C
+	end := time.NewTimer(lastWords)
+	defer end.Stop()
+	for g.open.n.Load() > 0 {
+		select {
+		case <-g.empty:
+		case <-end.C:
+			return err
+		}
+	}
+	return err
+}
+
+// stopAccepting closes the listener itself: the server does so only once it has begun to serve.
+func (g *Gateway) stopAccepting() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+	if g.listener == nil {
+		return nil
+	}
+	return ignoreClosed(g.listener.Close())
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return nil
 	}
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strings"
 
+	"github.com/cognitora/dataplane/internal/intake"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
@@ -58,9 +59,6 @@ var inferPaths = map[string]scan.API{
 	"/detokenize":               scan.Detokenize,
 }
 
-// changesEngine are the paths by which engines are changed for everybody: not for clients.
-var changesEngine = map[string]bool{"/v1/load_lora_adapter": true, "/v1/unload_lora_adapter": true}
-
 var (
 	prefixModels    = []byte("/v1/models/")
 	prefixResponses = []byte("/v1/responses/")
@@ -85,7 +83,7 @@ func find(path []byte) (r route, api scan.API, rest []byte) {
 		return routeStored, scan.Responses, path[len(prefixResponses):]
 	case bytes.HasPrefix(path, prefixAudio):
 		return routeInfer, scan.Audio, nil
-	case bytes.HasPrefix(path, prefixV1) && !changesEngine[string(path)] && meantBy(path) == "":
+	case bytes.HasPrefix(path, prefixV1) && !intake.ChangesEngine(path) && meantBy(path) == "":
 		return routePass, scan.Other, nil
 	}
 	return routeUnknown, apiOf(path), nil

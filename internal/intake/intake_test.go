@@ -1,0 +1,41 @@
+package intake
+
+import (
+	"bufio"
+	"strings"
+	"testing"
+
+	"github.com/valyala/fasthttp"
+)
+
+func TestTwiceFramed(t *testing.T) {
+	for head, want := range map[string]bool{
+		"":                               false,
+		"Content-Length: 3\r\n":          false,
+		"Transfer-Encoding: chunked\r\n": false,
+		"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n":           true,
+		"transfer-encoding: chunked\r\nX: y\r\ncontent-length: 3\r\n":   true,
+		"X-Content-Length: 3\r\nTransfer-Encoding: chunked\r\nX: y\r\n": false,
+	} {
+		var h fasthttp.RequestHeader
+		if err := h.Read(bufio.NewReader(strings.NewReader("POST / HTTP/1.1\r\nHost: x\r\n" + head + "\r\n"))); err != nil {
+			t.Fatalf("%q: %v", head, err)
+		}
+		if got := TwiceFramed(&h); got != want {
+			t.Errorf("%q: %v", head, got)
+		}
+		if n := testing.AllocsPerRun(100, func() { TwiceFramed(&h) }); n != 0 {
+			t.Errorf("%q: %v allocations", head, n)
+		}
+	}
+}
+
+func TestChangesEngine(t *testing.T) {
+	for path, want := range map[string]bool{
+		"/v1/load_lora_adapter": true, "/v1/unload_lora_adapter": true, "/v1/chat/completions": false, "/v1/": false,
+	} {
+		if ChangesEngine([]byte(path)) != want {
+			t.Errorf("%s: %v", path, !want)
+		}
+	}
+}
