@@ -182,7 +182,7 @@ func (a *Agent) Run(ctx, force context.Context) error {
 	select {
 	case <-ctx.Done():
 	case <-r.group.Context().Done():
-		a.log.Error("a part of the agent failed, stopping", "err", context.Cause(r.group.Context()))
+		a.log.Error("a part of the agent failed, stopping", "error", context.Cause(r.group.Context()))
 	}
 	a.log.Info("stopping: requests are taken for drain_delay more, running ones have drain_timeout then; a second signal ends it now",
 		"drain_delay", a.config.Agent.DrainDelay.String(), "drain_timeout", a.config.Agent.DrainTimeout.String())

@@ -61,7 +61,7 @@ func (m *membership) dial(ctx context.Context) (*cluster.Client, error) {
 			return nil, err
 		}
 		if !logged {
-			m.log.Warn("etcd not reached, trying on", "endpoints", m.config.Endpoints, "err", err)
+			m.log.Warn("etcd not reached, trying on", "endpoints", m.config.Endpoints, "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -123,7 +123,7 @@ func (m *membership) followCordon(ctx context.Context, client *cluster.Client) {
 		},
 		Lost: func(err error) {
 			m.enter("lost")
-			m.log.Warn("etcd does not answer, serving on", "err", err)
+			m.log.Warn("etcd does not answer, serving on", "error", err)
 		},
 	})
 }

@@ -79,7 +79,7 @@ func (s *supervisor) supervise(ctx, force context.Context) {
 		}
 		ran := time.Since(started)
 		wait := s.backoff.after(ran)
-		s.log.Error("engine exited, restarting it", "err", err, "ran", ran, "wait", wait)
+		s.log.Error("engine exited, restarting it", "error", err, "ran", ran, "wait", wait)
 		s.exited(err)
 		select {
 		case <-ctx.Done():

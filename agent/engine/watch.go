@@ -185,7 +185,7 @@ func (e *Engine) noteReady(ready bool) {
 func (e *Engine) readMetrics(ctx context.Context, s *State) {
 	stats, started, err := e.prober.metrics(ctx)
 	if err != nil {
-		e.log.Debug("engine metrics not read", "err", err)
+		e.log.Debug("engine metrics not read", "error", err)
 	}
 	s.Stats = stats
 	switch {
@@ -213,7 +213,7 @@ func (e *Engine) readIdentity(ctx context.Context, s *State) {
 	}
 	models, err := e.prober.models(ctx)
 	if err != nil {
-		e.log.Warn("engine's models not read, keeping the last ones", "err", err)
+		e.log.Warn("engine's models not read, keeping the last ones", "error", err)
 		return
 	}
 	models, leftOut := cluster.FitModels(models)
@@ -232,7 +232,7 @@ func (e *Engine) readSlots(ctx context.Context, s *State) int {
 	}
 	n, err := e.prober.slots(ctx)
 	if err != nil {
-		e.log.Debug("engine slots not read", "err", err)
+		e.log.Debug("engine slots not read", "error", err)
 	}
 	return n
 }

@@ -229,7 +229,7 @@ func (id *Identity) refresh() {
 	m, err := read(id.files)
 	if err != nil {
 		id.failures.Add(1)
-		slog.Error("changed certificate files cannot be used, keeping the old ones", "ca", id.files.CA, "cert", id.files.Cert, "err", err)
+		slog.Error("changed certificate files cannot be used, keeping the old ones", "ca", id.files.CA, "cert", id.files.Cert, "error", err)
 		return
 	}
 	id.state.Store(m)
