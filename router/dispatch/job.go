@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"encoding/binary"
 	"sync"
 	"time"
 
@@ -265,6 +264,5 @@ func (j *Job) RendezvousKey() uint64 {
 	if last < 0 {
 		return xxhash.Sum64(j.Scan.Text)
 	}
-	digest := j.chain.Digest(last)
-	return binary.LittleEndian.Uint64(digest[:8])
+	return j.chain.Key(last)
 }

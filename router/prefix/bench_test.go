@@ -40,7 +40,7 @@ func TestNoAllocations(t *testing.T) {
 	}
 	var seed Digest
 	check("Seed", func() { seed = Seed("meta-llama/Llama-3.1-8B-Instruct", "", "tenant") })
-	check("Digest", func() { c.Reset(seed, text, nil); c.Digest(c.Blocks() - 1) })
+	check("HashTo", func() { c.Reset(seed, text, nil); c.HashTo(c.Blocks()) })
 	seed = Seed("model", "", "")
 	check("Match", func() { c.Reset(seed, text, nil); x.Match(c, refs, matched) })
 	if matched[0] != 200 {
@@ -83,7 +83,7 @@ func BenchmarkRecord(b *testing.B) {
 	text := prompt("p", longPrompt/BlockBytes)
 	x, refs := served(b, text)
 	c := chain(text)
-	c.Digest(c.Blocks() - 1)
+	c.HashTo(c.Blocks())
 	b.ReportAllocs()
 	for b.Loop() {
 		x.Record(c, refs[0], time.Now())

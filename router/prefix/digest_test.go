@@ -44,18 +44,10 @@ func goldenInputs() []golden {
 	}
 }
 
-func chainOf(g golden) *Chain {
-	var c Chain
-	c.Reset(Seed(g.Model, g.Adapter, g.Salt), []byte(g.Text), g.Tokens)
-	return &c
-}
-
 func filled(g golden) golden {
 	seed := Seed(g.Model, g.Adapter, g.Salt)
-	c := chainOf(g)
 	g.Seed, g.Digests = hex.EncodeToString(seed[:]), []string{}
-	for i := range c.Blocks() {
-		d := c.Digest(i)
+	for _, d := range Digests(seed, []byte(g.Text), g.Tokens) {
 		g.Digests = append(g.Digests, hex.EncodeToString(d[:]))
 	}
 	return g
@@ -117,15 +109,13 @@ func TestDigestIsKeyedBlake3(t *testing.T) {
 		tokens[i] = uint32(text[4*i]) | uint32(text[4*i+1])<<8 | uint32(text[4*i+2])<<16 | uint32(text[4*i+3])<<24
 	}
 	parent := Seed("model", "adapter", "salt")
-	var byText, byTokens Chain
-	byText.Reset(parent, text, nil)
-	byTokens.Reset(parent, nil, tokens)
-	for i := range byText.Blocks() {
+	byText, byTokens := Digests(parent, text, nil), Digests(parent, nil, tokens)
+	for i := range byText {
 		want := keyedLibrary(parent, text[i*BlockBytes:(i+1)*BlockBytes])
-		if got := byText.Digest(i); got != want {
+		if got := byText[i]; got != want {
 			t.Fatalf("block %d of text: %x, want %x", i, got, want)
 		}
-		if got := byTokens.Digest(i); got != want {
+		if got := byTokens[i]; got != want {
 			t.Fatalf("block %d of tokens: %x, want %x", i, got, want)
 		}
 		parent = want

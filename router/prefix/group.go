@@ -4,7 +4,7 @@ import "math/bits"
 
 // groupBlocks is how many consecutive blocks of a prompt share one entry of the
 // index. The entry is known by the digest of the group's first block, its leader,
-// and says which of the others are there by one byte of each one's digest: as a
+// and says which of the others are there by one byte of each one's key: as a
 // digest covers everything before it, a node that holds the leader of the next
 // group holds all of this one.
 const groupBlocks = 8
@@ -29,7 +29,7 @@ func (t tags) blocks() int { return 1 + (bits.Len64(uint64(t))+7)/8 }
 func (c *Chain) groups() int { return (c.blocks + groupBlocks - 1) / groupBlocks }
 
 // leader is the key of the first block of group g; it hashes the chain as far as that.
-func (c *Chain) leader(g int) uint64 { return c.key(g * groupBlocks) }
+func (c *Chain) leader(g int) uint64 { return c.Key(g * groupBlocks) }
 
 // count is the number of blocks in group g.
 func (c *Chain) count(g int) int { return min(groupBlocks, c.blocks-g*groupBlocks) }
@@ -37,11 +37,10 @@ func (c *Chain) count(g int) int { return min(groupBlocks, c.blocks-g*groupBlock
 // tags hashes the chain to the end of group g.
 func (c *Chain) tags(g int) tags {
 	first, count := g*groupBlocks, c.count(g)
-	c.key(first + count - 1)
+	c.Key(first + count - 1)
 	var t tags
-	for i, d := range c.digests[first+1 : first+count] {
-		tag := max(d[2]&0xff, 1)
-		t |= tags(tag) << (8 * i)
+	for i, key := range c.keys[first+1 : first+count] {
+		t |= tags(max(key>>56, 1)) << (8 * i)
 	}
 	return t
 }

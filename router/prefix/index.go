@@ -131,7 +131,7 @@ func (x *Index) Match(c *Chain, refs []Ref, matched []int32) int {
 			matched[w.candidate] = int32(last*groupBlocks + w.tags.shared(c.tags(last), c.count(last)))
 		}
 	}
-	return len(c.digests)
+	return len(c.keys)
 }
 
 // stride is the group to look at after g: a quarter deeper, and the last one before the end.

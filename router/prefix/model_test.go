@@ -14,7 +14,7 @@ import (
 type held struct {
 	born, touched  time.Time
 	inUse, settled bool
-	blocks         []Digest
+	blocks         []uint64
 	kept           int // seen at a dispatch: blocks that the prompt has in common
 }
 
@@ -22,23 +22,23 @@ type model struct {
 	held map[string]held // by node and leader
 }
 
-func key(ref Ref, d Digest) string { return fmt.Sprintf("%x/%x", ref, d) }
+func key(ref Ref, d uint64) string { return fmt.Sprintf("%x/%x", ref, d) }
 
 // each calls fn for the groups of a prompt.
-func (m *model) each(c *Chain, ref Ref, fn func(g int, k string, blocks []Digest)) {
+func (m *model) each(c *Chain, ref Ref, fn func(g int, k string, blocks []uint64)) {
 	for g := 0; g*groupBlocks < c.Blocks(); g++ {
-		var blocks []Digest
+		var blocks []uint64
 		for i := g * groupBlocks; i < min((g+1)*groupBlocks, c.Blocks()); i++ {
-			blocks = append(blocks, c.Digest(i))
+			blocks = append(blocks, c.Key(i))
 		}
 		fn(g, key(ref, blocks[0]), blocks)
 	}
 }
 
 // common is how many leading blocks two groups have in common. Behind the leader a block is
-// told by one byte of its digest.
-func common(a, b []Digest) (n int) {
-	for n < min(len(a), len(b)) && (a[n] == b[n] || n > 0 && max(a[n][8], 1) == max(b[n][8], 1)) {
+// told by one byte of its key.
+func common(a, b []uint64) (n int) {
+	for n < min(len(a), len(b)) && (a[n] == b[n] || n > 0 && max(a[n]>>56, 1) == max(b[n]>>56, 1)) {
 		n++
 	}
 	return n
@@ -48,7 +48,7 @@ func common(a, b []Digest) (n int) {
 func (m *model) chain(c *Chain, ref Ref, now time.Time, lifetime time.Duration) (seen []held, matched, alive int) {
 	var floor time.Time
 	ordered := true
-	m.each(c, ref, func(g int, k string, blocks []Digest) {
+	m.each(c, ref, func(g int, k string, blocks []uint64) {
 		h, ok := m.held[k]
 		if ordered = ordered && ok && !h.touched.Before(floor); !ordered {
 			return
@@ -66,7 +66,7 @@ func (m *model) chain(c *Chain, ref Ref, now time.Time, lifetime time.Duration) 
 }
 
 // grow is what an entry holds after a request: what it had, if that goes on and is more.
-func (h *held) grow(blocks []Digest, goesOn bool) {
+func (h *held) grow(blocks []uint64, goesOn bool) {
 	if !goesOn || common(h.blocks, blocks) < len(blocks) {
 		h.blocks = blocks
 	}
@@ -74,7 +74,7 @@ func (h *held) grow(blocks []Digest, goesOn bool) {
 
 func (m *model) record(c *Chain, ref Ref, at time.Time, lifetime time.Duration) []held {
 	seen, _, alive := m.chain(c, ref, at, lifetime)
-	m.each(c, ref, func(g int, k string, blocks []Digest) {
+	m.each(c, ref, func(g int, k string, blocks []uint64) {
 		h := m.held[k]
 		if g >= alive {
 			if h.born.Before(at) {
@@ -93,7 +93,7 @@ func (m *model) record(c *Chain, ref Ref, at time.Time, lifetime time.Duration) 
 }
 
 func (m *model) forget(c *Chain, ref Ref, at time.Time, seen []held) {
-	m.each(c, ref, func(g int, k string, blocks []Digest) {
+	m.each(c, ref, func(g int, k string, blocks []uint64) {
 		h, known := m.held[k]
 		switch {
 		case !known || !h.touched.Equal(at):
@@ -117,7 +117,7 @@ func (m *model) observe(c *Chain, ref Ref, at, now time.Time, believed, actual i
 			cut = actual
 		}
 	}
-	m.each(c, ref, func(g int, k string, blocks []Digest) {
+	m.each(c, ref, func(g int, k string, blocks []uint64) {
 		h, known := m.held[k]
 		reborn := known && g*groupBlocks+len(blocks) > cut && h.born.Before(at)
 		if !known || reborn {

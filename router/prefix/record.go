@@ -72,7 +72,7 @@ func (g *group) set(b belief, goesOn bool) {
 
 // write calls fn under the lock for each group of the chain. It stops when the node has left.
 func (x *Index) write(c *Chain, ref Ref, fn func(i int, g *group)) {
-	c.hashTo(c.blocks)
+	c.HashTo(c.blocks)
 	n := c.groups()
 	for from := 0; from < n; from += writeBatch {
 		if !x.writeSome(c, ref, from, min(from+writeBatch, n), fn) {
