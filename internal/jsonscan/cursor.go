@@ -80,6 +80,16 @@ func (c *Cursor) Reset(doc []byte, maxDepth int) {
 	c.buf, c.pos, c.depth, c.maxDepth, c.bad, c.careful = doc, 0, 0, maxDepth, Error{}, false
 }
 
+// Resume moves the cursor into the middle of doc, which it borrows: to where another cursor was, with Pos
+// and Depth, in a document that is the same up to there.
+func (c *Cursor) Resume(doc []byte, pos, depth int) {
+	c.Reset(doc, 0)
+	c.pos, c.depth = pos, depth
+}
+
+// Depth is the number of arrays and objects that are open.
+func (c *Cursor) Depth() int { return c.depth }
+
 // Pos is the offset of the next byte to be read.
 func (c *Cursor) Pos() int { return c.pos }
 

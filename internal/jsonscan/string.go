@@ -34,27 +34,50 @@ func (c *Cursor) String() (raw []byte, escaped bool) {
 // AppendString reads a string and appends its decoded value to dst. A lone
 // surrogate becomes U+FFFD, as in encoding/json.
 func (c *Cursor) AppendString(dst []byte) []byte {
+	if c.OpenString() {
+		dst, _ = c.AppendText(dst, len(c.buf))
+	}
+	return dst
+}
+
+// OpenString enters a string, whose text AppendText reads.
+func (c *Cursor) OpenString() bool {
 	if c.space() != '"' {
 		c.unexpected("expected a string")
-		return dst
+		return false
 	}
-	for i := c.pos + 1; ; {
-		dst, i = c.unescape(dst, i)
+	c.pos++
+	return true
+}
+
+// AppendText appends the decoded text of the string that the cursor is in, and reports whether
+// that was all of it. It may stop between two characters near the offset limit of the
+// document; at its end it does not.
+func (c *Cursor) AppendText(dst []byte, limit int) (_ []byte, ended bool) {
+	for i := c.pos; ; {
+		dst, i = c.unescape(dst, i, limit)
+		if limit < len(c.buf) && i >= limit-2*margin {
+			c.pos = i
+			return dst, false
+		}
 		end := c.run(i)
 		if end < 0 {
-			return dst
+			return dst, true
 		}
 		dst = append(dst, c.buf[i:end]...)
 		if c.buf[end] == '"' {
 			c.pos = end + 1
-			return dst
+			return dst, true
 		}
 		if i = c.escape(end); i < 0 {
-			return dst
+			return dst, true
 		}
 		dst, i = appendEscape(dst, c.buf, end)
 	}
 }
+
+// margin is how many bytes of a string are looked at at once.
+const margin = 32
 
 // AppendUnescaped appends the decoded value of raw, which String returned.
 func AppendUnescaped(dst, raw []byte) []byte {

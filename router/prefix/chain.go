@@ -18,8 +18,8 @@ type Chain struct {
 	length float64 // of the prompt in blocks, the unfinished last one included
 
 	keys    []uint64  // of the blocks that are known: hashed, or skipped
-	last    words     // the digest of the last of them, or the seed
-	scratch []words   // hashTo
+	digests []words   // of those from base on
+	parent  words     // the digest of the block before base, or the seed
 	walk    []walker  // Match: the candidates still holding everything
 	sent    sentState // Record: what was believed of the node at dispatch
 }
@@ -28,7 +28,7 @@ type Chain struct {
 // token ids. Both are aliased and must not change until the next Reset, or
 // until Record has returned, which finishes the chain.
 func (c *Chain) Reset(seed Digest, text []byte, tokens []uint32) {
-	c.keys, c.last = c.keys[:0], fromDigest(&seed)
+	c.keys, c.digests, c.parent = c.keys[:0], c.digests[:0], fromDigest(&seed)
 	c.sent.reset()
 	c.text, c.tokens, c.base, c.blocks = nil, nil, 0, 0
 	if len(text) > 0 {
@@ -45,7 +45,7 @@ func (c *Chain) Reset(seed Digest, text []byte, tokens []uint32) {
 func (c *Chain) Skip(keys []uint64, last Digest) {
 	c.HashTo(c.blocks)
 	c.keys = append(c.keys, keys[:min(len(keys), MaxChain-len(c.keys))]...)
-	c.last = fromDigest(&last)
+	c.digests, c.base, c.parent = c.digests[:0], len(c.keys), fromDigest(&last)
 	c.blocks, c.length = len(c.keys), float64(len(c.keys))
 }
 
@@ -53,7 +53,10 @@ func (c *Chain) Skip(keys []uint64, last Digest) {
 // full. It is aliased like the text given to Reset.
 func (c *Chain) Continue(text []byte) {
 	c.HashTo(c.blocks)
-	c.text, c.base = text, len(c.keys)
+	if n := len(c.digests); n > 0 {
+		c.digests, c.base, c.parent = c.digests[:0], len(c.keys), c.digests[n-1]
+	}
+	c.text = text
 	c.blocks = min(c.base+len(text)/BlockBytes, MaxChain)
 	c.length = float64(c.base) + float64(len(text))/BlockBytes
 }
@@ -70,31 +73,41 @@ func (c *Chain) Key(i int) uint64 {
 	return c.keys[i]
 }
 
-// Known are the keys of the blocks that have been hashed or skipped, and the digest of the last
-// of them (the seed if there is none). The slice is valid until the next call that hashes.
-func (c *Chain) Known() (keys []uint64, last Digest) { return c.keys, toDigest(c.last) }
+// Keys are the keys of the blocks that are known. The slice is valid until the next call that hashes.
+func (c *Chain) Keys() []uint64 { return c.keys }
 
-// hashStep is how many digests HashTo makes at once; what the index needs of them is kept.
-const hashStep = 32
+// Digest is the digest of block i, or the seed for -1, where it has been hashed since the last
+// Skip or Continue; false where it has not.
+func (c *Chain) Digest(i int) (d Digest, ok bool) {
+	switch at := i - c.base; {
+	case at == -1:
+		return toDigest(c.parent), true
+	case at < 0 || at >= len(c.digests):
+		return Digest{}, false
+	default:
+		return toDigest(c.digests[at]), true
+	}
+}
 
 // HashTo makes the first n blocks known, n <= Blocks(), and lets go of the prompt when these
 // are all.
 func (c *Chain) HashTo(n int) {
-	if n > len(c.keys) {
-		c.keys = slices.Grow(c.keys, n-len(c.keys))
-		c.scratch = slices.Grow(c.scratch[:0], hashStep)
-	}
-	for from := len(c.keys); from < n; from = len(c.keys) {
-		c.scratch = c.scratch[:min(n-from, hashStep)]
+	if from := len(c.keys); n > from {
+		at := from - c.base
+		c.digests = slices.Grow(c.digests, n-from)[:n-c.base]
+		parent := &c.parent
+		if at > 0 {
+			parent = &c.digests[at-1]
+		}
 		if c.tokens != nil {
-			hashTokens(c.scratch, &c.last, c.tokens[(from-c.base)*BlockTokens:])
+			hashTokens(c.digests[at:], parent, c.tokens[at*BlockTokens:])
 		} else {
-			hashText(c.scratch, &c.last, c.text[(from-c.base)*BlockBytes:])
+			hashText(c.digests[at:], parent, c.text[at*BlockBytes:])
 		}
-		for i := range c.scratch {
-			c.keys = append(c.keys, keyOf(&c.scratch[i]))
+		c.keys = slices.Grow(c.keys, n-from)
+		for i := range c.digests[at:] {
+			c.keys = append(c.keys, keyOf(&c.digests[at+i]))
 		}
-		c.last = c.scratch[len(c.scratch)-1]
 	}
 	if n == c.blocks {
 		c.text, c.tokens = nil, nil

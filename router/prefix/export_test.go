@@ -13,8 +13,8 @@ func Digests(seed Digest, text []byte, tokens []uint32) (all []Digest) {
 	c.Reset(seed, text, tokens)
 	for i := range c.Blocks() {
 		c.HashTo(i + 1)
-		_, last := c.Known()
-		all = append(all, last)
+		d, _ := c.Digest(i)
+		all = append(all, d)
 	}
 	return all
 }
