@@ -54,6 +54,7 @@ func (c *Cursor) OpenString() bool {
 // that was all of it. It may stop between two characters near the offset limit of the
 // document; at its end it does not.
 func (c *Cursor) AppendText(dst []byte, limit int) (_ []byte, ended bool) {
+	limit = min(limit, len(c.buf))
 	for i := c.pos; ; {
 		dst, i = c.unescape(dst, i, limit)
 		if limit < len(c.buf) && i >= limit-2*margin {

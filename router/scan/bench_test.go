@@ -1,6 +1,7 @@
 package scan
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 )
@@ -82,3 +83,25 @@ func benchmarkScan(b *testing.B, body []byte) {
 
 func BenchmarkScanChat2KB(b *testing.B)   { benchmarkScan(b, chatBody(2<<10)) }
 func BenchmarkScanChat220KB(b *testing.B) { benchmarkScan(b, chatBody(220<<10)) }
+
+// BenchmarkMemo scans a conversation of which all but the last tenth has been seen.
+func BenchmarkMemo(b *testing.B) {
+	body := chatBody(220 << 10)
+	turns := bytes.Index(body, []byte(`], "model"`))
+	at := bytes.Index(body[turns*9/10:], []byte(`{"role": "user"`)) + turns*9/10
+	m := NewMemo(8 << 20)
+	var r Request
+	if err := m.Scan(Chat, body, &r); err != nil {
+		b.Fatal(err)
+	}
+	m.Keep(&r)
+	seen := append(append([]byte{}, body[:at]...), `{"role":"user","content":"other"}`+string(body[at:])[bytes.IndexByte(body[at:], '}')+1:]...)
+	b.SetBytes(int64(len(seen)))
+	b.ReportAllocs()
+	for b.Loop() {
+		r.Reset()
+		if err := m.Scan(Chat, seen, &r); err != nil || r.Skipped < len(seen)/2 {
+			b.Fatal(err, r.Skipped)
+		}
+	}
+}

@@ -42,7 +42,7 @@ func (r *Request) push(rank uint8, start int) {
 func (r *Request) arrange(base int) {
 	s := r.segments[base:]
 	byRank := func(a, b segment) int { return cmp.Compare(a.rank, b.rank) }
-	if !slices.IsSortedFunc(s, byRank) {
+	if !slices.IsSortedFunc(s, byRank) && r.movable(s[0].start) {
 		slices.SortFunc(s, byRank)
 		first := len(r.pieces)
 		for _, x := range s {
@@ -147,14 +147,14 @@ func searchFrom(s []shuffle, start int) int {
 	return i
 }
 
-// followFirstTurn moves FirstTurn along with the root member that it lies in,
-// whose order is about to be settled.
+// followFirstTurn finds where the first turn ends once the order of the root members
+// is settled.
 func (r *Request) followFirstTurn() {
 	for _, s := range r.segments {
-		if r.FirstTurn <= s.start || r.FirstTurn > s.end {
+		if !r.turned || r.turnEnd <= s.start || r.turnEnd > s.end {
 			continue
 		}
-		turn := r.FirstTurn - s.start
+		turn := r.turnEnd - s.start
 		for _, before := range r.segments {
 			if before.rank < s.rank {
 				turn += before.end - before.start

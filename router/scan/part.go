@@ -59,17 +59,19 @@ func partMember(key []byte) uint8 {
 	return partUnknown
 }
 
-// content reads a string, a list of parts, one part, or null.
-func (r *Request) content() {
+// content reads a string, a list of parts, one part, or null. t is the message
+// that it is the content of, nil for content of another kind.
+func (r *Request) content(t *turn) {
 	switch r.c.Kind() {
 	case jsonscan.String:
-		r.marked(markText)
-	case jsonscan.Array:
-		for ok := r.c.Array(); ok; ok = r.c.NextElement() {
-			r.part()
+		r.Text = append(r.Text, markText)
+		if r.c.OpenString() {
+			r.longText(inText{at: inContent, turn: t})
 		}
+	case jsonscan.Array:
+		r.contentParts(t, r.c.Array())
 	case jsonscan.Object:
-		r.part()
+		r.part(nil)
 	case jsonscan.Null:
 		r.c.Literal()
 	default:
@@ -77,9 +79,16 @@ func (r *Request) content() {
 	}
 }
 
+// contentParts reads the parts of a list from the next one on, if there is one.
+func (r *Request) contentParts(t *turn, ok bool) {
+	for ; ok; ok = r.c.NextElement() {
+		r.part(t)
+	}
+}
+
 // part reads one part of a content list, or an object inside of it. Of a member
-// that appears twice the first counts.
-func (r *Request) part() {
+// that appears twice the first counts. t is the message that it is directly in, if any.
+func (r *Request) part(t *turn) {
 	switch r.c.Kind() {
 	case jsonscan.Object:
 	case jsonscan.String:
@@ -89,9 +98,13 @@ func (r *Request) part() {
 		r.wrong("made of content parts: objects with a type")
 		return
 	}
-	base := len(r.segments)
-	var seen uint32
-	for ok := r.c.Object(); ok; ok = r.c.NextMember() {
+	r.partMembers(t, len(r.segments), 0, r.c.Object())
+}
+
+// partMembers reads the members of a part from the next one on, if there is one. Its pieces are
+// the segments from base on, and it has had the members in seen.
+func (r *Request) partMembers(t *turn, base int, seen uint32, ok bool) {
+	for ; ok; ok = r.c.NextMember() {
 		m := partMember(r.c.Key())
 		if m == partUnknown || seen&(1<<m) != 0 {
 			r.c.Skip()
@@ -99,7 +112,13 @@ func (r *Request) part() {
 		}
 		seen |= 1 << m
 		start := len(r.Text)
-		r.partValue(m)
+		if m == partText && t != nil && r.c.Kind() == jsonscan.String {
+			r.Text = append(r.Text, markText)
+			r.c.OpenString()
+			r.longText(inText{at: inPart, turn: t, base: base, start: start, partSeen: seen})
+		} else {
+			r.partValue(m)
+		}
 		r.push(m, start)
 	}
 	r.arrange(base)
@@ -113,7 +132,7 @@ func (r *Request) partValue(m uint8) {
 	case m == partInput:
 		r.value()
 	case m == partContent:
-		r.content()
+		r.content(nil)
 	case m == partText && kind != jsonscan.Null && kind != jsonscan.String:
 		r.wrong("made of parts whose text is a string")
 	case kind != jsonscan.String:
@@ -140,9 +159,9 @@ func (r *Request) media() {
 		}
 		r.Text = r.appendMediaHash(append(r.Text, markMedia), raw)
 	case jsonscan.Object:
-		r.part()
+		r.part(nil)
 	case jsonscan.Array:
-		r.content()
+		r.content(nil)
 	default:
 		r.c.Skip()
 	}

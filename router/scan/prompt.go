@@ -21,19 +21,27 @@ func (r *Request) promptMember(m rootMember) {
 		r.definitions()
 	case rootInstructions, rootSystem:
 		r.Text = append(append(r.Text, markMessage), "system"...)
-		r.content()
+		r.content(nil)
 	case rootMessages:
+		r.within(m, start)
 		r.turns()
 	case rootInput:
+		r.within(m, start)
 		r.input()
 	case rootPrompt, rootContent:
+		r.within(m, start)
 		r.prompts()
 	default:
 		r.plain = true
 		r.texts()
 	}
+	r.promptMemberEnd(m, start)
+}
+
+func (r *Request) promptMemberEnd(m rootMember, start int) {
 	r.settleOrder()
 	r.push(uint8(m), start)
+	r.frame.open = false
 }
 
 // definitions reads the list of tools or functions.
@@ -61,7 +69,7 @@ func (r *Request) input() {
 	case jsonscan.String:
 		r.Text = append(append(r.Text, markMessage), "user"...)
 		r.marked(markText)
-		r.FirstTurn = len(r.Text)
+		r.turned, r.turnEnd = true, len(r.Text)
 	case jsonscan.Array:
 		r.turns()
 	default:
@@ -74,7 +82,9 @@ func (r *Request) prompts() {
 	r.plain = true
 	switch r.c.Kind() {
 	case jsonscan.String:
-		r.Text = r.c.AppendString(r.Text)
+		if r.c.OpenString() {
+			r.longText(inText{at: inPrompt})
+		}
 	case jsonscan.Array:
 		var kind jsonscan.Kind
 		for ok := r.c.Array(); ok; ok = r.c.NextElement() {

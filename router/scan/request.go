@@ -64,9 +64,11 @@ type Request struct {
 	MaxTokens                     int64 // max_completion_tokens, max_tokens or max_output_tokens; 0 = absent
 	CacheSalt, PreviousResponseID []byte
 
-	Text      []byte   // canonical prompt text; owned by the Request
+	Text      []byte // canonical prompt text, less what Skipped says; owned by the Request
+	Skipped   int    // bytes of the canonical text after the first Head of Text that were passed over, see Memo
+	Head      int
 	Tokens    []uint32 // the prompt where it was given as token ids; Text is empty then
-	FirstTurn int      // bytes of Text, or 4 for each of Tokens, up to the end of the first user turn; 0 = none
+	FirstTurn int      // bytes of the canonical text, or 4 for each of Tokens, up to the end of the first user turn; 0 = none
 
 	c        jsonscan.Cursor
 	err      *Error
@@ -83,6 +85,12 @@ type Request struct {
 	members  []member
 	pieces   []piece
 	shuffles []shuffle
+
+	turned    bool // the first user turn has been read
+	turnEnd   int  // and ends here in Text
+	salt      Span // of CacheSalt, PreviousResponseID
+	previous  Span
+	recording // what Memo needs
 }
 
 // optionSpans is where stream_options can be edited.
@@ -110,6 +118,7 @@ func (r *Request) Reset() {
 		Text: kept(r.Text, 1), Tokens: kept(r.Tokens, 4), decoded: kept(r.decoded, 1), spare: kept(r.spare, 1), pad: r.pad,
 		segments: kept(r.segments, 24), members: kept(r.members, 24),
 		pieces: kept(r.pieces, 16), shuffles: kept(r.shuffles, 32),
+		recording: recording{marks: kept(r.marks, markBytes), hashes: kept(r.hashes, 8)},
 	}
 }
 

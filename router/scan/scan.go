@@ -119,6 +119,9 @@ func promptMemberOf(key []byte) rootMember {
 func Scan(api API, body []byte, r *Request) error {
 	r.api = api
 	r.c.Reset(body, 0)
+	if r.next = stride; !r.marking {
+		r.next = len(body)
+	}
 	r.at = place{index: -1}
 	switch kind := r.c.Kind(); {
 	case kind == jsonscan.Object:
@@ -138,7 +141,7 @@ func Scan(api API, body []byte, r *Request) error {
 func (r *Request) finish() error {
 	if r.err == nil && !r.c.Failed() {
 		r.followFirstTurn()
-		r.arrange(0)
+		r.arrangeRoot()
 		r.settleOrder()
 		r.settle()
 		r.checkRequired()
@@ -159,7 +162,7 @@ func (r *Request) settle() {
 	case len(r.Tokens) > 0:
 		r.FirstTurn = 4 * len(r.Tokens)
 	default:
-		r.FirstTurn = len(r.Text)
+		r.FirstTurn = r.Skipped + len(r.Text)
 	}
 }
 
@@ -170,7 +173,12 @@ func syntaxError(err error) *Error {
 
 func (r *Request) root() {
 	r.MembersAt, r.Empty = r.c.Pos()+1, true
-	for ok := r.c.Object(); ok; ok = r.c.NextMember() {
+	r.rootMembers(r.c.Object())
+}
+
+// rootMembers reads the members of the root from the next one on, if there is one.
+func (r *Request) rootMembers(ok bool) {
+	for ; ok; ok = r.c.NextMember() {
 		r.Empty = false
 		key := rootOf(r.c.Key())
 		if (common|promptMembers[r.api])&(1<<key) == 0 {
@@ -198,9 +206,9 @@ func (r *Request) rootValue(key rootMember) {
 	case rootMaxTokens, rootMaxCompletionTokens, rootMaxOutputTokens:
 		r.maxTokens(key)
 	case rootCacheSalt:
-		r.CacheSalt, _ = r.stringMember()
+		r.CacheSalt, r.salt = r.stringMember()
 	case rootPreviousResponse:
-		r.PreviousResponseID, _ = r.stringMember()
+		r.PreviousResponseID, r.previous = r.stringMember()
 	default:
 		r.promptMember(key)
 	}

@@ -62,10 +62,17 @@ func (r *Request) turns() {
 		return
 	}
 	r.at.index = 0
-	for ok := r.c.Array(); ok; ok = r.c.NextElement() {
+	r.turnsFrom(r.c.Array())
+}
+
+// turnsFrom reads the messages from the next one on, if there is one.
+func (r *Request) turnsFrom(ok bool) {
+	for ; ok; ok = r.c.NextElement() {
+		r.betweenTurns()
 		r.turn()
 		r.at.index++
 	}
+	r.pass(r.c.Pos())
 }
 
 // turn reads one message.
@@ -75,43 +82,62 @@ func (r *Request) turn() {
 		r.wrong("an object with role and content")
 		return
 	}
-	base, begin := len(r.segments), len(r.Text)
-	seen, kind := r.turnMembers()
-	if seen&(1<<turnRole) == 0 {
+	t := turn{base: len(r.segments), begin: len(r.Text)}
+	r.turnMembers(&t, r.c.Object())
+	r.turnDone(&t)
+}
+
+// turn is a message that is being read.
+type turn struct {
+	base, begin int    // of its pieces in segments, of its text
+	content     int    // of its content's text
+	seen        uint16 // its members
+	kind        []byte // its type
+	kindAt      Span   // of the type in the body, if it has no escapes
+	user        bool   // its role is known to be user
+}
+
+// turnDone ends a message.
+func (r *Request) turnDone(t *turn) {
+	if t.seen&(1<<turnRole) == 0 {
 		start := len(r.Text)
-		r.Text = append(append(r.Text, markMessage), kind...)
+		r.Text = append(append(r.Text, markMessage), t.kind...)
 		r.push(turnRole, start)
 	}
-	r.arrange(base)
+	r.arrange(t.base)
 	r.settleOrder()
-	if r.FirstTurn == 0 && isUser(r.Text[begin:]) {
-		r.FirstTurn = len(r.Text)
+	if !r.turned && (t.user || t.begin >= 0 && isUser(r.Text[t.begin:])) {
+		r.turned, r.turnEnd = true, len(r.Text)
 	}
 }
 
-// turnMembers reads the members of a message and tells which there were, and its type.
-func (r *Request) turnMembers() (seen uint16, kind []byte) {
-	for ok := r.c.Object(); ok; ok = r.c.NextMember() {
+// turnMembers reads the members of a message from the next one on, if there is one.
+func (r *Request) turnMembers(t *turn, ok bool) {
+	for ; ok; ok = r.c.NextMember() {
 		m := turnMember(r.c.Key())
 		if m == turnUnknown {
 			r.c.Skip()
 			continue
 		}
 		r.at.leaf = turnNames[m]
-		if seen&(1<<m) != 0 {
+		if t.seen&(1<<m) != 0 {
 			r.twice(r.c.Pos())
 			break
 		}
-		seen |= 1 << m
+		t.seen |= 1 << m
 		if m == turnType {
-			kind = r.turnType()
+			t.kind, t.kindAt = r.turnType()
 			continue
 		}
 		start := len(r.Text)
-		r.turnValue(m)
+		if m == turnContent {
+			t.content = start
+			r.content(t)
+		} else {
+			r.turnValue(m)
+		}
 		r.push(m, start)
 	}
-	return seen, kind
 }
 
 // isUser reports whether a message begins with the role user.
@@ -126,13 +152,12 @@ var userTurn = []byte("\xFFuser")
 func isMark(b byte) bool { return b == 0xC0 || b == 0xC1 || b >= 0xF5 }
 
 // turnType reads the type of an item, which stands for the role where there is none.
-func (r *Request) turnType() []byte {
+func (r *Request) turnType() ([]byte, Span) {
 	if r.c.Kind() != jsonscan.String {
 		r.c.Skip()
-		return nil
+		return nil, Span{}
 	}
-	kind, _ := r.stringMember()
-	return kind
+	return r.stringMember()
 }
 
 func (r *Request) turnValue(m uint8) {
@@ -147,8 +172,8 @@ func (r *Request) turnValue(m uint8) {
 		r.optional(markName)
 	case turnToolCallID, turnCallID:
 		r.optional(markID)
-	case turnContent, turnOutput:
-		r.content()
+	case turnOutput:
+		r.content(nil)
 	case turnToolCalls:
 		r.toolCalls()
 	case turnFunctionCall:
