@@ -177,6 +177,7 @@ func (d *Dispatcher) ask(j *Job, a *attempt) (verdict, error) {
 	}
 	a.ex = ex
 	if j.predicts() && !a.recorded {
+		d.remember(j)
 		d.index.Record(&j.chain, a.ref, a.sent)
 		a.recorded = true
 	}

@@ -23,7 +23,7 @@ func (d *Dispatcher) match(j *Job) {
 	if len(j.Scan.CacheSalt) > 0 {
 		seed = prefix.Seed(j.model.name, "", string(j.Scan.CacheSalt))
 	}
-	j.chain.Reset(seed, j.Scan.Text, j.Scan.Tokens)
+	d.begin(j, seed)
 	j.Blocks = j.chain.Blocks()
 	d.index.Match(&j.chain, j.refs, j.matched)
 }

@@ -51,6 +51,7 @@ type Parts struct {
 	Budget  *admission.Budget
 	Metrics *metrics.Router
 	Stored  *affinity.Table
+	Memo    *Memo // may be nil
 	Log     *slog.Logger
 }
 
@@ -64,6 +65,7 @@ type Dispatcher struct {
 	budget  *admission.Budget
 	metrics *metrics.Router
 	stored  *affinity.Table
+	memo    *Memo
 	log     *slog.Logger
 
 	table      atomic.Pointer[table]
@@ -78,7 +80,7 @@ type Dispatcher struct {
 func New(p Parts, o Options) *Dispatcher {
 	d := &Dispatcher{
 		options: o, fleet: p.Fleet, index: p.Index, policy: p.Policy, gate: p.Gate,
-		budget: p.Budget, metrics: p.Metrics, stored: p.Stored, log: p.Log,
+		budget: p.Budget, metrics: p.Metrics, stored: p.Stored, memo: p.Memo, log: p.Log,
 	}
 	d.gone = gone{nodes: map[*fleet.Node]time.Time{}, models: map[string]time.Time{}}
 	d.table.Store(&table{})

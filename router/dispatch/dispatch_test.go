@@ -45,7 +45,7 @@ func start(t testing.TB, n int) *Dispatcher {
 
 	d := New(Parts{
 		Fleet: f, Index: index, Policy: &atomic.Pointer[policy.Policy]{}, Gate: admission.New(admission.Options{}),
-		Budget: admission.NewBudget(20, 64, nil), Metrics: metrics.New(), Stored: affinity.New(16), Log: o.Log,
+		Budget: admission.NewBudget(20, 64, nil), Metrics: metrics.New(), Stored: affinity.New(16), Memo: NewMemo(16 << 20), Log: o.Log,
 	}, Options{Limits: Limits{FirstByte: time.Minute, Idle: time.Minute, Total: time.Minute}, MaxNodes: 2, Feedback: true})
 	d.policy.Store(policy.Default())
 	waitFor(t, func() bool {
@@ -81,7 +81,7 @@ func pick(d *Dispatcher, j *Job, body []byte) error {
 	defer j.reset()
 	defer func() { j.permit.Release() }()
 	j.API, j.Body, j.Received = scan.Chat, body, time.Now()
-	if err := scan.Scan(j.API, body, &j.Scan); err != nil {
+	if err := d.Scan(j); err != nil {
 		return err
 	}
 	if err := d.admit(j); err != nil {
@@ -123,9 +123,8 @@ func TestPickDoesNotAllocate(t *testing.T) {
 func BenchmarkPick(b *testing.B) {
 	d := start(b, 8)
 	j := d.Job()
-	for _, size := range []int{2 << 10, 220 << 10} {
-		body := chat(size)
-		b.Run(fmt.Sprint(size>>10, "KiB"), func(b *testing.B) {
+	measure := func(name string, body []byte) {
+		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(int64(len(body)))
 			for b.Loop() {
@@ -135,6 +134,15 @@ func BenchmarkPick(b *testing.B) {
 			}
 		})
 	}
+	measure("2KiB", chat(2<<10))
+	long := chat(220 << 10)
+	measure("220KiB", long)
+	see(b, d, j, long)
+	for _, n := range d.current().models["sim"].nodes {
+		d.index.Record(fresh(b, long), n.Ref(), time.Now())
+	}
+	copy(long[len(long)*9/10:], "from here on the document is another one")
+	measure("220KiB/seen", long)
 }
 
 func TestFurther(t *testing.T) {

@@ -66,14 +66,20 @@ type Job struct {
 	ended   reason // why the whole job was
 	looking *lookup
 
-	chain   prefix.Chain
-	refs    []prefix.Ref
-	matched []int32
-	cands   []policy.Candidate
-	able    []int32
-	request relay.Request
-	edits   []scan.Edit
-	asks    bool // stream_options.include_usage was spliced in
+	chain      prefix.Chain
+	text       []byte // of the chain, from block from on
+	from       int
+	joined     []byte // text, where it had to be put together
+	way        uint64 // what the Memo's hashes are mixed with
+	step       step   // scratch
+	remembered bool   // the Memo has what the scan found
+	refs       []prefix.Ref
+	matched    []int32
+	cands      []policy.Candidate
+	able       []int32
+	request    relay.Request
+	edits      []scan.Edit
+	asks       bool // stream_options.include_usage was spliced in
 
 	stream stream
 }
@@ -108,6 +114,7 @@ func (j *Job) recycle() {
 func (j *Job) reset() {
 	j.Scan.Reset()
 	j.chain.Reset(prefix.Digest{}, nil, nil)
+	j.forgetText()
 	clear(j.tried)
 	clear(j.failed)
 	clear(j.edits)

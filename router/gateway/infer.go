@@ -62,7 +62,7 @@ func (c *call) read() *apierror.Error {
 	if kind := h.ContentType(); len(kind) >= len(formData) && bytes.EqualFold(kind[:len(formData)], formData) {
 		err = scan.ScanMultipart(kind, j.Body, &j.Scan)
 	} else {
-		err = scan.Scan(c.api, j.Body, &j.Scan)
+		err = c.g.dispatch.Scan(j)
 	}
 	if err != nil {
 		if e := apierror.FromScan(err); c.api != scan.Other || e.Param != "model" {

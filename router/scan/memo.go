@@ -37,10 +37,7 @@ func (m *Memo) Scan(api API, body []byte, r *Request) error {
 		if err := r.scanFrom(api, body, n); !r.lost {
 			return err
 		}
-		hashes := r.hashes
-		r.Reset()
-		r.marking, r.hashes = true, hashes
-		break
+		return Again(api, body, r)
 	}
 	return Scan(api, body, r)
 }
@@ -67,7 +64,7 @@ func mix(x uint64) uint64 {
 func (r *Request) scanFrom(api API, body []byte, strides int) error {
 	m := r.last
 	r.api, r.taken = api, strides
-	r.next = m.pos/stride*stride + stride
+	r.next = (strides + 1) * stride
 	r.resume(&m, body)
 	r.c.End()
 	return r.finish()
@@ -84,11 +81,21 @@ func (m *Memo) Keep(r *Request) {
 // Passed are the hashes of the strides up to the place where the scan began, nil if it began with the body.
 func (r *Request) Passed() []uint64 { return r.hashes[:r.taken] }
 
-// Marks calls fn, in their order, for the places of the canonical text at which a later scan may begin:
-// with the hash that the text before is known by, together with its Head, and its length in bytes.
-func (r *Request) Marks(fn func(hash uint64, length int)) {
+// Marks yields, in their order, the places of the canonical text at which a later scan may begin: the hash
+// that the text before is known by, together with its Head, and its length in bytes.
+func (r *Request) Marks(yield func(hash uint64, length int) bool) {
 	for i := range r.marks {
 		a := &r.marks[i]
-		fn(r.hashes[a.strides-1], r.Head+a.mark.text)
+		if !yield(r.hashes[a.strides-1], r.Head+a.mark.text) {
+			return
+		}
 	}
+}
+
+// Again scans a body once more into the r that Memo.Scan has filled, and passes nothing over.
+func Again(api API, body []byte, r *Request) error {
+	hashes := r.hashes
+	r.Reset()
+	r.marking, r.hashes = true, hashes
+	return Scan(api, body, r)
 }

@@ -162,6 +162,8 @@ func compare(m *Memo, before map[string][]byte, api API, body []byte) (passed bo
 		return r.Skipped > 0, fmt.Errorf("the text differs from byte %d on (%d passed over, head %d, %d of %d bytes)", i, r.Skipped, r.Head, len(text), len(whole.Text))
 	}
 	m.Keep(&r)
-	r.Marks(func(hash uint64, length int) { before[key(hash)] = whole.Text[:length:length] })
+	for hash, length := range r.Marks {
+		before[key(hash)] = whole.Text[:length:length]
+	}
 	return r.Skipped > 0, nil
 }

@@ -1,0 +1,115 @@
+package dispatch
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// see lets the dispatcher's memo remember a chat.
+func see(tb testing.TB, d *Dispatcher, j *Job, body []byte) (skipped int) {
+	tb.Helper()
+	defer j.reset()
+	j.API, j.Body = scan.Chat, body
+	if err := d.Scan(j); err != nil {
+		tb.Fatal(err)
+	}
+	d.begin(j, prefix.Seed("sim", "", string(j.Scan.CacheSalt)))
+	skipped = j.Scan.Skipped
+	want := fresh(tb, body)
+	if j.chain.Blocks() != want.Blocks() {
+		tb.Fatalf("%d blocks, want %d (%d bytes passed over)", j.chain.Blocks(), want.Blocks(), skipped)
+	}
+	d.remember(j)
+	j.chain.HashTo(j.chain.Blocks())
+	if got := j.chain.Keys(); !slices.Equal(got, want.Keys()) {
+		i := 0
+		for i < len(got) && got[i] == want.Keys()[i] {
+			i++
+		}
+		tb.Fatalf("block %d of %d is another one (%d bytes passed over, head %d)", i, len(got), skipped, j.Scan.Head)
+	}
+	return skipped
+}
+
+// fresh is the chain of a chat that nobody has seen.
+func fresh(tb testing.TB, body []byte) *prefix.Chain {
+	tb.Helper()
+	var r scan.Request
+	if err := scan.Scan(scan.Chat, body, &r); err != nil {
+		tb.Fatal(err)
+	}
+	c := new(prefix.Chain)
+	c.Reset(prefix.Seed("sim", "", string(r.CacheSalt)), slices.Clone(r.Text), nil)
+	c.HashTo(c.Blocks())
+	return c
+}
+
+// conversation is n turns, of which all but the last are always the same for one name.
+func conversation(name string, n int, last string, around ...string) []byte {
+	var turns []string
+	for i := range n {
+		r := rand.New(rand.NewPCG(uint64(i), uint64(len(name))))
+		text := strings.Repeat(fmt.Sprintf("%s says %d; größer\\n ", name, r.Uint64()), 1+r.IntN(120))
+		turns = append(turns, fmt.Sprintf(`{"role":"user","content":"%s"},{"role":"assistant","content":[{"type":"text","text":"%s"}]}`, text, text))
+	}
+	turns = append(turns, fmt.Sprintf(`{"role":"user","content":"%s"}`, last))
+	members := append([]string{`"messages":[` + strings.Join(turns, ",") + `]`, `"model":"sim"`}, around...)
+	return []byte("{" + strings.Join(members, ",") + "}")
+}
+
+func TestMemoMakesTheSameChain(t *testing.T) {
+	d := &Dispatcher{memo: NewMemo(4 << 20)}
+	j := &Job{d: d}
+	tools := `"tools":[{"type":"function","function":{"name":"f","description":"` + strings.Repeat("looks it up ", 30) + `"}}]`
+	salt := `"cache_salt":"tenant"`
+	passed, shared := 0, 0
+	for n := range 24 {
+		last := strings.Repeat("and now? ", 1+n)
+		for i, around := range [][]string{nil, {tools}, {salt}, {tools, salt}} {
+			body := conversation(strings.Repeat("x", i), n, last, around...)
+			if see(t, d, j, body) > len(body)/2 {
+				passed++
+			}
+			if see(t, d, j, conversation("shared", n, last, around...)) > 0 {
+				shared++
+			}
+		}
+	}
+	if passed < 60 || shared == 0 {
+		t.Errorf("%d of 96 conversations of their own were taken up behind their middle, %d of 96 shared ones", passed, shared)
+	}
+}
+
+// TestMemoTakesUpADocument asks two questions about one long document, in one string.
+func TestMemoTakesUpADocument(t *testing.T) {
+	d := &Dispatcher{memo: NewMemo(4 << 20)}
+	j := &Job{d: d}
+	document := strings.Repeat(`a line of the document, with \"quotes\" in it\n`, 3000)
+	see(t, d, j, conversation("doc", 0, document+"what is it about?"))
+	body := conversation("doc", 0, document+"who wrote it?")
+	if skipped := see(t, d, j, body); skipped < len(document)*9/10 {
+		t.Errorf("%d of %d bytes were passed over", skipped, len(document))
+	}
+}
+
+func TestMemoDoesNotAllocate(t *testing.T) {
+	d := start(t, 2)
+	j := d.Job()
+	body := chat(220 << 10)
+	see(t, d, j, body)
+	copy(body[len(body)-2000:], "another question")
+	if n := testing.AllocsPerRun(20, func() {
+		if err := pick(d, j, body); err != nil || time.Now().IsZero() {
+			t.Fatal(err)
+		}
+	}); n > 0.5 {
+		t.Errorf("%v allocations", n)
+	}
+}
