@@ -142,9 +142,13 @@ func (r *Router) joinFleet() error {
 func (r *Router) assemble() {
 	c := r.config
 	r.gate = admission.New(admission.Options{MaxQueue: c.Admission.MaxQueue, Global: c.Admission.Global})
+	var memo *dispatch.Memo
+	if c.Prefix.Memo > 0 {
+		memo = dispatch.NewMemo(int(c.Prefix.Memo))
+	}
 	r.dispatch = dispatch.New(dispatch.Parts{
 		Fleet: r.fleet, Index: r.index, Policy: &r.policy, Gate: r.gate, Metrics: r.metrics,
-		Stored: affinity.New(c.Limits.ResponseIDs), Log: r.log,
+		Stored: affinity.New(c.Limits.ResponseIDs), Memo: memo, Log: r.log,
 		Budget: admission.NewBudget(c.Retry.Percent, c.Retry.Floor, nil),
 	}, c.dispatchOptions())
 	r.gateway = gateway.New(gateway.Parts{

@@ -95,6 +95,7 @@ func (d *Dispatcher) skip(j *Job, seed prefix.Digest) bool {
 	if !arrived || int(s.to)*prefix.BlockBytes+int(s.restLen) != len(head)+j.Scan.Skipped {
 		return false
 	}
+	d.metrics.Passed.Add(float64(j.Scan.Skipped))
 	j.from = int(s.to)
 	j.joined = append(append(j.joined[:0], s.text()[:s.restLen]...), j.Scan.Text[j.Scan.Head:]...)
 	j.text = j.joined

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/scan"
 )
@@ -65,7 +66,7 @@ func conversation(name string, n int, last string, around ...string) []byte {
 }
 
 func TestMemoMakesTheSameChain(t *testing.T) {
-	d := &Dispatcher{memo: NewMemo(4 << 20)}
+	d := &Dispatcher{memo: NewMemo(4 << 20), metrics: metrics.New()}
 	j := &Job{d: d}
 	tools := `"tools":[{"type":"function","function":{"name":"f","description":"` + strings.Repeat("looks it up ", 30) + `"}}]`
 	salt := `"cache_salt":"tenant"`
@@ -89,7 +90,7 @@ func TestMemoMakesTheSameChain(t *testing.T) {
 
 // TestMemoTakesUpADocument asks two questions about one long document, in one string.
 func TestMemoTakesUpADocument(t *testing.T) {
-	d := &Dispatcher{memo: NewMemo(4 << 20)}
+	d := &Dispatcher{memo: NewMemo(4 << 20), metrics: metrics.New()}
 	j := &Job{d: d}
 	document := strings.Repeat(`a line of the document, with \"quotes\" in it\n`, 3000)
 	see(t, d, j, conversation("doc", 0, document+"what is it about?"))

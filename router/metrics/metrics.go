@@ -25,6 +25,7 @@ type Router struct {
 	AccessDropped  prometheus.Counter
 	Panics         prometheus.Counter
 	Pick           prometheus.Observer
+	Passed         prometheus.Counter
 
 	seconds, ttft, itl, overlap    *prometheus.HistogramVec // model
 	prompt, completion, cached     *prometheus.CounterVec   // model
@@ -72,6 +73,7 @@ func New() *Router {
 		AccessDropped:  s.Counter("cgn_router_access_log_dropped_total", "Access log lines dropped because the writer was behind.").WithLabelValues(),
 		Panics:         s.Counter("cgn_router_panics_total", "Requests whose handling failed because of a bug.").WithLabelValues(),
 		Pick:           s.Histogram("cgn_router_pick_seconds", "Time from a request read to its node chosen.", pickBuckets).WithLabelValues(),
+		Passed:         s.Counter("cgn_router_prompt_passed_bytes_total", "Bytes of prompts that began as one before, and were neither scanned nor hashed again.").WithLabelValues(),
 		seconds:        s.Histogram("cgn_router_request_seconds", "Time from request read to response written.", latencyBuckets, "model"),
 		ttft:           s.Histogram("cgn_router_ttft_seconds", "Time from request read to the first body event of a stream.", latencyBuckets, "model"),
 		itl:            s.Histogram("cgn_router_itl_seconds", "Mean time between the body events of a stream, one observation per stream.", gapBuckets, "model"),
