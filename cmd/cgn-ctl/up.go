@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/cognitora/dataplane/internal/files"
 	"github.com/cognitora/dataplane/internal/lifecycle"
 )
 
@@ -38,7 +36,8 @@ func newUp(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "up",
 		Short: "Run a whole fleet in this terminal",
-		Long: "Runs etcd, simulated engines each with its agent, and a router in one process, until Ctrl-C. With --model it starts\n" +
+		Long: "Runs etcd, simulated engines each with its agent, and a router in one process, until Ctrl-C or the terminal's end\n" +
+			"(not that where nohup starts it). With --model it starts\n" +
 			"real llama.cpp servers instead; with --backend it puts only a router before engines that are running.",
 		Example: "  cgn-ctl up\n  cgn-ctl up --engines 8 --routers 2\n  cgn-ctl up --model qwen.gguf\n" +
 			"  cgn-ctl up --backend http://127.0.0.1:8001 --backend http://127.0.0.1:8002",
@@ -68,7 +67,7 @@ func (a *app) up(ctx context.Context, f *upFlags) error {
 	if err := f.check(); err != nil {
 		return err
 	}
-	signals := lifecycle.Listen(ctx, nil)
+	signals := lifecycle.ListenForeground(ctx)
 	defer signals.Close()
 	scr := &screen{w: a.err}
 	level := slog.LevelWarn
@@ -121,27 +120,6 @@ func (a *app) attend(drain context.Context, l *local, scr *screen) error {
 			before = seen.paintLook(drain, scr, before)
 		}
 	}
-}
-
-// directory makes the place for state and says how to leave it.
-func (f *upFlags) directory() (dir string, leave func() error, err error) {
-	if f.data != "" {
-		dir, err = filepath.Abs(f.data)
-		if err == nil {
-			err = os.MkdirAll(dir, 0o700)
-		}
-		if err == nil {
-			err = files.Writable(dir)
-		}
-		if err != nil {
-			return "", nil, hinted{fmt.Errorf("--data %s: %w", f.data, err), "give a directory that you can make or write to"}
-		}
-		return dir, func() error { return nil }, nil
-	}
-	if dir, err = os.MkdirTemp("", "cgn-up-"); err != nil {
-		return "", nil, hinted{err, "give a directory for state with --data"}
-	}
-	return dir, func() error { return os.RemoveAll(dir) }, err
 }
 
 // modelName is the name under which --model is served: the file's, without .gguf.

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/cognitora/dataplane/internal/files"
+)
+
+const (
+	temporary = "cgn-up-" // how names of temporary directories for state begin
+	lockFile  = "lock"    // in one of them: locked while its owner lives
+)
+
+// directory makes the place for state and says how to leave it. Temporary ones
+// whose owner was killed are removed first.
+func (f *upFlags) directory() (dir string, leave func() error, err error) {
+	if f.data == "" {
+		removeAbandoned(os.TempDir())
+		return temporaryDirectory()
+	}
+	dir, err = filepath.Abs(f.data)
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err == nil {
+		err = files.Writable(dir)
+	}
+	if err != nil {
+		return "", nil, hinted{fmt.Errorf("--data %s: %w", f.data, err), "give a directory that you can make or write to"}
+	}
+	return dir, func() error { return nil }, nil
+}
+
+func temporaryDirectory() (dir string, leave func() error, err error) {
+	if dir, err = os.MkdirTemp("", temporary); err != nil {
+		return "", nil, hinted{err, "give a directory for state with --data"}
+	}
+	lock, err := holdLock(dir)
+	if err != nil {
+		return "", nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return dir, func() error { return errors.Join(os.RemoveAll(dir), lock.Close()) }, nil
+}
+
+// holdLock locks a file and gives it its name then, so that nobody ever sees it
+// unlocked while this process lives. Processes that are started do not inherit it.
+func holdLock(dir string) (*os.File, error) {
+	lock, err := os.CreateTemp(dir, "new-"+lockFile)
+	if err != nil {
+		return nil, err
+	}
+	if err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err == nil {
+		err = os.Rename(lock.Name(), filepath.Join(dir, lockFile))
+	}
+	if err != nil {
+		_ = lock.Close()
+		return nil, fmt.Errorf("locking %s: %w", dir, err)
+	}
+	return lock, nil
+}
+
+// removeAbandoned removes the temporary directories below parent that nobody
+// holds the lock of. What cannot be removed, or has no lock, is left alone.
+func removeAbandoned(parent string) {
+	locks, _ := filepath.Glob(filepath.Join(parent, temporary+"*", lockFile))
+	for _, name := range locks {
+		if info, err := os.Lstat(filepath.Dir(name)); err != nil || !info.IsDir() {
+			continue
+		}
+		lock, err := os.OpenFile(name, os.O_RDWR|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			continue
+		}
+		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			_ = os.RemoveAll(filepath.Dir(name))
+		}
+		_ = lock.Close()
+	}
+}
