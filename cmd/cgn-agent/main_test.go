@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -219,6 +220,28 @@ func TestKilledAgentLeavesNoEngine(t *testing.T) {
 	}
 	p.waitExit(t)
 	eventually(t, "the engine is gone too", func() bool { return gone(pid) })
+}
+
+// TestAnEnvironmentSharedWithARouter: what is set for the router alone is neither refused nor reported.
+func TestAnEnvironmentSharedWithARouter(t *testing.T) {
+	page, err := os.ReadFile("../../deploy/reference/config.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := []string{"CGN_ADMIN=127.0.0.1:9091", "CGN_SOMETHING=1"}
+	for _, name := range regexp.MustCompile(`CGN_(ROUTER|PREFIX|ADMISSION|TIMEOUTS|RETRY|UPSTREAM_TLS)_[A-Z_]+`).FindAllString(string(page), -1) {
+		env = append(env, name+"=1")
+	}
+	if len(env) < 20 {
+		t.Fatalf("the reference has %v only", env)
+	}
+	var out bytes.Buffer
+	if err := run([]string{"--engine", "http://127.0.0.1:8000", "--check-config"}, env, &out, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(out.String(), "is in the environment and is no setting"); n != 1 {
+		t.Errorf("%d are reported, not CGN_SOMETHING alone:\n%s", n, out.String())
+	}
 }
 
 func TestCommandLine(t *testing.T) {

@@ -20,7 +20,7 @@ const (
 )
 
 func (a *app) adminFlag(flags *pflag.FlagSet, getenv func(string) string) {
-	flags.StringVar(&a.admin, "admin", orDefault(getenv("CGN_ADMIN"), defaultAdmin), "a router's admin address (env CGN_ADMIN)")
+	flags.StringVar(&a.admin, "admin", firstSet(getenv, defaultAdmin, envAdmin), "a router's admin address (env CGN_ADMIN)")
 }
 
 // adminURL makes "127.0.0.1:9091" and "http://127.0.0.1:9091/" the same.
@@ -65,14 +65,16 @@ func refused(req *http.Request, status int, answer []byte) error {
 	var envelope struct {
 		Error struct {
 			Message string `json:"message"`
+			Code    string `json:"code"`
 		} `json:"error"`
 	}
-	if json.Unmarshal(answer, &envelope) == nil && envelope.Error.Message != "" {
-		return fmt.Errorf("%s (HTTP %d from %s)", envelope.Error.Message, status, req.URL)
-	}
 	err := fmt.Errorf("%s answers HTTP %d: %s", req.URL, status, firstLine(answer))
-	if status == http.StatusNotFound {
-		return hinted{err, "is that the admin port of a cgn-router? The port that serves /v1 is another one."}
+	said := json.Unmarshal(answer, &envelope) == nil && envelope.Error.Message != ""
+	if said {
+		err = fmt.Errorf("%s (HTTP %d from %s)", envelope.Error.Message, status, req.URL)
+	}
+	if status == http.StatusNotFound && (!said || envelope.Error.Code == "unknown_path") {
+		return hinted{err, "is that the admin port of a cgn-router (127.0.0.1:9091 unless set)? The port that serves /v1 is another one."}
 	}
 	return err
 }

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/signal"
 	"strings"
@@ -55,6 +57,12 @@ func newReplay(a *app) *cobra.Command {
 		Example: "  cgn-ctl bench replay --turns 500 --speed 20\n  cgn-ctl bench replay --trace conversation_trace.jsonl --spread --speed 10",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			switch {
+			case !(cfg.Speed > 0) || math.IsInf(cfg.Speed, 0):
+				return fmt.Errorf("--speed %v: must be a number above 0", cfg.Speed)
+			case cfg.Turns < 0 || cfg.MaxOutputTokens < 0 || cfg.Timeout <= 0 || f.gen.PerSecond < 0:
+				return errors.New("--turns, --max-output-tokens and --rate must not be negative, --timeout must be above 0")
+			}
 			source, closeTrace, err := f.open(cfg.Turns)
 			if err != nil {
 				return err

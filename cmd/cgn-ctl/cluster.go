@@ -26,20 +26,23 @@ func newCluster(a *app, getenv func(string) string) *cobra.Command {
 }
 
 func (a *app) etcdFlags(flags *pflag.FlagSet, getenv func(string) string) {
-	def := strings.Split(orDefault(getenv("CGN_ETCD"), defaultEtcd), ",")
-	flags.StringSliceVar(&a.etcd.Endpoints, "etcd", def, "etcd client addresses (env CGN_ETCD, separated by commas)")
-	flags.StringVar(&a.etcd.CA, "etcd-ca", "", "PEM file that etcd's certificate is checked against; with https:// and none, the system's")
-	flags.StringVar(&a.etcd.Cert, "etcd-cert", "", "client certificate for etcd")
-	flags.StringVar(&a.etcd.Key, "etcd-key", "", "key of the client certificate")
-	flags.StringVar(&a.etcd.Username, "etcd-user", "", "etcd user")
-	flags.StringVar(&a.etcd.PasswordFile, "etcd-password-file", "", "file with the etcd user's password")
+	def := strings.Split(firstSet(getenv, defaultEtcd, envEtcd, envEtcdAsConfig), ",")
+	flags.StringSliceVar(&a.etcd.Endpoints, "etcd", def, "etcd client addresses (env "+envEtcd+" or "+envEtcdAsConfig+", separated by commas)")
+	file := func(into *string, flag, variable, help string) {
+		flags.StringVar(into, flag, getenv(variable), help+" (env "+variable+")")
+	}
+	file(&a.etcd.CA, "etcd-ca", envEtcdCA, "PEM file that etcd's certificate is checked against; with https:// and none, the system's")
+	file(&a.etcd.Cert, "etcd-cert", envEtcdCert, "client certificate for etcd")
+	file(&a.etcd.Key, "etcd-key", envEtcdKey, "key of the client certificate")
+	file(&a.etcd.Username, "etcd-username", envEtcdUser, "etcd user")
+	file(&a.etcd.PasswordFile, "etcd-password-file", envEtcdPassword, "file with the etcd user's password")
 }
 
 // withEtcd runs fn with a client and explains an etcd that does not answer.
 func (a *app) withEtcd(ctx context.Context, fn func(ctx context.Context, c *cluster.Client) error) error {
 	cfg, err := a.etcd.Config()
 	if err != nil {
-		return hinted{err, "--etcd-ca, --etcd-cert, --etcd-key, --etcd-user and --etcd-password-file set these"}
+		return hinted{err, "--etcd-ca, --etcd-cert, --etcd-key, --etcd-username and --etcd-password-file set these"}
 	}
 	c, err := cluster.Dial(cfg)
 	if err != nil {
@@ -197,7 +200,7 @@ func newSetPolicy(a *app) *cobra.Command {
 		Short: "Check a routing policy and store it for all routers",
 		Example: "  cgn-ctl cluster set-policy policy.json\n" +
 			`  cgn-ctl cluster set-policy '{"mode":"score","kv":0.6,"load":0.3,"power":0,"capacity":0.1}'`,
-		Args: cobra.ExactArgs(1),
+		Args: oneArgument("a policy (FILE, - or JSON)"),
 		RunE: func(c *cobra.Command, args []string) error {
 			doc := args[0]
 			if !strings.HasPrefix(strings.TrimSpace(doc), "{") {

@@ -26,7 +26,8 @@ func newCordon(a *app) *cobra.Command {
 	var reason string
 	var unregistered bool
 	c := &cobra.Command{
-		Use: "cordon NODE", Short: "Keep new requests away from a node", Args: cobra.ExactArgs(1),
+		Use: "cordon NODE", Short: "Keep new requests away from a node", Args: oneArgument("NODE"),
+		Example: "  cgn-ctl cluster cordon gpu1-9081 --reason 'new driver'",
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.withEtcd(c.Context(), func(ctx context.Context, client *cluster.Client) error {
 				done := change{Node: args[0], State: "cordoned"}
@@ -132,7 +133,8 @@ func (a *app) showChange(c change) error {
 
 func newUncordon(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "uncordon NODE", Short: "Let a cordoned or draining node take requests again", Args: cobra.ExactArgs(1),
+		Use: "uncordon NODE", Short: "Let a cordoned or draining node take requests again", Args: oneArgument("NODE"),
+		Example: "  cgn-ctl cluster uncordon gpu1-9081",
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.withEtcd(c.Context(), func(ctx context.Context, client *cluster.Client) error {
 				r, err := callRoll(ctx, client, args[0])
@@ -160,9 +162,10 @@ func newDrain(a *app) *cobra.Command {
 	var reason string
 	var wait time.Duration
 	c := &cobra.Command{
-		Use:   "drain NODE",
-		Short: "Keep new requests away from a node and wait until it has finished the running ones",
-		Args:  cobra.ExactArgs(1),
+		Use:     "drain NODE",
+		Short:   "Keep new requests away from a node and wait until it has finished the running ones",
+		Example: "  cgn-ctl cluster drain gpu1-9081 --reason 'new driver' --wait 5m",
+		Args:    oneArgument("NODE"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.withEtcd(c.Context(), func(ctx context.Context, client *cluster.Client) error {
 				return a.drain(ctx, client, args[0], reason, wait)

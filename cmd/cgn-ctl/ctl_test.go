@@ -166,7 +166,7 @@ func TestPKIBootstrap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, out, "router.crt", "agent.key", "ca.crt", "397 days")
+	want(t, out, "router.crt", "agent.key", "ca.crt", "397d", "ca.key", "every cgn-agent host: tls.ca")
 	if _, err = ctl(t, nil, "pki", "bootstrap", "--dir", dir, "--role", "router"); err == nil || hintOf(err) == "" {
 		t.Errorf("a second bootstrap must not replace certificates: %v", err)
 	}
@@ -190,6 +190,9 @@ func TestVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, out, `"version"`, `"commit"`)
+	if out, err = ctl(t, nil, "--version"); err != nil || !strings.HasPrefix(out, "cgn-ctl ") {
+		t.Errorf("--version: %q, %v", out, err)
+	}
 }
 
 func TestReferencesAreUpToDate(t *testing.T) {

@@ -9,14 +9,13 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/cognitora/dataplane/internal/buildinfo"
 	"github.com/cognitora/dataplane/internal/cluster"
-	"github.com/cognitora/dataplane/internal/config"
 )
 
 func main() {
+	warnOfVariables(os.Stderr, os.Environ())
 	root := newRoot(os.Stdout, os.Stderr, os.Getenv)
 	if err := root.Execute(); err != nil {
 		fmt.Fprintln(os.Stderr, "cgn-ctl:", err)
@@ -41,6 +40,7 @@ func newRoot(out, errOut io.Writer, getenv func(string) string) *cobra.Command {
 	root := &cobra.Command{
 		Use:               "cgn-ctl",
 		Short:             "Run, look into and steer a Cognitora fleet",
+		Version:           buildinfo.String(),
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
@@ -49,38 +49,13 @@ func newRoot(out, errOut io.Writer, getenv func(string) string) *cobra.Command {
 	root.SetOut(out)
 	root.SetErr(errOut)
 	root.SetFlagErrorFunc(flagError)
+	root.SetVersionTemplate("cgn-ctl {{.Version}}\n")
+	root.SetGlobalNormalizationFunc(plainFlag)
 	flags := root.PersistentFlags()
 	flags.StringVarP(&a.output, "output", "o", "table", "how results are written: table or json")
 	root.AddCommand(newUp(a), newRoute(a, getenv), newTop(a, getenv), newCluster(a, getenv),
 		newPKI(a), newSim(a), newBench(a), newReference(a), newVersion(a))
 	return root
-}
-
-// flagError says what a flag takes, and which one was probably meant.
-func flagError(c *cobra.Command, err error) error {
-	var value *pflag.InvalidValueError
-	if errors.As(err, &value) {
-		if want := wanted[value.GetFlag().Value.Type()]; want != "" {
-			return fmt.Errorf("--%s %q: must be %s", value.GetFlag().Name, value.GetValue(), want)
-		}
-		return err
-	}
-	var missing *pflag.NotExistError
-	if !errors.As(err, &missing) {
-		return err
-	}
-	var names []string
-	c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	if near := config.Nearest(missing.GetSpecifiedName(), names); near != "" {
-		return hinted{err, "Did you mean --" + near + "?"}
-	}
-	return hinted{err, "see " + c.CommandPath() + " --help"}
-}
-
-// wanted says what a flag of each type takes, where its own error would speak of the parser.
-var wanted = map[string]string{
-	"int": "a whole number", "uint64": "a whole number, not negative", "float64": "a number", "bool": "true or false",
-	"duration": "a number with a unit, like 500ms or 10s",
 }
 
 func (a *app) check() error {
@@ -96,14 +71,6 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
 	c.AddCommand(commands...)
 	return c
-}
-
-// orDefault returns the environment's value or the default.
-func orDefault(value, def string) string {
-	if value == "" {
-		return def
-	}
-	return value
 }
 
 func newVersion(a *app) *cobra.Command {

@@ -4,9 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
@@ -18,7 +22,8 @@ func newPKI(a *app) *cobra.Command {
 		Use:   "bootstrap",
 		Short: "Make a private CA and one certificate per role",
 		Long: "Writes ca.crt, ca.key and <role>.crt, <role>.key. A CA that is already in the directory signs the new\n" +
-			"certificates and is never replaced, so a second call for other hosts or roles extends a fleet.",
+			"certificates and is never replaced, so a second call for other hosts or roles extends a fleet.\n\n" +
+			"Each program gets ca.crt and the pair of its role, and nothing else; ca.key stays with whoever makes certificates.",
 		Example: "  cgn-ctl pki bootstrap --dir pki --host gpu1.example,10.0.0.1",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -32,7 +37,8 @@ func newPKI(a *app) *cobra.Command {
 	c.Flags().StringVar(&dir, "dir", "pki", "directory to write to; made with mode 0700")
 	c.Flags().StringSliceVar(&o.Hosts, "host", nil, "DNS names and addresses the certificates are for (default localhost, 127.0.0.1, ::1)")
 	c.Flags().StringSliceVar(&roles, "role", all, "roles to make certificates for")
-	c.Flags().DurationVar(&o.Lifetime, "lifetime", pki.DefaultLifetime, "how long the certificates are valid")
+	o.Lifetime = pki.DefaultLifetime
+	c.Flags().Var((*days)(&o.Lifetime), "lifetime", "how long the certificates are valid: days like 397d, or 12h")
 	c.Flags().BoolVar(&o.Force, "force", false, "replace certificates that are there; the CA is kept")
 	return group("pki", "Make the fleet's certificates", c)
 }
@@ -45,23 +51,68 @@ func (a *app) bootstrap(dir string, o pki.Options) error {
 	if err != nil {
 		return err
 	}
-	type made struct {
-		Role string `json:"role"`
-		Cert string `json:"cert"`
-		Key  string `json:"key"`
-		CA   string `json:"ca"`
-	}
-	var rows []made
+	rows := []madeFiles{}
 	for _, r := range o.Roles {
 		f := pki.FilesIn(dir, r)
-		rows = append(rows, made{string(r), f.Cert, f.Key, f.CA})
+		rows = append(rows, madeFiles{string(r), f.Cert, f.Key, f.CA})
 	}
-	return a.show(rows, func(t *table) {
-		t.row("ROLE", "CERTIFICATE", "KEY")
-		for _, r := range rows {
-			t.row(r.Role, r.Cert, r.Key)
-		}
-		t.line(fmt.Sprintf("\nsigned by %s, valid for %.0f days. Keep %s off the hosts.",
-			filepath.Join(dir, "ca.crt"), o.Lifetime.Hours()/24, filepath.Join(dir, "ca.key")))
-	})
+	return a.show(rows, func(t *table) { writeMade(t, dir, rows, (*days)(&o.Lifetime).String()) })
+}
+
+// madeFiles are the files of one role.
+type madeFiles struct {
+	Role string `json:"role"`
+	Cert string `json:"cert"`
+	Key  string `json:"key"`
+	CA   string `json:"ca"`
+}
+
+// settingsOf says which settings of a role's program the files are for.
+var settingsOf = map[string]string{
+	string(pki.Router): "every cgn-router host: upstream_tls.ca, .cert and .key, with which it shows itself to agents; etcd.* and tls.* likewise",
+	string(pki.Agent):  "every cgn-agent host: tls.ca, .cert and .key, with which it serves routers; etcd.* likewise",
+	string(pki.Ctl):    "whoever runs cgn-ctl: --etcd-ca, --etcd-cert and --etcd-key",
+	string(pki.Etcd):   "every etcd host: --trusted-ca-file, --cert-file, --key-file and --client-cert-auth",
+}
+
+func writeMade(t *table, dir string, rows []madeFiles, lifetime string) {
+	t.row("ROLE", "CERTIFICATE", "KEY", "VALID")
+	for _, r := range rows {
+		t.row(r.Role, r.Cert, r.Key, lifetime)
+	}
+	ca, key := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key")
+	t.line(fmt.Sprintf("\nThe CA that signed them is %s; its key, %s, signs further ones: keep it, and off the hosts.", ca, key))
+	t.line("\nCopy " + ca + " and a role's two files to")
+	for _, r := range rows {
+		t.line("  " + r.Role + ": " + settingsOf[r.Role])
+	}
+}
+
+// days is a duration that is written in days where it is some.
+type days time.Duration
+
+const day = 24 * time.Hour
+
+func (d *days) String() string {
+	if v := time.Duration(*d); v%day == 0 {
+		return fmt.Sprintf("%dd", v/day)
+	}
+	return config.Duration(*d).String()
+}
+
+func (d *days) Type() string { return "time" }
+
+// Set reads "397d" or what a duration is.
+func (d *days) Set(text string) error {
+	v, err := time.ParseDuration(text)
+	if number, isDays := strings.CutSuffix(text, "d"); isDays {
+		var n uint64
+		n, err = strconv.ParseUint(number, 10, 16)
+		v = time.Duration(n) * day
+	}
+	if err != nil || v < time.Minute {
+		return errors.New("not a lifetime")
+	}
+	*d = days(v)
+	return nil
 }

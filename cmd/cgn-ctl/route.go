@@ -22,11 +22,20 @@ func newRoute(a *app, getenv func(string) string) *cobra.Command {
 		Use:   "explain",
 		Short: "Show where a request would go now, and why",
 		Long: "Asks a router where a request would go at this moment: every candidate, each term of its score, the winner\n" +
-			"and the reason. Nothing is sent to an engine and nothing is counted.",
+			"and the reason. Nothing is sent to an engine and nothing is counted.\n\n" +
+			"BLOCKS is how many of the prompt's blocks the node is believed to hold. OVERLAP is their share, LOAD how idle the node is,\n" +
+			"POWER how little it draws beside the others and CAPACITY how much it is beside the best of them, each from 0 to 1; SCORE is\n" +
+			"their sum, weighted by the policy (cgn-ctl cluster policy). A term that no node reports anything for, as POWER so far, is 0\n" +
+			"for all of them and decides nothing. IN FLIGHT is requests now, of how many at once. Without a candidate the exit status is 1.",
 		Example: "  cgn-ctl route explain --prompt 'Why is the sky blue?'\n" +
 			"  cgn-ctl route explain --file body.json --api responses",
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return a.routeExplain(c, f) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			if !c.Flags().Changed("prompt") && !c.Flags().Changed("file") {
+				return hinted{errors.New("--prompt or --file is missing"), "for example: cgn-ctl route explain --prompt 'Why is the sky blue?'"}
+			}
+			return a.routeExplain(c, f)
+		},
 	}
 	a.adminFlag(c.Flags(), getenv)
 	c.Flags().StringVar(&f.prompt, "prompt", "", "text of a user message")
@@ -37,7 +46,6 @@ func newRoute(a *app, getenv func(string) string) *cobra.Command {
 	c.MarkFlagsMutuallyExclusive("prompt", "file")
 	c.MarkFlagsMutuallyExclusive("model", "file")
 	c.MarkFlagsMutuallyExclusive("system", "file")
-	c.MarkFlagsOneRequired("prompt", "file")
 	return group("route", "Explain routing decisions", c)
 }
 
@@ -59,7 +67,10 @@ func (a *app) routeExplain(c *cobra.Command, f routeFlags) error {
 	if err := a.adminJSON(c.Context(), "/debug/route?"+url.Values{"api": {f.api}}.Encode(), body, &e); err != nil {
 		return err
 	}
-	return a.show(e, func(t *table) { writeExplanation(t, &e) })
+	if err := a.show(e, func(t *table) { writeExplanation(t, &e) }); err != nil || e.Winner != "" {
+		return err
+	}
+	return hinted{errors.New("no node can take this request now"), "the notes above say why; cgn-ctl top shows the nodes as they change"}
 }
 
 // body is the request to explain: the file as it is, or a chat or completion
@@ -127,5 +138,7 @@ func writeExplanation(t *table, e *dispatch.Explanation) {
 		}
 		t.row(append(cells, fmt.Sprintf("%d/%d", c.InFlight, c.Slots), note)...)
 	}
-	t.line(fmt.Sprintf("\n%s: %s", dash(e.Winner), e.Why))
+	if e.Winner != "" {
+		t.line(fmt.Sprintf("\n%s: %s", e.Winner, e.Why))
+	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/signal"
 	"syscall"
@@ -108,8 +109,8 @@ func checkSim(f *pflag.FlagSet, k *engine.KVEvents) error {
 		return fmt.Errorf("--decode-step %s: must not be negative", step)
 	}
 	for _, name := range []string{"prefill-rate", "speed"} {
-		if v, err := f.GetFloat64(name); err != nil || !(v > 0) {
-			return fmt.Errorf("--%s %v: must be above 0", name, v)
+		if v, err := f.GetFloat64(name); err != nil || !(v > 0) || math.IsInf(v, 0) {
+			return fmt.Errorf("--%s %v: must be a number above 0", name, v)
 		}
 	}
 	if k.Events != engine.EventMap && k.Events != engine.EventArray {

@@ -101,8 +101,8 @@ func TestSimPublishesKVEventsInBothForms(t *testing.T) {
 func TestSimNamesTheFlagThatCannotWork(t *testing.T) {
 	for args, want := range map[string]string{
 		"--max-seqs 0":      "--max-seqs 0: must be 1 or more",
-		"--prefill-rate -1": "--prefill-rate -1: must be above 0",
-		"--speed 0":         "--speed 0: must be above 0",
+		"--prefill-rate -1": "--prefill-rate -1: must be a number above 0",
+		"--speed 0":         "--speed 0: must be a number above 0",
 		"--decode-step -1s": "--decode-step -1s: must not be negative",
 		"--kv-events tcp://h:1 --kv-events-form list":      `--kv-events-form "list": must be map or array`,
 		"--kv-events tcp://h:1 --kv-events-hashes x":       "must be int or bytes",

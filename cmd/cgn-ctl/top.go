@@ -24,7 +24,17 @@ func newTop(a *app, getenv func(string) string) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "top",
 		Short: "Show the fleet as a router sees it, and keep showing it",
-		Args:  cobra.NoArgs,
+		Long: "Shows each node as a router sees it. \"-\" stands for what nobody has reported: SM %, WATTS and KV % come from the engine or\n" +
+			"its agent, and no agent reports the first two so far.\n\n" +
+			"  STATE       healthy; unproven: never answered yet; half-open: back, on trial; open: failing, so out of\n" +
+			"              service; aside: takes requests and answers none; NOTE says why a node gets no requests\n" +
+			"  IN FLIGHT   requests of this router on the node, of how many it is given at once\n" +
+			"  QUEUED      requests that wait inside the engine\n" +
+			"  SM %        use of the GPU; WATTS: its power; KV %: share of the KV cache in use\n" +
+			"  BELIEVED    for how long a block is believed to stay in the node's cache, learned from its answers\n" +
+			"  PREDICTION  mean of believed minus reported cached share of the prompts; 0 is perfect, +1 always believed and never there",
+		Example: "  cgn-ctl top\n  cgn-ctl top --once --admin 10.0.0.5:9091\n  cgn-ctl top -o json | jq .fleet.nodes",
+		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if every < 100*time.Millisecond {
 				return fmt.Errorf("--interval %s: must be 100ms or more", every)

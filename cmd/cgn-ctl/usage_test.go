@@ -1,0 +1,82 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestArgumentsAndFlagsAreNamed(t *testing.T) {
+	for args, want := range map[string]string{
+		"cluster cordon":               "NODE is missing|for example: cgn-ctl cluster cordon gpu1",
+		"cluster uncordon a b":         "one NODE is taken, 2 are given: a, b|cgn-ctl cluster uncordon",
+		"cluster drain":                "NODE is missing|cgn-ctl cluster drain",
+		"cluster set-policy":           "a policy (FILE, - or JSON) is missing|cgn-ctl cluster set-policy policy.json",
+		`cluster set-policy {"foo":1}`: "foo: unknown key; there are mode|",
+		"route explain":                "--prompt or --file is missing|route explain --prompt",
+		"sim --speed 0":                "--speed 0: must be a number above 0|",
+		"sim --prefill-rate -1":        "--prefill-rate -1: must be a number above 0|",
+		"sim --max-seqs 0":             "--max-seqs 0: must be 1 or more|",
+		"sim --block-tokens -1":        "--block-tokens -1: must be 1 or more|",
+		"bench replay --speed -1":      "--speed -1: must be a number above 0|",
+		"pki bootstrap --lifetime 3x":  `--lifetime "3x": must be days like 397d|`,
+		"cluster nodes --etcd.user u":  "etcd.password_file|--etcd-username",
+	} {
+		_, err := ctl(t, nil, strings.Fields(args)...)
+		text, hint, _ := strings.Cut(want, "|")
+		if err == nil || !strings.Contains(err.Error(), text) || !strings.Contains(hintOf(err), hint) {
+			t.Errorf("%s: %v, hint %q; want %q", args, err, hintOf(err), want)
+		}
+	}
+}
+
+func TestVariablesNearlyReadAreNamed(t *testing.T) {
+	var out strings.Builder
+	warnOfVariables(&out, []string{"CGN_ETC=1", "CGN_ADMN=1", "CGN_ETCD=1", "CGN_ETCD_CA=1", "CGN_ROUTER_LISTEN=1", "CGN_CONFIG=1", "ETC=1"})
+	if got := out.String(); got != "cgn-ctl: CGN_ETC is not read; did you mean CGN_ETCD?\ncgn-ctl: CGN_ADMN is not read; did you mean CGN_ADMIN?\n" {
+		t.Errorf("got\n%s", got)
+	}
+}
+
+func TestEtcdIsFoundUnderEitherName(t *testing.T) {
+	for _, name := range []string{envEtcd, envEtcdAsConfig} {
+		if _, err := ctl(t, map[string]string{name: "ftp://x:1"}, "cluster", "nodes"); err == nil || !strings.Contains(err.Error(), "ftp://x:1") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := ctl(t, map[string]string{envEtcdKey: "k"}, "cluster", "nodes"); err == nil || !strings.Contains(err.Error(), "etcd.cert and etcd.key") {
+		t.Errorf("%s: %v", envEtcdKey, err)
+	}
+}
+
+func TestNoCandidateIsAnError(t *testing.T) {
+	page := `{"model":"m","api":"chat","mode":"score","winner":"","why":"no candidates","candidates":[{"node":"a","reason":"cordoned"}]}`
+	url, _, _ := adminPort(t, map[string]string{"/debug/route": page})
+	for _, output := range []string{"table", "json"} {
+		out, err := ctl(t, nil, "route", "explain", "--admin", url, "--model", "m", "--prompt", "hi", "-o", output)
+		if err == nil || !strings.Contains(err.Error(), "no node can take this request") || !strings.Contains(out, "cordoned") || strings.Contains(out, "\n-:") {
+			t.Errorf("%s: %v\n%s", output, err, out)
+		}
+	}
+}
+
+func TestTheAPIPortIsNotTheAdminPort(t *testing.T) {
+	url, _, _ := adminPort(t, map[string]string{"/debug/fleet": `{"error":{"message":"there is no such endpoint here","code":"unknown_path"}}`})
+	if _, err := ctl(t, nil, "top", "--once", "--admin", url); err == nil || !strings.Contains(hintOf(err), "admin port") {
+		t.Errorf("%v, hint %q", err, hintOf(err))
+	}
+}
+
+func TestLifetimes(t *testing.T) {
+	for text, want := range map[string]string{"397d": "397d", "24h": "1d", "90m": "1h30m"} {
+		var d days
+		if err := d.Set(text); err != nil || d.String() != want {
+			t.Errorf("%s: %s, %v", text, &d, err)
+		}
+	}
+	for _, text := range []string{"", "d", "-1d", "0d", "1s", "99999d", "x"} {
+		var d days
+		if d.Set(text) == nil {
+			t.Errorf("%q is taken for %s", text, &d)
+		}
+	}
+}
