@@ -108,7 +108,8 @@ func (r *Registrar) note(err error) {
 	r.failed = err != nil
 }
 
-// sleep waits for the next heartbeat, or a fifth of it after a failure.
+// sleep waits for the next heartbeat, or a fifth of it, a second at most, before a failed attempt is repeated. It reports
+// false when ctx ends.
 func (r *Registrar) sleep(ctx context.Context, failed bool) bool {
 	wait := r.reg.Heartbeat
 	if failed {
@@ -182,8 +183,11 @@ func (r *Registrar) claim(ctx context.Context) error {
 		switch {
 		case err != nil:
 			return err
-		case rev == 0:
-			continue // gone between the two requests
+		case rev == 0: // gone between the two requests
+			if !r.sleep(ctx, true) {
+				return ctx.Err()
+			}
+			continue
 		case holder.Instance == r.reg.Instance && holder.Address == health.Address:
 			return r.takeOver(ctx, key, value, rev)
 		case seen != 0 && rev != seen, time.Now().After(deadline):

@@ -10,7 +10,6 @@
 //	help:"..."         one sentence for --help and the reference
 //	env:"CGN_ETCD"     a second, shorter name in the environment
 //	oneof:"a|b"        the only strings it may hold
-//	secret:"true"      never printed
 //	split:"space"      elements of a list in the environment are separated by
 //	                   spaces, because they may hold commas
 //

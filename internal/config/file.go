@@ -16,7 +16,7 @@ import (
 type Problem struct {
 	Where  string // "router.toml:12", "CGN_LIMITS_MAX_BODY", "--listen"; "" where several sources may be meant
 	Field  string // "limits.max_body"; "" if no setting is concerned
-	Value  string // as written, redacted for a secret; "" if it adds nothing
+	Value  string // as written; "" if it adds nothing
 	Reason string // what is wrong and what to write instead
 
 	cause error // what Validate or Examine said; nil for others

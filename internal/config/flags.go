@@ -27,7 +27,7 @@ var plain = strings.NewReplacer(".", "-", "_", "-").Replace
 // single dash does too, as in Go's own flags.
 func parseArgs(s *schema, o Options) *commandLine {
 	cl := &commandLine{}
-	byName, names := map[string]*field{}, []string{"help", "version", "check-config", o.fileFlag()}
+	byName, names := map[string]*field{}, []string{"help", "version", "check-config", fileFlag}
 	for _, f := range s.fields {
 		if f.flag != "" {
 			byName[plain(f.flag)] = f
@@ -47,7 +47,7 @@ func parseArgs(s *schema, o Options) *commandLine {
 		if cl.builtin(name) {
 			continue
 		}
-		if f == nil && name != o.fileFlag() {
+		if f == nil && name != fileFlag {
 			cl.fail("--"+name, "unknown flag"+dashed(Nearest(name, names)))
 			if !hasText && len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 				args = args[1:] // what was meant as its value

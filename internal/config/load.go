@@ -15,19 +15,19 @@ import (
 // --check-config) which has been answered on Options.Out: exit with status 0.
 var ErrAnswered = errors.New("config: the command line asked a question and was answered")
 
-const redacted = "(redacted)"
+// fileFlag names the TOML file; CGN_CONFIG names it too.
+const fileFlag = "config"
 
 // Options says where the values come from. The zero value reads nothing and
 // leaves the defaults.
 type Options struct {
-	Program  string    // name in usage and messages, like "cgn-router"
-	About    string    // what the program does, for --help
-	Version  string    // answer to --version
-	Args     []string  // command line without the program name
-	Env      []string  // "NAME=value", as os.Environ returns it
-	FileFlag string    // flag that names the TOML file; "" means "config". CGN_CONFIG names it too
-	Foreign  []string  // beginnings of CGN_* variables that are settings of the project's other programs
-	Out      io.Writer // receives help, version and the checked configuration; nil means os.Stdout
+	Program string    // name in usage and messages, like "cgn-router"
+	About   string    // what the program does, for --help
+	Version string    // answer to --version
+	Args    []string  // command line without the program name
+	Env     []string  // "NAME=value", as os.Environ returns it
+	Foreign []string  // beginnings of CGN_* variables that are settings of the project's other programs
+	Out     io.Writer // receives help, version and the checked configuration; nil means os.Stdout
 
 	Ignored  func(variable string)             // hears of each CGN_* variable that is nobody's setting; may be nil
 	ReadFile func(name string) ([]byte, error) // nil means os.ReadFile
@@ -145,13 +145,6 @@ func (o Options) out() io.Writer {
 	return o.Out
 }
 
-func (o Options) fileFlag() string {
-	if o.FileFlag == "" {
-		return "config"
-	}
-	return o.FileFlag
-}
-
 func (s *schema) defaults() error {
 	for _, f := range s.fields {
 		if !f.hasDef {
@@ -177,7 +170,7 @@ func loadFile(dst any, name string, o Options) []error {
 	}
 	doc, err := read(name)
 	if err != nil {
-		return []error{&Problem{Where: "--" + o.fileFlag(), Reason: err.Error()}}
+		return []error{&Problem{Where: "--" + fileFlag, Reason: err.Error()}}
 	}
 	if at := invalidUTF8(doc); at >= 0 {
 		return []error{&Problem{Where: name, Reason: fmt.Sprintf("not UTF-8 at byte %d; save it as UTF-8 text", at)}}
@@ -200,11 +193,7 @@ func invalidUTF8(doc []byte) int {
 
 // problem says that text, as its author wrote it, cannot be the value of f.
 func (f *field) problem(where, text string, err error) *Problem {
-	p := &Problem{Where: where, Field: f.path(), Value: text, Reason: err.Error()}
-	if f.secret {
-		p.Value, p.Reason = redacted, "not a valid "+typeName(f.value.Type())
-	}
-	return p
+	return &Problem{Where: where, Field: f.path(), Value: text, Reason: err.Error()}
 }
 
 // validate calls Validate on dst and on every struct inside it.

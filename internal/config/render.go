@@ -17,7 +17,7 @@ func writeHelp(w io.Writer, s *schema, o Options) error {
 	}
 	b.WriteString("\nA value is taken from the flag, else the environment, else the file, else the default.\nIn the name of a flag '.', '_' and '-' mean the same.\n\n")
 	row := func(name, help string) { fmt.Fprintf(&b, "  %s\n        %s\n", name, help) }
-	row("--"+o.fileFlag()+" FILE", "TOML file to read (env CGN_CONFIG)")
+	row("--"+fileFlag+" FILE", "TOML file to read (env CGN_CONFIG)")
 	row("--check-config", "check the configuration and the files it names, print it as it would be used, and exit; nothing is started, bound or written")
 	row("--version", "print the version and exit")
 	row("--help", "print this text and exit")
@@ -192,7 +192,7 @@ func code(s string) string {
 	return "`" + s + "`"
 }
 
-// writeEffective prints the settings as TOML, secrets left out, after the variables that set nothing.
+// writeEffective prints the settings as TOML, after the variables that set nothing.
 func writeEffective(w io.Writer, s *schema, program string, ignored []string) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# %s: the configuration is valid\n", program)
@@ -209,22 +209,11 @@ func writeEffective(w io.Writer, s *schema, program string, ignored []string) er
 				fmt.Fprintf(&b, "\n[%s]\n", sec.path)
 				title = true
 			}
-			if f.secret && f.value.IsZero() {
-				fmt.Fprintf(&b, "# %s is not set\n", f.key)
-				continue
-			}
-			fmt.Fprintf(&b, "%s = %s\n", f.key, f.literal())
+			fmt.Fprintf(&b, "%s = %s\n", f.key, literal(f.value))
 		}
 	}
 	_, err := w.Write(b.Bytes())
 	return err
-}
-
-func (f *field) literal() string {
-	if f.secret {
-		return quote(redacted)
-	}
-	return literal(f.value)
 }
 
 // literal writes v as an inline TOML value.
@@ -274,7 +263,7 @@ func literalTable(v reflect.Value) string {
 			continue
 		}
 		f := newField(sf, v.Field(i), "", key)
-		parts = append(parts, key+" = "+f.literal())
+		parts = append(parts, key+" = "+literal(f.value))
 	}
 	return "{" + strings.Join(parts, ", ") + "}"
 }

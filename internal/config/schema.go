@@ -19,7 +19,6 @@ type field struct {
 	flag    string // without dashes; "" for none
 	short   string // a second environment name; "" for none
 	oneof   []string
-	secret  bool
 	spaced  bool // elements of the list are separated by spaces in one text, not by commas
 }
 
@@ -106,7 +105,7 @@ func (s *schema) member(sf reflect.StructField, v reflect.Value, path string) er
 }
 
 func newField(sf reflect.StructField, v reflect.Value, path, key string) *field {
-	f := &field{section: path, key: key, value: v, help: sf.Tag.Get("help"), secret: sf.Tag.Get("secret") == "true", short: sf.Tag.Get("env")}
+	f := &field{section: path, key: key, value: v, help: sf.Tag.Get("help"), short: sf.Tag.Get("env")}
 	f.spaced = sf.Tag.Get("split") == "space" || v.Kind() == reflect.Slice && isText(v.Type().Elem())
 	f.def, f.hasDef = sf.Tag.Lookup("default")
 	if list := sf.Tag.Get("oneof"); list != "" {

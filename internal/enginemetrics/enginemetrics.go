@@ -18,9 +18,6 @@ const (
 	Running Field = 1 << iota
 	Waiting
 	KVUsage
-	HitRate
-	PrefixHits
-	PrefixQueries
 	PromptTokens
 	GenerationTokens
 	MaxSlots
@@ -31,16 +28,13 @@ const (
 
 // Stats is one scrape. A field whose bit is not in Has is unknown, which is not the same as zero.
 //
-// Series of several data-parallel ranks or models are added up; KVUsage and HitRate are the mean over the ranks.
+// Series of several data-parallel ranks or models are added up; KVUsage is the mean over the ranks.
 type Stats struct {
 	Has Field
 
 	Running          float64 // requests being computed
 	Waiting          float64 // requests queued in the engine
 	KVUsage          float64 // fraction of the KV cache in use, 0..1
-	HitRate          float64 // recent prefix-cache hit rate, 0..1 (SGLang)
-	PrefixHits       float64 // prompt tokens found in the prefix cache since start
-	PrefixQueries    float64 // prompt tokens looked up in the prefix cache since start
 	PromptTokens     float64 // prompt tokens since start, cached ones included
 	GenerationTokens float64 // tokens generated since start
 	MaxSlots         float64 // requests the engine computes at the same time, at most
@@ -79,15 +73,12 @@ func Parse(page []byte) Stats {
 // parser adds up the series of one page.
 type parser struct {
 	Stats
-	kvSeries, rateSeries float64 // series behind the two means
+	kvSeries float64 // series behind the mean
 }
 
 func (p *parser) finish() Stats {
 	if p.kvSeries > 1 {
 		p.KVUsage /= p.kvSeries
-	}
-	if p.rateSeries > 1 {
-		p.HitRate /= p.rateSeries
 	}
 	return p.Stats
 }
@@ -120,10 +111,6 @@ func (p *parser) vllm(name, rest []byte) {
 		p.add(Waiting, &p.Waiting, rest)
 	case "kv_cache_usage_perc", "gpu_cache_usage_perc":
 		p.kvSeries += p.add(KVUsage, &p.KVUsage, rest)
-	case "prefix_cache_hits_total", "gpu_prefix_cache_hits_total":
-		p.add(PrefixHits, &p.PrefixHits, rest)
-	case "prefix_cache_queries_total", "gpu_prefix_cache_queries_total":
-		p.add(PrefixQueries, &p.PrefixQueries, rest)
 	case "prompt_tokens_total":
 		p.add(PromptTokens, &p.PromptTokens, rest)
 	case "generation_tokens_total":
@@ -153,13 +140,8 @@ func (p *parser) sglang(name, rest []byte) {
 		p.add(Waiting, &p.Waiting, rest)
 	case "token_usage":
 		p.kvSeries += p.add(KVUsage, &p.KVUsage, rest)
-	case "cache_hit_rate":
-		p.rateSeries += p.add(HitRate, &p.HitRate, rest)
-	case "cached_tokens_total":
-		p.add(PrefixHits, &p.PrefixHits, rest)
 	case "prompt_tokens_total":
 		p.add(PromptTokens, &p.PromptTokens, rest)
-		p.add(PrefixQueries, &p.PrefixQueries, rest)
 	case "generation_tokens_total":
 		p.add(GenerationTokens, &p.GenerationTokens, rest)
 	case "max_running_requests":
@@ -176,13 +158,8 @@ func (p *parser) llamacpp(name, rest []byte) {
 		p.add(Waiting, &p.Waiting, rest)
 	case "kv_cache_usage_ratio":
 		p.kvSeries += p.add(KVUsage, &p.KVUsage, rest)
-	case "prompt_tokens_total":
+	case "prompt_tokens_total", "prompt_tokens_cached_total":
 		p.add(PromptTokens, &p.PromptTokens, rest)
-		p.add(PrefixQueries, &p.PrefixQueries, rest)
-	case "prompt_tokens_cached_total":
-		p.add(PromptTokens, &p.PromptTokens, rest)
-		p.add(PrefixQueries, &p.PrefixQueries, rest)
-		p.add(PrefixHits, &p.PrefixHits, rest)
 	case "tokens_predicted_total":
 		p.add(GenerationTokens, &p.GenerationTokens, rest)
 	}

@@ -21,14 +21,14 @@ func TestGoldenPages(t *testing.T) {
 		want Stats
 	}{
 		{"vllm.txt", Stats{
-			Has: Running | Waiting | KVUsage | PrefixHits | PrefixQueries | PromptTokens | GenerationTokens |
+			Has: Running | Waiting | KVUsage | PromptTokens | GenerationTokens |
 				TotalBlocks | BlockTokens | StartTime,
-			PrefixHits: 96, PrefixQueries: 223, PromptTokens: 223, GenerationTokens: 20,
+			PromptTokens: 223, GenerationTokens: 20,
 			TotalBlocks: 1024, BlockTokens: 32, StartTime: 1.79524454362e+09,
 		}},
 		{"llamacpp.txt", Stats{
-			Has:        Running | Waiting | PrefixHits | PrefixQueries | PromptTokens | GenerationTokens,
-			PrefixHits: 156, PrefixQueries: 240, PromptTokens: 240, GenerationTokens: 28,
+			Has:          Running | Waiting | PromptTokens | GenerationTokens,
+			PromptTokens: 240, GenerationTokens: 28,
 		}},
 	} {
 		if got := Parse(golden(t, c.file)); got != c.want {
@@ -44,8 +44,8 @@ func TestSpellings(t *testing.T) {
 	}{
 		{"sglang colon", "sglang:num_running_reqs{model_name=\"m\"} 3.0\nsglang:num_queue_reqs{model_name=\"m\"} 2\nsglang:token_usage 0.25\n",
 			Stats{Has: Running | Waiting | KVUsage, Running: 3, Waiting: 2, KVUsage: 0.25}},
-		{"sglang underscore", "sglang_num_running_reqs 3\nsglang_cache_hit_rate 0.5",
-			Stats{Has: Running | HitRate, Running: 3, HitRate: 0.5}},
+		{"sglang underscore", "sglang_num_running_reqs 3\nsglang_max_running_requests 8",
+			Stats{Has: Running | MaxSlots, Running: 3, MaxSlots: 8}},
 		{"older vllm", "vllm:gpu_cache_usage_perc{m=\"x\"} 0.5\r\n", Stats{Has: KVUsage, KVUsage: 0.5}},
 		{"ranks add up, usage is their mean", "vllm:num_requests_waiting{engine=\"0\"} 1\nvllm:num_requests_waiting{engine=\"1\"} 4\n" +
 			"vllm:kv_cache_usage_perc{engine=\"0\"} 0.5\nvllm:kv_cache_usage_perc{engine=\"1\"} 0.25\n",
@@ -87,7 +87,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`vllm:cache_config_info{a="\`))
 	f.Fuzz(func(t *testing.T, page []byte) {
 		s := Parse(page)
-		for _, v := range []float64{s.Running, s.Waiting, s.KVUsage, s.HitRate, s.TotalBlocks, s.BlockTokens} {
+		for _, v := range []float64{s.Running, s.Waiting, s.KVUsage, s.TotalBlocks, s.BlockTokens} {
 			if !(v >= 0) {
 				t.Fatalf("value %v from %q", v, page)
 			}

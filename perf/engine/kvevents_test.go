@@ -314,3 +314,16 @@ func TestReplayIsBounded(t *testing.T) {
 		t.Errorf("%d since 95, %d since the end", len(l.since(95)), len(l.since(endOfReplay)))
 	}
 }
+
+// subscribers is the number of connected subscribers of the topic.
+func (p *publisher) subscribers() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for _, s := range p.conns {
+		if s != nil && s.wants(p.form.Topic) {
+			n++
+		}
+	}
+	return n
+}

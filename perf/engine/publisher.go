@@ -264,22 +264,6 @@ func (p *publisher) appendReplay(out []byte, topic string, b batch) []byte {
 	return appendMessage(out, nil, []byte(topic), sequenceFrame(b.seq), b.payload)
 }
 
-// subscribers is the number of connected subscribers of the topic.
-func (p *publisher) subscribers() int {
-	if p == nil {
-		return 0
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	n := 0
-	for _, s := range p.conns {
-		if s != nil && s.wants(p.form.Topic) {
-			n++
-		}
-	}
-	return n
-}
-
 // log is nil without KV events.
 func (p *publisher) log() *eventLog {
 	if p == nil {

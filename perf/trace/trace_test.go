@@ -180,20 +180,3 @@ func TestGenerator(t *testing.T) {
 		t.Errorf("%.0f %% of the blocks were seen before", 100*reuse)
 	}
 }
-
-func TestHerd(t *testing.T) {
-	h := Herd{Requests: 100, PerSecond: 50, Blocks: 10, Share: 0.7, OutputTokens: 20}
-	list := all(t, h.Source())
-	seen := map[int64]int{}
-	for _, q := range list {
-		if q.SystemBlocks != 7 || q.InputLength != 5120 || q.OutputLength != 20 {
-			t.Fatalf("got %+v", q)
-		}
-		for _, id := range q.HashIDs {
-			seen[id]++
-		}
-	}
-	if len(list) != 100 || len(seen) != 7+100*3 {
-		t.Errorf("%d requests with %d different blocks", len(list), len(seen))
-	}
-}

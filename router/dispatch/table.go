@@ -122,7 +122,7 @@ func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *table
 		if was := before.member(n); was != nil {
 			m.waits = was.waits
 		} else {
-			m.waits = s.patience.Join(n.ID, m.pulse, now)
+			m.waits = s.patience.Join(m.pulse, now)
 		}
 		s.nodes = append(s.nodes, m)
 	}

@@ -189,7 +189,7 @@ func (f *Fleet) sweepEtcd(now time.Time) {
 
 func etcdInfo(h *cluster.NodeHealth) *Info {
 	info := &Info{
-		Address: h.Address, KVAddress: h.KVAddress, Role: h.Role, Engine: h.Engine, Models: h.Models, Upstream: h.Models,
+		Address: h.Address, Role: h.Role, Engine: h.Engine, Models: h.Models, Upstream: h.Models,
 		Device: h.Device, DType: h.DType, TP: h.TP, VRAMBytes: h.VRAMBytes, MaxConcurrent: int32(h.MaxConcurrent),
 		BlockTokens: h.BlockTokens, KVEpoch: h.KVEpoch, Instance: h.Instance, Version: h.Version,
 	}

@@ -47,7 +47,6 @@ type Node struct {
 // Info is what is known of a node that changes rarely. It is immutable: a change makes a new one.
 type Info struct {
 	Address       string // URL
-	KVAddress     string
 	Role          cluster.Role
 	Engine        string   // vllm, sglang, llama_cpp, openai_compat; empty = unknown
 	Models        []string // names under which the node is asked for

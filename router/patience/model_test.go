@@ -42,7 +42,7 @@ func TestProgressOnAnotherModelIsProgress(t *testing.T) {
 	s := newSim(t, 4)
 	s.warm(10, false)
 	other := NewModel(Options{})
-	twin := other.Join("n0", s.nodes[0].n.pulse, s.now)
+	twin := other.Join(s.nodes[0].n.pulse, s.now)
 	s.nodes[0].hung = true
 	reqs := []*simRequest{s.send(0, false, 500, 0, 20), s.send(0, false, 500, 0, 20), s.send(0, false, 500, 0, 20)}
 	for range 40 {
@@ -89,7 +89,7 @@ func TestLeaveForgetsTheNode(t *testing.T) {
 func TestAttemptsInParallel(t *testing.T) {
 	m := NewModel(Options{})
 	now := time.Now()
-	nodes := []*Node{m.Join("a", nil, now), m.Join("b", nil, now)}
+	nodes := []*Node{m.Join(nil, now), m.Join(nil, now)}
 	var wg sync.WaitGroup
 	for w := range 8 {
 		wg.Go(func() {
@@ -133,8 +133,8 @@ func TestNothingIsAllocated(t *testing.T) {
 
 func BenchmarkAttempt(b *testing.B) {
 	m, now := NewModel(Options{}), time.Now()
-	n := m.Join("a", nil, now)
-	m.Join("b", nil, now)
+	n := m.Join(nil, now)
+	m.Join(nil, now)
 	var a Attempt
 	for b.Loop() {
 		n.Begin(&a, now, Work{Stream: true, UncachedTokens: 100})
@@ -148,7 +148,7 @@ func BenchmarkCheck1000Waiting(b *testing.B) {
 	attempts := make([]Attempt, 1000)
 	var nodes []*Node
 	for range 16 {
-		nodes = append(nodes, m.Join("n", nil, now))
+		nodes = append(nodes, m.Join(nil, now))
 	}
 	for i := range attempts {
 		nodes[i%16].Begin(&attempts[i], now, Work{Stream: true, UncachedTokens: 100})

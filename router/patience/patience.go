@@ -73,7 +73,6 @@ func NewModel(o Options) *Model {
 // Node is one node's part in one model: made by Join when the node enters the fleet snapshot,
 // kept with it, given to Leave when it goes.
 type Node struct {
-	id    string
 	model *Model
 	pulse *Pulse
 
@@ -99,11 +98,11 @@ type Node struct {
 }
 
 // Join adds a node. pulse is shared by all models of that node; nil gives it one of its own.
-func (m *Model) Join(id string, pulse *Pulse, now time.Time) *Node {
+func (m *Model) Join(pulse *Pulse, now time.Time) *Node {
 	if pulse == nil {
 		pulse = NewPulse(now)
 	}
-	n := &Node{id: id, model: m, pulse: pulse, overdueAt: never, levelAt: never}
+	n := &Node{model: m, pulse: pulse, overdueAt: never, levelAt: never}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.nodes = append(m.nodes, n)
@@ -126,9 +125,6 @@ func (m *Model) Leave(n *Node) {
 	n.gone = true
 }
 
-// ID returns the id given to Join.
-func (n *Node) ID() string { return n.id }
-
 // Verdict is why an attempt should be given up.
 type Verdict uint8
 
@@ -149,14 +145,12 @@ type Owner interface {
 // Stall is a node that makes no progress while its peers do. It is reported once per silence,
 // and again when the evidence grows or new attempts fall victim to it.
 type Stall struct {
-	Node    *Node
-	Silent  time.Duration // since its last byte or its oldest open attempt
-	Waiting int           // attempts without an answer
-	Rescue  bool          // sure enough that they were asked to go elsewhere
+	Node   *Node
+	Rescue bool // sure enough that they were asked to go elsewhere
 }
 
 // Check looks at every waiting attempt, asks the owners of late ones to give up, and appends
-// the nodes to set aside to out. Call it about every FirstByteFloor/8; a model for which nobody waits costs
+// the nodes to set aside to out. Call it about every FirstByteFloor/10; a model for which nobody waits costs
 // one lock.
 func (m *Model) Check(now time.Time, out []Stall) []Stall {
 	m.mu.Lock()

@@ -102,7 +102,7 @@ func (m *Model) judge(n *Node, now time.Duration) (Stall, bool) {
 	}
 	e := m.weigh(n, since, now, slow, float64(count))
 	found := e.level()
-	s := Stall{Node: n, Silent: now - since, Waiting: n.streams.n + n.calls.n, Rescue: found == rescue}
+	s := Stall{Node: n, Rescue: found == rescue}
 	if found == rescue && (e.sharp || found > n.level) {
 		m.askAll(&n.streams, now)
 		m.askAll(&n.calls, now)
