@@ -92,3 +92,44 @@ func TestAnnouncedBodiesThatDoNotCome(t *testing.T) {
 		t.Errorf("no more than needed is cut: %v", got)
 	}
 }
+
+// TestUnfinishedChunkedBodies take room while they come, for each chunk that is announced and for what many small ones add up to.
+func TestUnfinishedChunkedBodies(t *testing.T) {
+	const size = 120 << 10
+	s := serve(t, simulate(t, 1), func(c *router.Config) { c.Limits.MaxBody, c.Limits.MaxBodyTotal = 150<<10, 200<<10 })
+	large := chatBody(strings.Repeat("x", size), plain)
+	begin := func(part string) (net.Conn, *bufio.Reader) {
+		t.Helper()
+		conn := s.dial()
+		fmt.Fprintf(conn, "POST /v1/messages HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+		io.WriteString(conn, part)
+		return conn, bufio.NewReader(conn)
+	}
+	small := strings.Repeat("1000\r\n"+strings.Repeat("x", 0x1000)+"\r\n", size/0x1000)
+	for name, part := range map[string]string{"announced": fmt.Sprintf("%x\r\n%s", size, large[:1000]), "small chunks": small} {
+		held := s.dial()
+		fmt.Fprintf(held, "POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", len(large))
+		first := bufio.NewReader(held)
+		if status, _ := answer(t, first); status != 100 {
+			t.Fatal("the head is not taken")
+		}
+		_, r := begin(part)
+		status, body := answer(t, r)
+		if status != 503 {
+			t.Fatalf("%s: %d %.300s", name, status, body)
+		}
+		enveloped(t, "/v1/messages", body)
+		io.WriteString(held, large)
+		if status, body := answer(t, first); status != 200 {
+			t.Fatalf("%s: %d %.300s", name, status, body)
+		}
+		s.idle()
+		conn, r := begin(fmt.Sprintf("%x\r\n%s\r\n", len(large), large))
+		eventually(t, "an unfinished chunked body holds its room", func() bool { return s.chat(large).status == 503 })
+		io.WriteString(conn, "0\r\n\r\n")
+		if status, body := answer(t, r); status != 200 {
+			t.Fatalf("%s: %d %.300s", name, status, body)
+		}
+		s.idle()
+	}
+}

@@ -12,26 +12,32 @@ import (
 )
 
 const (
-	smallBody  = 64 << 10 // bytes of a body that are not counted: connections bound them well enough
-	bodyGrace  = 20       // the part of the time for a body in which it is not asked how fast it comes
-	chunked    = -1       // a ContentLength
-	unreadBody = 1        // bytes; a MaxRequestBodySize that none of the counted bodies fits
+	smallBody  = 64 << 10              // bytes of a body that are not counted: connections bound them well enough
+	keptBody   = 1 << 20               // larger body buffers are not kept for a connection's next request
+	growStep   = 256 << 10             // bytes that a body of unknown length takes at a time
+	bodyGrace  = 20                    // the part of the time for a body in which it is not asked how fast it comes
+	cutEvery   = 10 * time.Millisecond // between two searches for slow bodies of which the first has found too few
+	chunked    = -1                    // a ContentLength
+	unreadBody = 1                     // bytes; a MaxRequestBodySize that none of the counted bodies fits
 )
 
 // bodies bounds the bytes of request bodies that are held at once. What a body takes is set
-// aside when its length is announced, because that is when the server allocates it; that of a
-// chunked one when it has been read. It is given back with the end of the request or of the
+// aside when its length is announced, because that is when the server allocates it: of a
+// chunked one, chunk by chunk. It is given back with the end of the request or of the
 // connection.
 //
 // A client that announces much and sends little keeps its room from others only for as long as
 // nobody needs it: then the bodies that come too slowly to be whole in time are cut first.
 type bodies struct {
-	limit int64
-	time  time.Duration // for a body to come
+	limit   int64
+	longest int64         // bytes of one body
+	buffer  int           // bytes that the server reads ahead on a connection
+	time    time.Duration // for a body to come
 
 	mu    sync.Mutex
 	total int64
 	held  map[*arrival]heldBody // at most limit/smallBody
+	cutAt time.Time             // no search for slow bodies before
 }
 
 type heldBody struct {
@@ -60,6 +66,28 @@ func (b *bodies) take(a *arrival, size int64, since time.Time) bool {
 	return true
 }
 
+// grow takes room for what a read of up to n bytes may add to a body of unknown length. A longer read than the server's
+// buffer goes into the body itself, which has been allocated for all of it.
+func (b *bodies) grow(a *arrival, n int) error {
+	if a.grows.IsZero() {
+		return nil
+	}
+	need := a.got.Load()
+	if n > b.buffer {
+		need += int64(n)
+	}
+	if need = min(need, b.longest); need <= max(a.room, smallBody) {
+		return nil
+	}
+	room := min((need+growStep-1)/growStep*growStep, b.longest)
+	if !b.take(a, room, a.grows) {
+		a.fault = errBodies
+		return errBodies
+	}
+	a.room = room
+	return nil
+}
+
 // give ends what was set aside for a, if anything was.
 func (b *bodies) give(a *arrival) {
 	if !a.holds.Load() {
@@ -79,6 +107,9 @@ func (b *bodies) drop(a *arrival) {
 // cut ends the reading of bodies that come too slowly, until bytes are free.
 func (b *bodies) cut(bytes int64) {
 	now := time.Now()
+	if now.Before(b.cutAt) {
+		return
+	}
 	for a, body := range b.held {
 		if bytes <= 0 {
 			return
@@ -88,6 +119,9 @@ func (b *bodies) cut(bytes int64) {
 			b.drop(a)
 			a.conn.SetReadDeadline(now) // its reader answers 408
 		}
+	}
+	if bytes > 0 {
+		b.cutAt = now.Add(cutEvery)
 	}
 }
 
@@ -105,7 +139,10 @@ func (g *Gateway) headRead(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 		c.MaxRequestBodySize = unreadBody
 		return c
 	}
-	if n := h.ContentLength(); g.counts(n) && !g.bodies.take(a, int64(n), time.Now()) {
+	switch n := h.ContentLength(); {
+	case n == chunked:
+		a.grows = time.Now()
+	case g.counts(n) && !g.bodies.take(a, int64(n), time.Now()):
 		c.MaxRequestBodySize = unreadBody
 	}
 	return c
@@ -124,7 +161,8 @@ func faultOf(h *fasthttp.RequestHeader) *apierror.Error {
 }
 
 // contextOf is the context that h is a part of. The server hands its HeaderReceived hook the
-// header in the context of its request; only the latter knows the connection.
+// header in the context of its request; only the latter knows the connection. fasthttp does not
+// promise that (it is so in v1.74): TestHeadReadKnowsItsConnection sees to it.
 func contextOf(h *fasthttp.RequestHeader) *fasthttp.RequestCtx {
 	const offset = unsafe.Offsetof(fasthttp.RequestCtx{}.Request) + unsafe.Offsetof(fasthttp.Request{}.Header)
 	return (*fasthttp.RequestCtx)(unsafe.Add(unsafe.Pointer(h), -int(offset)))

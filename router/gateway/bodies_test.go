@@ -2,9 +2,11 @@ package gateway
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -70,11 +72,92 @@ func TestSlowBodiesMakeRoom(t *testing.T) {
 	}
 }
 
-func TestContextOfItsHeader(t *testing.T) {
-	var ctx fasthttp.RequestCtx
-	if contextOf(&ctx.Request.Header) != &ctx {
-		t.Error("the header is elsewhere")
+// TestHeadReadKnowsItsConnection: the hook is given a header from which its connection is found, with every request.
+func TestHeadReadKnowsItsConnection(t *testing.T) {
+	found := make(chan net.Conn, 2)
+	answered := make(chan net.Conn, 2)
+	server := &fasthttp.Server{
+		HeaderReceived: func(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
+			found <- contextOf(h).Conn()
+			return c
+		},
+		Handler: func(ctx *fasthttp.RequestCtx) { answered <- ctx.Conn() },
 	}
+	l := listen(t)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, body := range []string{"", "body"} {
+		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		if at := <-answered; <-found != at || at.RemoteAddr().String() != conn.LocalAddr().String() {
+			t.Error("the header is elsewhere")
+		}
+	}
+	conn.Close()
+	if err := server.Shutdown(); err != nil {
+		t.Error(err)
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestGrowingBody takes room for what the server has allocated, not only for what has come.
+func TestGrowingBody(t *testing.T) {
+	b := bodies{limit: 1 << 20, longest: 600 << 10, buffer: 16 << 10, time: time.Minute}
+	a, other := &arrival{grows: time.Now()}, &arrival{grows: time.Now()}
+	for _, step := range []struct {
+		got  int64
+		read int
+		want int64
+	}{
+		{smallBody, 16 << 10, 0}, {smallBody + 1, 16 << 10, growStep}, {growStep, 16 << 10, growStep},
+		{growStep, 100 << 10, 2 * growStep}, {growStep, 16 << 20, 600 << 10}, {16 << 20, 16 << 10, 600 << 10},
+	} {
+		a.got.Store(step.got)
+		if err := b.grow(a, step.read); err != nil || b.total != step.want {
+			t.Errorf("%+v: %d bytes taken, %v", step, b.total, err)
+		}
+	}
+	if err := b.grow(other, 600<<10); err == nil || other.fault != errBodies {
+		t.Errorf("more than there is: %v", err)
+	}
+	b.give(a)
+	if err := b.grow(other, 600<<10); err != nil || b.total != 600<<10 {
+		t.Errorf("room that was given back: %v", err)
+	}
+	b.give(other)
+	if announced := (&arrival{}); b.grow(announced, 16<<20) != nil || b.total != 0 {
+		t.Error("a body whose length is known has taken its room before")
+	}
+}
+
+// TestSearchForSlowBodies is not made for each of many refused bodies.
+func TestSearchForSlowBodies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bodies{limit: 100, time: time.Second}
+		conn, peer := net.Pipe()
+		defer conn.Close()
+		defer peer.Close()
+		slow, next := &arrival{conn: conn}, &arrival{}
+		began := time.Now()
+		b.take(slow, 100, began)
+		time.Sleep(b.time / bodyGrace)
+		if b.take(next, 1, began) || b.take(next, 1, began) {
+			t.Fatal("it is not slow yet")
+		}
+		time.Sleep(cutEvery - 1)
+		if b.take(next, 1, began) {
+			t.Error("it is looked for too often")
+		}
+		time.Sleep(1)
+		if !b.take(next, 1, began) {
+			t.Error("it is not looked for again")
+		}
+	})
 }
 
 func TestArrival(t *testing.T) {
@@ -93,7 +176,7 @@ func TestArrival(t *testing.T) {
 			if method, api := a.asked(); method+" "+api.String() != want {
 				t.Errorf("%q: %s %s, want %s", line, method, api, want)
 			}
-			if a.over(); a.n != 0 || a.got.Load() != 0 || !a.began.IsZero() {
+			if a.next(); a.n != 0 || a.got.Load() != 0 || !a.began.IsZero() {
 				t.Errorf("%q goes on", line)
 			}
 		}

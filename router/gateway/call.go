@@ -26,6 +26,7 @@ type call struct {
 	pin    []byte // node of a stored response
 	stop   func() // ends the watch over the client
 
+	blind     bool // following the answer has failed: it goes on unseen
 	streaming bool // the client asked for a stream, and counts as one
 	refused   bool // by the router itself: nothing was relayed
 	status    int
@@ -56,6 +57,9 @@ func (g *Gateway) begin(ctx *fasthttp.RequestCtx, api scan.API) *call {
 // onPick begins the watch over the client: from now on there is something to cancel.
 func (c *call) onPick() {
 	c.g.live.add(c)
+	if c.g.over.Load() { // the shutdown may have looked at the live calls before
+		c.job.Shutdown()
+	}
 	c.stop = c.g.watcher.Watch(c.ctx.Conn(), c.left)
 }
 
@@ -85,10 +89,15 @@ func closes(api scan.API) bool {
 	return false
 }
 
-// Event, Body, Tail and Done follow the answer as relay.Observer.
-func (c *call) Event(e sse.Event) bool {
-	keep := c.job.Event(e)
-	if keep {
+// Event, Body, Tail and Done follow the answer as relay.Observer. A bug in that costs what would have been learnt from the
+// answer, not the answer.
+func (c *call) Event(e sse.Event) (keep bool) {
+	if c.blind {
+		return true
+	}
+	keep = true
+	defer c.stumble()
+	if keep = c.job.Event(e); keep {
 		c.bytes += int64(len(e.Data))
 	}
 	return keep
@@ -96,12 +105,18 @@ func (c *call) Event(e sse.Event) bool {
 
 // Body counts a piece of the answer.
 func (c *call) Body(piece []byte, whole bool) {
+	if c.blind {
+		return
+	}
+	defer c.stumble()
 	c.bytes += int64(len(piece))
 	c.job.Piece(piece, whole)
 }
 
 // Tail writes the error event at the end of a stream that could not be finished.
-func (c *call) Tail(dst []byte, _ relay.Outcome, err error) []byte {
+func (c *call) Tail(dst []byte, _ relay.Outcome, err error) (event []byte) {
+	event = dst
+	defer c.stumble()
 	e := c.job.Failure(err)
 	e.RequestID = string(c.id)
 	return apierror.StreamEvent(dst, c.api, e)
@@ -109,28 +124,45 @@ func (c *call) Tail(dst []byte, _ relay.Outcome, err error) []byte {
 
 // Done ends the call when the answer has been sent or given up.
 func (c *call) Done(o relay.Outcome, _ error) {
+	g := c.g
+	defer func() {
+		if p := recover(); p != nil {
+			g.bug(p)
+		}
+	}()
 	switch {
 	case c.job.Left() || o == relay.ClientGone:
 		o = relay.ClientGone
-		c.g.metrics.ClientCut.WithLabelValues("left").Inc()
+		g.metrics.ClientCut.WithLabelValues("left").Inc()
 	case o == relay.SlowReader:
-		c.g.metrics.ClientCut.WithLabelValues("slow_reader").Inc()
+		g.metrics.ClientCut.WithLabelValues("slow_reader").Inc()
 	}
 	c.end(o)
 }
 
-// end gives everything back and writes the access log.
+// stumble keeps a bug in following an answer from ending it.
+func (c *call) stumble() {
+	if p := recover(); p != nil {
+		c.blind = true
+		c.g.bug(p)
+	}
+}
+
+// end writes the access log and gives everything back, each thing even if a bug keeps another from it.
 func (c *call) end(o relay.Outcome) {
 	g, j := c.g, c.job
+	defer func() {
+		c.job, c.ctx, c.stop, c.bytes, c.status = nil, nil, nil, 0, 0
+		c.blind, c.streaming, c.refused = false, false, false
+		calls.Put(c)
+	}()
+	defer g.dispatch.Finish(j, o)
+	defer g.bodies.give(arrivingAt(c.ctx))
+	defer g.live.remove(c)
 	if c.streaming {
 		g.streams.give()
 	}
 	g.record(c, o)
-	g.live.remove(c)
-	g.bodies.give(arrivingAt(c.ctx))
-	g.dispatch.Finish(j, o)
-	c.job, c.ctx, c.stop, c.bytes, c.status, c.streaming, c.refused = nil, nil, nil, 0, 0, false, false
-	calls.Put(c)
 }
 
 // outcome is how the call ended, for the access log.

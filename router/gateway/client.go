@@ -24,7 +24,10 @@ type arrival struct {
 	n     int      // of them
 	began time.Time
 	late  bool            // the time to send the request has passed
-	fault *apierror.Error // of a head that could be read and must not be trusted
+	fault *apierror.Error // why it is refused, whatever else can be read of it
+
+	grows time.Time // a body of unknown length has come since; zero: there is none
+	room  int64     // bytes that it has taken
 
 	got   atomic.Int64 // bytes
 	holds atomic.Bool  // room is taken for its body
@@ -61,9 +64,9 @@ func (a *arrival) named(h *fasthttp.RequestHeader) {
 	a.n += copy(a.line[a.n:], h.RequestURI())
 }
 
-// over is the end of a request: what comes from now on is another one.
-func (a *arrival) over() {
-	a.n, a.began, a.fault = 0, time.Time{}, nil
+// next forgets a request that has come: what comes from now on is another one.
+func (a *arrival) next() {
+	a.n, a.began, a.fault, a.grows, a.room = 0, time.Time{}, nil, time.Time{}, 0
 	a.got.Store(0)
 }
 
@@ -86,6 +89,9 @@ type plain struct {
 }
 
 func (c *plain) Read(p []byte) (int, error) {
+	if err := c.bodies.grow(&c.arrival, len(p)); err != nil {
+		return 0, err
+	}
 	n, err := c.Conn.Read(p)
 	c.arrived(p[:n], err)
 	return n, err
@@ -107,6 +113,9 @@ type secure struct {
 }
 
 func (c *secure) Read(p []byte) (int, error) {
+	if err := c.bodies.grow(&c.arrival, len(p)); err != nil {
+		return 0, err
+	}
 	n, err := c.Conn.Read(p)
 	c.arrived(p[:n], err)
 	return n, err

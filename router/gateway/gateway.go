@@ -84,7 +84,7 @@ func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 		watcher: p.Watcher, access: p.Access, log: p.Log, limits: l, forwardAuth: forwardAuth, started: time.Now(),
 		empty: make(chan struct{}, 1),
 	}
-	g.bodies.limit, g.bodies.time = int64(l.MaxBodies), l.BodyTimeout
+	g.bodies.limit, g.bodies.longest, g.bodies.buffer, g.bodies.time = int64(l.MaxBodies), int64(l.MaxBody), l.MaxHeader, l.BodyTimeout
 	intake.BoundBuffers()
 	g.server = &fasthttp.Server{
 		SecureErrorLogMessage:         true, // never the bytes of a request
@@ -194,7 +194,7 @@ func (g *Gateway) Streams() int { return int(g.streams.n.Load()) }
 func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 	a := arrivingAt(ctx)
 	began, fault := a.began, a.fault
-	a.over()
+	a.next()
 	g.identify(ctx)
 	if g.draining.Load() {
 		ctx.SetConnectionClose()

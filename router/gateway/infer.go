@@ -34,14 +34,19 @@ func (g *Gateway) survive(c *call) {
 	if p == nil {
 		return
 	}
-	g.log.Error("request handling failed, this is a bug", "panic", p, "stack", string(debug.Stack()))
-	g.metrics.Panics.Inc()
+	g.bug(p)
 	defer func() {
 		if recover() != nil {
 			c.ctx.SetConnectionClose()
 		}
 	}()
 	c.refuse(errBug)
+}
+
+// bug reports a panic. It is called while that is being recovered from.
+func (g *Gateway) bug(p any) {
+	g.log.Error("request handling failed, this is a bug", "panic", p, "stack", string(debug.Stack()))
+	g.metrics.Panics.Inc()
 }
 
 // read fills the job from the client's request.

@@ -3,6 +3,7 @@ package gateway
 import (
 	"io"
 	"net"
+	"strconv"
 	"sync/atomic"
 	"time"
 )
@@ -12,14 +13,16 @@ type listener struct {
 	net.Listener
 	open  *counter
 	limit int
-	full  func()       // counts a connection that was turned away
-	over  *atomic.Bool // no more requests are read
+	tls   bool          // of what comes here: it cannot be told anything before its handshake
+	full  func()        // counts a connection that was turned away
+	over  *atomic.Bool  // no more requests are read
+	empty chan struct{} // takes a token when the last connection is closed after that
 }
 
 // refusal is what a connection beyond the limit gets; there is no request yet whose API
 // could be answered in its own envelope.
-const refusal = "HTTP/1.1 503 Service Unavailable\r\nServer: cognitora\r\nContent-Type: application/json\r\n" +
-	"Retry-After: 1\r\nConnection: close\r\nContent-Length: 149\r\n\r\n" + refusalBody
+var refusal = "HTTP/1.1 503 Service Unavailable\r\nServer: cognitora\r\nContent-Type: application/json\r\n" +
+	"Retry-After: 1\r\nConnection: close\r\nContent-Length: " + strconv.Itoa(len(refusalBody)) + "\r\n\r\n" + refusalBody
 
 const refusalBody = `{"error":{"message":"too many connections are open in this router (limits.max_connections)","type":"service_unavailable","param":null,"code":"full"}}`
 
@@ -30,11 +33,13 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		if l.open.take(l.limit) {
-			return &counted{Conn: c, open: l.open, over: l.over}, nil
+			return &counted{Conn: c, listener: l}, nil
 		}
 		l.full()
-		c.SetWriteDeadline(time.Now().Add(time.Millisecond)) // it fits the socket's buffer
-		io.WriteString(c, refusal)
+		if !l.tls {
+			c.SetWriteDeadline(time.Now().Add(time.Millisecond)) // it fits the socket's buffer
+			io.WriteString(c, refusal)
+		}
 		c.Close()
 	}
 }
@@ -42,14 +47,13 @@ func (l *listener) Accept() (net.Conn, error) {
 // counted is a connection that counts until it is closed.
 type counted struct {
 	net.Conn
-	open   *counter
-	over   *atomic.Bool
-	closed atomic.Bool
+	listener *listener
+	closed   atomic.Bool
 }
 
 // Read finds the end where no more requests are read, so that a connection does not outlive its last answer.
 func (c *counted) Read(p []byte) (int, error) {
-	if c.over.Load() {
+	if c.listener.over.Load() {
 		return 0, io.EOF
 	}
 	return c.Conn.Read(p)
@@ -60,7 +64,12 @@ func (c *counted) NetConn() net.Conn { return c.Conn }
 
 func (c *counted) Close() error {
 	if !c.closed.Swap(true) {
-		c.open.give()
+		if l := c.listener; l.open.give() == 0 && l.over.Load() {
+			select {
+			case l.empty <- struct{}{}:
+			default:
+			}
+		}
 	}
 	return c.Conn.Close()
 }

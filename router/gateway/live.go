@@ -57,4 +57,5 @@ func (c *counter) take(limit int) bool {
 	return true
 }
 
-func (c *counter) give() { c.n.Add(-1) }
+// give takes back one take and returns how many are left.
+func (c *counter) give() int64 { return c.n.Add(-1) }

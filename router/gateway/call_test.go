@@ -1,0 +1,51 @@
+package gateway
+
+import (
+	"testing"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/internal/sse"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// TestBugsInFollowingAnAnswer are reported, and cost neither the answer nor what the call holds.
+func TestBugsInFollowingAnAnswer(t *testing.T) {
+	g := bare(t)
+	c := g.begin(contextAt(t, g), scan.Chat)
+	c.streaming = g.streams.take(1)
+	g.live.add(c)
+	for range 2 { // there is no node that an event could come from
+		if !c.Event(sse.Event{Data: []byte("{}")}) {
+			t.Error("the event is kept from the client")
+		}
+	}
+	panics(t, g, 1)
+	job := c.job
+	c.job = nil
+	if b := c.Tail([]byte("before"), relay.UpstreamFailed, nil); string(b) != "before" {
+		t.Errorf("the stream ends with %q", b)
+	}
+	panics(t, g, 2)
+	c.job = job
+	job.Scan.Model = []byte("m")
+	g.metrics.Requests = nil // the access log cannot be written
+	c.Done(relay.Complete, nil)
+	panics(t, g, 3)
+	if n := g.Streams(); n != 0 {
+		t.Errorf("%d streams left", n)
+	}
+	g.live.each(func(*call) { t.Error("the call lives on") })
+}
+
+func panics(t *testing.T, g *Gateway, want float64) {
+	t.Helper()
+	families, err := g.metrics.Set.Registry().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "cgn_router_panics_total" && f.Metric[0].Counter.GetValue() != want {
+			t.Errorf("%v panics counted, want %v", f.Metric[0].Counter.GetValue(), want)
+		}
+	}
+}
