@@ -56,6 +56,27 @@ func TestShorterThanBelieved(t *testing.T) {
 	f.expect("and are dated now", base, 20, 15)
 }
 
+// A cut is found however long the prompts are, and however few of their groups it has moved.
+func TestACutIsSeenInLongPrompts(t *testing.T) {
+	for _, c := range []struct{ shared, cached, other int }{
+		{32, 30, 48}, {48, 45, 64}, {160, 152, 300}, {400, 380, 800}, {1600, 1510, 3000}, {1600, 20, 3000},
+	} {
+		f := newFleet(t, 2)
+		base := prompt("base", c.shared)
+		tail := branch(base, c.shared, "other", c.other)
+		f.serve(0, tail, 0)
+		f.serve(0, base, c.shared)
+		f.advance(10 * time.Second)
+		f.expect("before", tail, int32(c.other), 0)
+		n := f.x.node(f.refs[0])
+		lifetime := n.lifetime.Load()
+		f.serve(0, base, c.cached)
+		n.lifetime.Store(lifetime) // what it has taught is not what this is about
+		f.expect(fmt.Sprintf("%d of %d blocks were there", c.cached, c.shared), tail, int32(c.shared), 0)
+		f.expect("the request's own", base, int32(c.shared), 0)
+	}
+}
+
 func TestTheLifetimeShrinksToTheAgeOfTheYoungestGone(t *testing.T) {
 	f := newFleet(t, 2)
 	base := prompt("base", 40)

@@ -91,7 +91,10 @@ type walker struct {
 	candidate int32
 	place     uint32
 	lifetime  int32 // ms
+	oldest    stamp // of beliefs about the node
+	reborn    stamp // of the node
 	floor     stamp // the latest birth among the groups seen to be held
+	touched   stamp // of the deepest of them
 	held      int32 // groups up to the deepest one seen to be held
 	missing   int32 // the group that was seen not to be held
 	tags      tags  // of the deepest group
@@ -101,8 +104,9 @@ type walker struct {
 // of the prompt each node is believed to hold now, and returns the number of
 // blocks hashed, which is little more than the most that some candidate holds.
 // Nodes hold prefixes: not every group of a long prompt is looked at, only each of
-// the first few, then ever fewer, and where a node's beliefs end. It takes no lock,
-// and does not allocate once c has seen as many candidates and blocks before.
+// the first few, then ever fewer, and where a node's beliefs end; but all of them for a
+// node that has recomputed some group since it was last known to hold the deepest. It
+// takes no lock, and does not allocate once c has seen as many candidates and blocks before.
 func (x *Index) Match(c *Chain, refs []Ref, matched []int32) int {
 	now, nowMillis := x.clock.nowStamp()
 	walk := c.walk[:0]
@@ -112,9 +116,10 @@ func (x *Index) Match(c *Chain, refs []Ref, matched []int32) int {
 		if n == nil || n.silent.Load() {
 			continue
 		}
+		oldest := n.oldest(now, nowMillis)
 		walk = append(walk, walker{
-			candidate: int32(i), place: ref.place(),
-			lifetime: n.lifetime.Load(), floor: n.oldest(now, nowMillis),
+			candidate: int32(i), place: ref.place(), lifetime: n.lifetime.Load(),
+			oldest: oldest, floor: oldest, reborn: past(n.reborn.Load(), now, nowMillis),
 		})
 	}
 	c.walk = walk
@@ -127,12 +132,18 @@ func (x *Index) Match(c *Chain, refs []Ref, matched []int32) int {
 		if k >= on {
 			x.narrow(w, c, now)
 		}
+		if w.held > skipsFrom && since(w.touched, w.reborn) < 0 {
+			x.walkAll(w, c, now)
+		}
 		if last := int(w.held) - 1; last >= 0 {
 			matched[w.candidate] = int32(last*groupBlocks + w.tags.shared(c.tags(last), c.count(last)))
 		}
 	}
 	return len(c.keys)
 }
+
+// skipsFrom is the number of groups that stride goes to one by one.
+const skipsFrom = 5
 
 // stride is the group to look at after g: a quarter deeper, and the last one before the end.
 func stride(g, groups int) int {
@@ -167,9 +178,21 @@ func (x *Index) holds(w *walker, leader uint64, g int, now stamp) bool {
 		w.missing = int32(g)
 		return false
 	}
-	w.floor = later(w.floor, b.born())
+	w.floor, w.touched = later(w.floor, b.born()), b.touched()
 	w.held, w.tags = int32(g)+1, blocks
 	return true
+}
+
+// walkAll looks at every group that the walker seems to hold: one that was skipped may have been
+// born after those below it were last used.
+func (x *Index) walkAll(w *walker, c *Chain, now stamp) {
+	n := int(w.held)
+	w.held, w.floor = 0, w.oldest
+	for g := range n {
+		if !x.holds(w, c.leader(g), g, now) {
+			return
+		}
+	}
 }
 
 // narrow finds the first missing group between the last that was held and the one that was not.

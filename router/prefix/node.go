@@ -25,6 +25,7 @@ type node struct {
 	lifetime atomic.Int32  // ms that a block is believed to stay untouched
 	silent   atomic.Bool   // reports no cached token on repeats: not believed
 	floor    atomic.Int64  // ms since the index began; older beliefs are gone
+	reborn   atomic.Int64  // ms since the index began: the latest birth of a group that was there before
 
 	lastGen  uint16
 	zeros    uint8 // repeats in a row that reported nothing cached
@@ -33,7 +34,12 @@ type node struct {
 
 // oldest is the stamp that beliefs about the node must not be older than.
 func (n *node) oldest(now stamp, nowMillis int64) stamp {
-	age := min(max(nowMillis-n.floor.Load(), 0), int64(maxAge))
+	return past(n.floor.Load(), now, nowMillis)
+}
+
+// past is the stamp of a time in ms since the index began, which is now at the latest and maxAge ago at the earliest.
+func past(millis int64, now stamp, nowMillis int64) stamp {
+	age := min(max(nowMillis-millis, 0), int64(maxAge))
 	return (now - stamp(age)) & stampMask
 }
 
@@ -59,6 +65,7 @@ func (x *Index) Join(nodeID string) Ref {
 	}
 	n.lifetime.Store(lifetime)
 	n.silent.Store(false)
+	n.reborn.Store(-int64(maxAge))
 	n.zeros = 0
 	n.floor.Store(-int64(maxAge))
 	x.ids[uint32(place)] = nodeID

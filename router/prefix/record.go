@@ -58,11 +58,16 @@ type group struct {
 func (g *group) keep() int { return g.had.shared(g.tags, g.count) }
 
 // set writes the belief about the group, which holds the blocks that it has in this prompt.
-// An entry that has more keeps them if the belief goes on.
+// An entry that has more keeps them if the belief goes on; if it does not, the group is reborn.
 func (g *group) set(b belief, goesOn bool) {
 	if !g.known {
 		g.x.table.insert(g.leader, g.ref.place(), b, g.tags)
 		return
+	}
+	if !goesOn {
+		now, nowMillis := g.x.clock.nowStamp()
+		n, born := &g.x.nodes[g.ref.place()], nowMillis+int64(since(b.born(), now))
+		n.reborn.Store(max(n.reborn.Load(), born))
 	}
 	if !goesOn || g.keep() < g.count {
 		g.x.table.resize(g.cell, g.had, g.tags)
