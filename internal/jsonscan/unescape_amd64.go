@@ -19,15 +19,18 @@ func unescapeAVX2(dst, src unsafe.Pointer, n int, simple *[256]byte) (wrote, rea
 // simpleEscapes are what the characters behind a backslash stand for.
 var simpleEscapes = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
-// window is how many bytes room is made for at once.
-const window = 64 << 10
+// Room is made for a little at first, because most strings are short, then for more.
+const (
+	firstWindow = 512
+	window      = 64 << 10
+)
 
 // unescape appends to dst the decoded text of a string in c.buf[i:limit], as far as that goes fast,
 // and returns where it stopped. It stops before what is not acceptable, and does nothing any more
 // once it has met bytes that are not UTF-8: the document is about to be refused for them.
 func (c *Cursor) unescape(dst []byte, i, limit int) ([]byte, int) {
-	for cpu.X86.HasAVX2 && !c.careful && limit-i >= 2*margin {
-		src := c.buf[i:min(i+window, limit)]
+	for size := firstWindow; cpu.X86.HasAVX2 && !c.careful && limit-i >= 2*margin; size = window {
+		src := c.buf[i:min(i+size, limit)]
 		dst = slices.Grow(dst, len(src)+margin)
 		wrote, read, valid := unescapeAVX2(unsafe.Pointer(unsafe.SliceData(dst[len(dst):cap(dst)])), unsafe.Pointer(&src[0]), len(src), &simpleEscapes)
 		if !valid {

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"golang.org/x/sys/cpu"
 )
 
 // TestStringsOfEveryMake holds long strings, made of pieces that are hard to read in strides, to encoding/json.
@@ -20,7 +22,7 @@ func TestStringsOfEveryMake(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	for range 20_000 {
+	for range 10_000 {
 		var b strings.Builder
 		b.WriteByte('"')
 		for range random.IntN(40) {
@@ -69,6 +71,13 @@ func agrees(t *testing.T, doc []byte) {
 	if (plain.Err() == nil) != (err == nil) {
 		t.Fatalf("%q: skipped with %v, read with %v", doc, plain.Err(), err)
 	}
+}
+
+// Without AVX2 the same strings are read and refused.
+func TestStringsWithoutAVX2(t *testing.T) {
+	defer func(has bool) { cpu.X86.HasAVX2 = has }(cpu.X86.HasAVX2)
+	cpu.X86.HasAVX2 = false
+	TestStringsOfEveryMake(t)
 }
 
 // A byte that is not UTF-8, behind many escapes, costs one look, not one for each escape.

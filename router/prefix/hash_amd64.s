@@ -30,7 +30,8 @@ GLOBL rotate8<>(SB), RODATA|NOPTR, $16
 	VPXOR  X2, X1, X1       \
 	ROTATE(X1, 25, 7)
 
-// The message words of one round, from Y8 and Y9, in the order that ROUND adds them.
+// SCHEDULE leaves the message words of one round on the stack, in the order that ROUND adds them: each is
+// picked from the lower and from the upper eight words of the block, and upper says which of the two counts.
 #define SCHEDULE(round) \
 	VMOVDQU    (round*64)(R8), Y10      \
 	VMOVDQU    (round*64+32)(R8), Y11   \
@@ -58,6 +59,10 @@ GLOBL rotate8<>(SB), RODATA|NOPTR, $16
 	VPSHUFD $0x93, X2, X2
 
 // func hashAVX2(digests, parent *words, text unsafe.Pointer, blocks int, s *schedule)
+//
+// DX is the block to be read, DI where its digest goes, CX the blocks left. X0 and X1 carry the
+// digest from block to block: the upper half of the next state. BX, R8 and R9 are the fields low, order
+// and upper of schedule, which newSchedule fills; Y8 and Y9 hold the block, Y10 to Y15 are scratch.
 TEXT ·hashAVX2(SB), NOSPLIT, $448-40
 	MOVQ digests+0(FP), DI
 	MOVQ parent+8(FP), SI

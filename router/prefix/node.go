@@ -102,12 +102,16 @@ func (x *Index) Leave(ref Ref) {
 	x.wake()
 }
 
-// maxLearned bounds the lifetimes remembered for nodes that are away.
+// maxLearned bounds the lifetimes remembered for nodes that are away; above it any one
+// of them is forgotten.
 const maxLearned = 4096
 
 func (x *Index) remember(id string, lifetime int32) {
-	if len(x.learned) >= maxLearned {
-		clear(x.learned)
+	if _, known := x.learned[id]; !known && len(x.learned) >= maxLearned {
+		for other := range x.learned {
+			delete(x.learned, other)
+			break
+		}
 	}
 	x.learned[id] = lifetime
 }

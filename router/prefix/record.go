@@ -106,6 +106,15 @@ func (x *Index) writeSome(c *Chain, ref Ref, from, to int, fn func(i int, g *gro
 	return true
 }
 
+// What a dispatch makes of a group's entry, in the order of the chain:
+//
+//	no entry                                  born and touched now
+//	alive, as are all before it               touched now, keeps its birth
+//	expired, or older than a birth before it  born again now; what it settled is gone
+//
+// All are in use from then on. Groups whose beliefs are in order, alive or not, are what
+// feedback is held against (sentState).
+
 // Record predicts, for a request dispatched at the given time, that the node
 // will hold all blocks of the prompt. It finishes the chain, after which the
 // prompt is no longer referred to. It belongs behind the dispatch, not before.

@@ -7,13 +7,20 @@ import (
 
 // The table is set-associative: an entry is what one node is believed to hold of
 // one group of blocks, and lies in one of the eight places of its bucket, which has
-// a cache line of keys, one of beliefs and one of tags. It is laid out for groups of
-// four blocks at a load of 0.6, at which few buckets overflow; one that does replaces
-// its least recently touched entry.
+// a cache line of keys, one of beliefs and one of tags. A bucket that overflows
+// replaces its least recently touched entry.
 //
 // Readers take no lock: they load an entry's key, what it says and its key again.
 // Writers hold Index.mu.
-const entriesPerBucket = 8
+const (
+	entriesPerBucket = 8
+	// expectedBlocks is how many blocks an entry has on average at least, of the
+	// groupBlocks that it may have: what ends within a group, and short prompts, have fewer.
+	expectedBlocks = 4
+	// load is the part of the entries in use, in percent, when the table is full of such: at
+	// 60 few buckets overflow.
+	load = 60
+)
 
 type bucket struct {
 	keys    [entriesPerBucket]atomic.Uint64 // 0 = empty
@@ -23,14 +30,14 @@ type bucket struct {
 
 type table struct {
 	buckets []bucket
-	max     int          // blocks from which on inserts replace where they can
+	max     int          // blocks from which on inserts replace an entry of their bucket
 	blocks  atomic.Int64 // blocks of all entries
 }
 
 // newTable makes room for max blocks. Its memory becomes resident only as
 // buckets are written.
 func newTable(max int) *table {
-	n := (max/4*5/3 + entriesPerBucket) / entriesPerBucket
+	n := max/expectedBlocks*100/load/entriesPerBucket + 1
 	return &table{buckets: make([]bucket, n), max: max}
 }
 

@@ -103,7 +103,7 @@ func newTalk(seed uint64) *talk {
 func TestMemoFindsWhatAScanFinds(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	passed, bodies := 0, 0
-	for n := range uint64(60) {
+	for n := range uint64(30) {
 		talk := newTalk(seed + n)
 		m, before := NewMemo(4<<20), map[string][]byte{} // canonical text by hash and head
 		api := []API{Chat, Chat, Messages, Responses, Completions}[talk.IntN(5)]
