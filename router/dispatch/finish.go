@@ -47,7 +47,7 @@ func (d *Dispatcher) settle(j *Job, a *attempt, o relay.Outcome) {
 // learn holds the prediction against what the engine found.
 func (d *Dispatcher) learn(j *Job, a *attempt, ok, broken bool) {
 	switch {
-	case a.status >= 300, broken:
+	case a.status >= 300, broken, j.stream.failed:
 		d.index.Forget(&j.chain, a.ref, a.sent)
 	case !d.options.Feedback:
 	case j.Usage.HasCached && j.Usage.HasPrompt:
