@@ -12,10 +12,10 @@ type Entry struct {
 	Time      time.Time // when the request was accepted
 	RequestID []byte    // 128 bytes
 	Model     string    // 128 bytes
-	Node      string    // 64 bytes; the node that answered, "" when none did
+	Node      string    // 64 bytes; the node that answered or was asked last, "" when none was
 	Method    string    // 8 bytes
 	API       string    // 48 bytes; the endpoint, e.g. chat; other for unknown paths
-	End       string    // 24 bytes; how it ended: complete, client_gone, refused, …
+	End       string    // 24 bytes; how it ended: complete, client_gone, refused, shutdown, …
 	Cause     string    // 24 bytes; how the last attempt that failed did, "" when none has: reset, protocol, …
 
 	Status   int

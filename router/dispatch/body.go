@@ -98,6 +98,14 @@ func (j *Job) NodeID() string {
 	return j.cur.node.ID
 }
 
+// Asked is the node that answers or, where none does, the one that was asked last; empty if none was.
+func (j *Job) Asked() string {
+	if id := j.NodeID(); id != "" || len(j.tried) == 0 {
+		return id
+	}
+	return j.tried[len(j.tried)-1].ID
+}
+
 // Model is the canonical name of the model, empty if it is not known.
 func (j *Job) Model() string {
 	if j.model == nil {
@@ -119,3 +127,6 @@ func (j *Job) Cause() string { return j.cause }
 
 // Left tells whether the client has gone.
 func (j *Job) Left() bool { return j.why() == reasonLeft }
+
+// Stopped tells whether the router has ended the job because it stops.
+func (j *Job) Stopped() bool { return j.why() == reasonShutdown }

@@ -167,8 +167,11 @@ func (c *call) end(o relay.Outcome) {
 
 // outcome is how the call ended, for the access log.
 func (c *call) outcome(o relay.Outcome) string {
-	if c.refused && o != relay.ClientGone {
+	switch {
+	case c.refused && o != relay.ClientGone:
 		return refused
+	case o == relay.UpstreamFailed && c.job.Stopped():
+		return shutdown
 	}
 	return o.String()
 }

@@ -10,8 +10,11 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
-// refused is how a request ended that the router answered with an error of its own.
-const refused = "refused"
+// How requests ended that the router ended itself.
+const (
+	refused  = "refused"  // it answered with an error of its own
+	shutdown = "shutdown" // it broke an answer off because it stops
+)
 
 // record counts a call and writes its line of the access log.
 func (g *Gateway) record(c *call, o relay.Outcome) {
@@ -28,7 +31,7 @@ func (g *Gateway) record(c *call, o relay.Outcome) {
 	}
 	u := &j.Usage
 	g.noted(accesslog.Entry{
-		Time: j.Received, RequestID: c.id, Method: j.Method, Model: j.Model(), Node: j.NodeID(), API: c.api.String(),
+		Time: j.Received, RequestID: c.id, Method: j.Method, Model: j.Model(), Node: j.Asked(), API: c.api.String(),
 		End: c.outcome(o), Cause: j.Cause(), Status: c.status, TTFT: ttft,
 		PromptTokens:     unreported(u.Prompt, u.HasPrompt),
 		CompletionTokens: unreported(u.Completion, u.HasCompletion),
