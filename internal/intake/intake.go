@@ -9,15 +9,22 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// changing are the paths under /v1/ by which an engine is changed for everybody.
-var changing = map[string]bool{
-	"/v1/load_lora_adapter": true, "/v1/unload_lora_adapter": true,
-}
+// changing is in the names of the endpoints by which an engine is changed for
+// everybody: /v1/load_lora_adapter and /v1/unload_lora_adapter.
+var changing = []byte("load_lora_adapter")
 
-// ChangesEngine tells whether path is an endpoint under /v1/ that changes an
-// engine for everybody: not for clients. The path is normalised, without dot
-// segments and doubled slashes.
-func ChangesEngine(path []byte) bool { return changing[string(path)] }
+// ChangesEngine tells whether path, below /v1/, is an endpoint that changes an
+// engine for everybody: not for clients. Engines and what stands in front of
+// them differ in what they take for the same path (slashes, case, escapes), so
+// every path with such a name in it is one.
+func ChangesEngine(path []byte) bool {
+	for ; len(path) >= len(changing); path = path[1:] {
+		if bytes.EqualFold(path[:len(changing)], changing) {
+			return true
+		}
+	}
+	return false
+}
 
 // TwiceFramed tells whether a request's head says in two ways where its body
 // ends: with Content-Length and with Transfer-Encoding. Such a request must be

@@ -32,7 +32,9 @@ func TestTwiceFramed(t *testing.T) {
 
 func TestChangesEngine(t *testing.T) {
 	for path, want := range map[string]bool{
-		"/v1/load_lora_adapter": true, "/v1/unload_lora_adapter": true, "/v1/chat/completions": false, "/v1/": false,
+		"/v1/load_lora_adapter": true, "/v1/unload_lora_adapter": true, "/v1/load_lora_adapter/": true, "/v1//load_lora_adapter": true,
+		"/v1/unload_lora_adapter%2f": true, "/v1%2FLoad_LoRA_Adapter": true, "/v1/x/../load_lora_adapter;v=1": true,
+		"/v1/chat/completions": false, "/v1/": false, "/v1/load_lora_adapte": false,
 	} {
 		if ChangesEngine([]byte(path)) != want {
 			t.Errorf("%s: %v", path, !want)
