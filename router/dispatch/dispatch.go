@@ -39,7 +39,6 @@ type Options struct {
 	StallFloor    time.Duration
 	MaxNodes      int  // further nodes tried after the first
 	Feedback      bool // learn from cached-token counts; asks engines for usage
-	Mode          string
 }
 
 // Parts are what a Dispatcher works with. It owns none of them.
