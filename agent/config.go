@@ -14,6 +14,7 @@ import (
 
 	"github.com/cognitora/dataplane/agent/engine"
 	"github.com/cognitora/dataplane/agent/front"
+	"github.com/cognitora/dataplane/internal/address"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/listen"
@@ -149,7 +150,7 @@ func (c *Config) validateListeners(p *problems) {
 		p.add("agent.forward_auth", "anybody could offer the engine keys through %q, and read those of others on the way: set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them), or listen on loopback or a unix socket; insecure_listen does not lift this", c.Agent.Listen)
 	}
 	if c.Agent.Advertise != "" {
-		if _, err := cluster.SplitAddress(c.Agent.Advertise); err != nil {
+		if _, err := address.Parse(c.Agent.Advertise); err != nil {
 			p.add("agent.advertise", "%v", err)
 		}
 	}
@@ -160,7 +161,7 @@ func (c *Config) validateEngineAddress(p *problems) {
 	field, at := "engine.url", ""
 	if c.Engine.Spawns() {
 		field, at = "engine.port", net.JoinHostPort("127.0.0.1", strconv.Itoa(c.Engine.Port))
-	} else if a, err := cluster.SplitAddress(c.Engine.URL); err == nil && a.Network == "unix" {
+	} else if a, err := address.Parse(c.Engine.URL); err == nil && a.Network == "unix" {
 		at = "unix://" + a.Addr
 	} else if err == nil {
 		at = a.Addr

@@ -8,10 +8,11 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/cognitora/dataplane/internal/address"
 	"github.com/cognitora/dataplane/internal/cluster"
-	"github.com/cognitora/dataplane/internal/files"
 	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/internal/rights"
 )
 
 // Examine says what a start would trip over in what c names, each with its field
@@ -45,7 +46,7 @@ func (c *Config) examineNames(p *problems) {
 		}
 	}
 	if c.Agent.Advertise == "" {
-		if _, err := cluster.SplitAddress(c.advertised(at)); err != nil {
+		if _, err := address.Parse(c.advertised(at)); err != nil {
 			p.add("agent.advertise", "empty, and what listen and the host's name give is none: %v; set it", err)
 		}
 	}
@@ -57,9 +58,9 @@ func (c *Config) examineState(p *problems) {
 		return
 	}
 	file := filepath.Join(dir, instanceFile)
-	err := files.Readable(file)
+	err := rights.Readable(file)
 	if _, statErr := os.Stat(file); errors.Is(statErr, fs.ErrNotExist) {
-		err = files.Makeable(dir)
+		err = rights.Makeable(dir)
 	}
 	if err != nil {
 		p.add("agent.state_dir", "%v; name a directory that the agent can make or write to, or leave it out", err)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/address"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/listen"
@@ -234,7 +235,7 @@ func (c *Config) validateOverlap(bad problem) {
 		urls[fmt.Sprintf("backend[%d].url", i)] = b.URL
 	}
 	for _, field := range slices.Sorted(maps.Keys(urls)) {
-		a, err := cluster.SplitAddress(urls[field])
+		a, err := address.Parse(urls[field])
 		if err != nil {
 			continue // validateBackends says so
 		}

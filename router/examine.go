@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/cognitora/dataplane/internal/files"
 	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/internal/rights"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/policy"
 )
@@ -34,7 +34,7 @@ func (c *Config) Examine() error {
 		errs = append(errs, table.backend().Examine(fmt.Sprintf("backend[%d].", i)))
 	}
 	if path := c.Log.Access; path != "" && path != "-" {
-		if err := files.Appendable(path); err != nil {
+		if err := rights.Appendable(path); err != nil {
 			errs = append(errs, fmt.Errorf("log.access: %w; name a file in a directory that the router can write to, or - for standard output", err))
 		}
 	}
@@ -54,7 +54,7 @@ func (c *Config) examinePolicy() error {
 	if name == "" {
 		return nil
 	}
-	if err := files.Readable(name); err != nil {
+	if err := rights.Readable(name); err != nil {
 		return fmt.Errorf("%w; name a JSON policy document, or leave it out", err)
 	}
 	doc, err := os.ReadFile(name)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/cognitora/dataplane/internal/address"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 )
@@ -75,7 +76,7 @@ func (c *Config) Validate() error {
 }
 
 func (c *Config) validateAttach(bad func(field, format string, args ...any)) {
-	if a, err := cluster.SplitAddress(c.URL); err != nil {
+	if a, err := address.Parse(c.URL); err != nil {
 		bad("url", "%v", err)
 	} else if strings.HasSuffix(a.BasePath, "/v1") {
 		bad("url", "%q ends with /v1; give the server's root, /v1 is added", c.URL)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/address"
 	"github.com/cognitora/dataplane/internal/enginemetrics"
 )
 
@@ -52,7 +52,7 @@ func inc(c prometheus.Counter) {
 // Engine is one engine, attached to or started. Run owns everything it does.
 type Engine struct {
 	config   *Config
-	endpoint cluster.Address
+	endpoint address.Address
 	key      string
 	prober   *prober
 	sup      *supervisor // nil where the engine is attached to
@@ -83,7 +83,7 @@ func New(c *Config, o Options) (*Engine, error) {
 	if c.Spawns() {
 		err = e.prepareSpawn(o)
 	} else {
-		e.endpoint, err = cluster.SplitAddress(c.URL)
+		e.endpoint, err = address.Parse(c.URL)
 	}
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (e *Engine) prepareSpawn(o Options) error {
 		return err
 	}
 	addr := net.JoinHostPort(spawnHost, strconv.Itoa(port))
-	e.endpoint = cluster.Address{Network: "tcp", Addr: addr, Host: addr}
+	e.endpoint = address.Address{Network: "tcp", Addr: addr, Host: addr}
 	e.sup = &supervisor{
 		argv: argv, env: environment(env), log: e.log, event: make(chan struct{}, 1),
 		grace:   e.config.StopGrace.Std(),
@@ -153,7 +153,7 @@ func freePort() (int, error) {
 }
 
 // Endpoint is where the engine listens; it never changes.
-func (e *Engine) Endpoint() cluster.Address { return e.endpoint }
+func (e *Engine) Endpoint() address.Address { return e.endpoint }
 
 // Authorization is the header value the engine asks for, or "".
 func (e *Engine) Authorization() string {

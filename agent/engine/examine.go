@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/cognitora/dataplane/internal/cluster"
-	"github.com/cognitora/dataplane/internal/files"
+	"github.com/cognitora/dataplane/internal/address"
+	"github.com/cognitora/dataplane/internal/rights"
 )
 
 // Examine says what a start would trip over in what c names: key, CA, program
@@ -18,7 +18,7 @@ func (c *Config) Examine() error {
 	if c.Spawns() {
 		return errors.Join(append(errs, c.examineProgram(), c.examineModel())...)
 	}
-	if address, err := cluster.SplitAddress(c.URL); err == nil { // else Validate says so
+	if address, err := address.Parse(c.URL); err == nil { // else Validate says so
 		_, err := c.EngineTLS(address)
 		errs = append(errs, err)
 	}
@@ -40,8 +40,8 @@ func (c *Config) examineModel() error {
 	if !filepath.IsAbs(c.Model) && !strings.HasPrefix(c.Model, ".") && !strings.HasSuffix(c.Model, ".gguf") {
 		return nil
 	}
-	err := files.Readable(c.Model)
-	if !strings.HasSuffix(c.Model, ".gguf") && files.Listable(c.Model) == nil {
+	err := rights.Readable(c.Model)
+	if !strings.HasSuffix(c.Model, ".gguf") && rights.Listable(c.Model) == nil {
 		return nil
 	}
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/address"
 	"github.com/cognitora/dataplane/internal/enginemetrics"
 )
 
@@ -38,7 +38,7 @@ type prober struct {
 	client *http.Client
 }
 
-func newProber(c *Config, e cluster.Address, key string) (*prober, error) {
+func newProber(c *Config, e address.Address, key string) (*prober, error) {
 	t := &http.Transport{
 		MaxIdleConns: 1, MaxConnsPerHost: 1, DisableCompression: true,
 		ResponseHeaderTimeout: c.ScrapeTimeout.Std(),
@@ -60,7 +60,7 @@ func newProber(c *Config, e cluster.Address, key string) (*prober, error) {
 }
 
 // EngineTLS is the configuration for dialling an https engine; nil for others.
-func (c *Config) EngineTLS(e cluster.Address) (*tls.Config, error) {
+func (c *Config) EngineTLS(e address.Address) (*tls.Config, error) {
 	if !e.TLS {
 		return nil, nil
 	}

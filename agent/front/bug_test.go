@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/address"
 )
 
 // TestBugEndsOneRequest: a panic is answered, logged and counted, and whatever
@@ -38,7 +38,7 @@ func TestBugEndsOneRequest(t *testing.T) {
 			o := testOptions(t)
 			o.EngineTLS = &tls.Config{InsecureSkipVerify: true}
 			var err error
-			if o.Engine, err = cluster.SplitAddress(engine.URL); err != nil {
+			if o.Engine, err = address.Parse(engine.URL); err != nil {
 				t.Fatal(err)
 			}
 			plant(&o)

@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
-	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/address"
 )
 
 func TestMain(m *testing.M) {
@@ -81,7 +81,7 @@ func engineOf(t *testing.T, o *Options, h http.HandlerFunc) {
 	srv := httptest.NewServer(h)
 	t.Cleanup(srv.Close)
 	var err error
-	if o.Engine, err = cluster.SplitAddress(srv.URL); err != nil {
+	if o.Engine, err = address.Parse(srv.URL); err != nil {
 		t.Fatal(err)
 	}
 }

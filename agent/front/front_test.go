@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/address"
 )
 
 func TestRequestAndAnswerPassThrough(t *testing.T) {
@@ -198,7 +198,7 @@ func TestClientThatLeavesCancelsTheEngine(t *testing.T) {
 func TestEngineFailures(t *testing.T) {
 	t.Run("refused", func(t *testing.T) {
 		o := testOptions(t)
-		o.Engine = cluster.Address{Network: "tcp", Addr: "127.0.0.1:1", Host: "x"}
+		o.Engine = address.Address{Network: "tcp", Addr: "127.0.0.1:1", Host: "x"}
 		_, url, client := serve(t, o)
 		resp, body := post(t, client, url+"/v1/completions", "{}")
 		if resp.StatusCode != 502 || !strings.Contains(body, `"engine_unreachable"`) || !strings.HasPrefix(body, `{"error":{`) {
@@ -224,7 +224,7 @@ func TestEngineFailures(t *testing.T) {
 			}
 		}))
 		t.Cleanup(engine.Close)
-		o.Engine = cluster.Address{Network: "tcp", Addr: engine.Listener.Addr().String(), Host: "x"}
+		o.Engine = address.Address{Network: "tcp", Addr: engine.Listener.Addr().String(), Host: "x"}
 		_, url, client := serve(t, o)
 		post(t, client, url+"/v1/completions", "{}")
 		if resp, body := post(t, client, url+"/v1/messages", "{}"); resp.StatusCode != 500 {

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 
-	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/address"
 	"github.com/cognitora/dataplane/internal/intake"
 	"github.com/cognitora/dataplane/internal/relay"
 )
@@ -42,7 +42,7 @@ type Limits struct {
 
 // Options of New.
 type Options struct {
-	Engine        cluster.Address
+	Engine        address.Address
 	EngineTLS     *tls.Config // for an https engine
 	Authorization string      // header value for the engine; "" sends none
 	ForwardAuth   bool        // the client's Authorization in place of that, and none where it sends none

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/cognitora/dataplane/internal/files"
+	"github.com/cognitora/dataplane/internal/rights"
 )
 
 const (
@@ -27,7 +27,7 @@ func (f *upFlags) directory() (dir string, leave func() error, err error) {
 		err = os.MkdirAll(dir, 0o700)
 	}
 	if err == nil {
-		err = files.Writable(dir)
+		err = rights.Writable(dir)
 	}
 	if err != nil {
 		return "", nil, hinted{fmt.Errorf("--data %s: %w", f.data, err), "give a directory that you can make or write to"}

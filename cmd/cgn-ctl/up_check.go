@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/cognitora/dataplane/internal/files"
 	"github.com/cognitora/dataplane/internal/listen"
+	"github.com/cognitora/dataplane/internal/rights"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/policy"
 )
@@ -85,7 +85,7 @@ func (f *upFlags) checkModel() error {
 	if f.model == "" {
 		return hinted{errors.New("--model: empty"), others}
 	}
-	if err := files.Readable(f.model); err != nil {
+	if err := rights.Readable(f.model); err != nil {
 		return hinted{fmt.Errorf("--model: %w", err), others}
 	}
 	if !strings.HasSuffix(f.model, ".gguf") || !isGGUF(f.model) {

@@ -7,8 +7,9 @@ import (
 	"os"
 	"strings"
 
-	"github.com/cognitora/dataplane/internal/files"
+	"github.com/cognitora/dataplane/internal/address"
 	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/internal/rights"
 )
 
 // Access is the [etcd] section of a configuration: where etcd is, and the files that open it. Without endpoints etcd is
@@ -53,7 +54,7 @@ func checkEndpoint(endpoint string) error {
 	}
 	host, port, err := net.SplitHostPort(rest)
 	if n, portErr := net.LookupPort("tcp", port); err != nil || host == "" || portErr != nil || n == 0 {
-		return fmt.Errorf("%q is not an address of etcd; use host:port or https://host:port, usually with port 2379", Redact(endpoint))
+		return fmt.Errorf("%q is not an address of etcd; use host:port or https://host:port, usually with port 2379", address.Redact(endpoint))
 	}
 	return nil
 }
@@ -62,7 +63,7 @@ func checkEndpoint(endpoint string) error {
 func (a *Access) Examine() error {
 	errs := []error{pki.Files{CA: a.CA, Cert: a.Cert, Key: a.Key}.Examine("etcd.ca", "etcd.cert", "etcd.key")}
 	if a.PasswordFile != "" {
-		if err := files.Readable(a.PasswordFile); err != nil {
+		if err := rights.Readable(a.PasswordFile); err != nil {
 			errs = append(errs, fmt.Errorf("etcd.password_file: %w; name a file that holds the password of etcd.username", err))
 		}
 	}

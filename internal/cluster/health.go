@@ -4,9 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
-	"net/url"
-	"strings"
+
+	"github.com/cognitora/dataplane/internal/address"
 )
 
 // Role is what a node does with a request.
@@ -197,69 +196,8 @@ func allFit(models []string) bool {
 	return true
 }
 
-// checkAddress accepts what SplitAddress accepts.
-func checkAddress(address string) error {
-	_, err := SplitAddress(address)
+// checkAddress accepts what address.Parse accepts.
+func checkAddress(url string) error {
+	_, err := address.Parse(url)
 	return err
-}
-
-// Address is where a node's HTTP front listens.
-type Address struct {
-	Network  string // tcp or unix
-	Addr     string // host:port, or the socket's path
-	Host     string // value of the Host header
-	BasePath string // path before /v1, without a trailing slash
-	TLS      bool
-}
-
-// SplitAddress reads http://host[:port][/base], https://… or unix:///path/of/socket. Its errors show no user and password.
-func SplitAddress(address string) (Address, error) {
-	u, err := url.Parse(address)
-	address = Redact(address)
-	if err != nil || u.Scheme == "" {
-		return Address{}, fmt.Errorf("address %q: want http://host:port, https://host:port or unix:///path", address)
-	}
-	switch u.Scheme {
-	case "unix", "http+unix":
-		if u.Path == "" || u.Path == "/" || u.Host != "" {
-			return Address{}, fmt.Errorf("address %q: a Unix socket is written unix:///path/of/socket", address)
-		}
-		return Address{Network: "unix", Addr: u.Path, Host: "localhost"}, nil
-	case "http", "https":
-		return splitHTTP(u, address)
-	}
-	return Address{}, fmt.Errorf("address %q: want http://host:port, https://host:port or unix:///path", address)
-}
-
-// Redact hides what stands before the last @ of a URL, for errors and logs: a password may hold any other character.
-func Redact(address string) string {
-	at := strings.LastIndexByte(address, '@')
-	if at < 0 {
-		return address
-	}
-	scheme := ""
-	if i := strings.Index(address[:at], "://"); i >= 0 {
-		scheme = address[:i+len("://")]
-	}
-	return scheme + "***" + address[at:]
-}
-
-func splitHTTP(u *url.URL, address string) (Address, error) {
-	host, port := u.Hostname(), u.Port()
-	if u.User != nil {
-		return Address{}, fmt.Errorf("address %q: a URL is shown in logs, so it takes no user or password; put an engine's key into a file and name that with api_key_file", address)
-	}
-	if host == "" || u.RawQuery != "" || u.Fragment != "" {
-		return Address{}, fmt.Errorf("address %q: want %s://host:port, without query or fragment", address, u.Scheme)
-	}
-	if port == "" {
-		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
-	}
-	if n, err := net.LookupPort("tcp", port); err != nil || n == 0 {
-		return Address{}, fmt.Errorf("address %q: port %q is not in 1..65535", address, port)
-	}
-	return Address{
-		Network: "tcp", Addr: net.JoinHostPort(host, port), Host: u.Host,
-		BasePath: strings.TrimSuffix(u.EscapedPath(), "/"), TLS: u.Scheme == "https",
-	}, nil
 }

@@ -88,44 +88,10 @@ func TestFitMakesWhatAnEngineSaysAnnounceable(t *testing.T) {
 	}
 }
 
-func TestErrorsShowNoPassword(t *testing.T) {
-	for _, in := range []string{
-		"http://user:secret@h:1", "http://user:sec/ret@h", "ftp://user:secret@h", "user:secret@h", "http://u:secret@h:bad", "http://u:secret@", "http://%zz:secret@h",
-	} {
-		_, err := SplitAddress(in)
-		if err == nil || strings.Contains(err.Error(), "sec") {
-			t.Errorf("%s: %v", in, err)
-		}
-	}
-	if _, err := SplitAddress("http://user:secret@h:1"); !strings.Contains(err.Error(), "api_key_file") {
-		t.Errorf("no way out is given: %v", err)
-	}
-}
-
 func TestRoleDefaultsToBoth(t *testing.T) {
 	h, err := ParseNodeHealth("n1", []byte(`{"node_id":"n1","address":"unix:///run/x.sock","models":[]}`))
 	if err != nil || h.Role != RoleBoth {
 		t.Fatalf("%+v %v", h, err)
-	}
-}
-
-func TestSplitAddress(t *testing.T) {
-	for in, want := range map[string]Address{
-		"http://10.0.0.1:8000":      {Network: "tcp", Addr: "10.0.0.1:8000", Host: "10.0.0.1:8000"},
-		"http://engine/":            {Network: "tcp", Addr: "engine:80", Host: "engine"},
-		"https://engine/api/":       {Network: "tcp", Addr: "engine:443", Host: "engine", BasePath: "/api", TLS: true},
-		"http://[::1]:8000":         {Network: "tcp", Addr: "[::1]:8000", Host: "[::1]:8000"},
-		"unix:///run/engine.sock":   {Network: "unix", Addr: "/run/engine.sock", Host: "localhost"},
-		"http+unix:///run/eng.sock": {Network: "unix", Addr: "/run/eng.sock", Host: "localhost"},
-	} {
-		if got, err := SplitAddress(in); err != nil || got != want {
-			t.Errorf("%s: %+v %v", in, got, err)
-		}
-	}
-	for _, in := range []string{"", "engine:8000", "http://", "http://u:p@h", "http://h/?q", "unix://run/x", "unix:///", "http://h:0", "http://h:x", "gopher://h"} {
-		if got, err := SplitAddress(in); err == nil {
-			t.Errorf("%q is taken as %+v", in, got)
-		}
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/cognitora/dataplane/internal/files"
+	"github.com/cognitora/dataplane/internal/rights"
 )
 
 // split takes an address apart.
@@ -46,7 +46,7 @@ func Examine(address string) error {
 	if info, err := os.Lstat(at); err == nil && info.Mode().Type() != fs.ModeSocket {
 		return fmt.Errorf("%s is there and is no socket; remove it, or give another path", at)
 	}
-	if err := files.Writable(filepath.Dir(at)); err != nil {
+	if err := rights.Writable(filepath.Dir(at)); err != nil {
 		return fmt.Errorf("the socket cannot be made: %w; make that directory, or give another path", err)
 	}
 	return nil

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/cognitora/dataplane/internal/files"
+	"github.com/cognitora/dataplane/internal/rights"
 )
 
 // Examine says what is wrong with the files that f names, each problem with the
@@ -16,7 +16,7 @@ func (f Files) Examine(ca, cert, key string) error {
 		if name == "" {
 			return false
 		}
-		err := files.Readable(name)
+		err := rights.Readable(name)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w; name a PEM file with the %s", field, err, what))
 		}

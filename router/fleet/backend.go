@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cognitora/dataplane/internal/address"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/relay"
 )
@@ -42,14 +43,14 @@ func ParseBackend(flag string) (Backend, error) {
 	for _, option := range parts[1:] {
 		name, value, found := strings.Cut(strings.TrimSpace(option), "=")
 		if !found || value == "" {
-			return b, fmt.Errorf("backend %q: option %q has no value; write %s=VALUE", cluster.Redact(flag), option, name)
+			return b, fmt.Errorf("backend %q: option %q has no value; write %s=VALUE", address.Redact(flag), option, name)
 		}
 		if seen[name] {
-			return b, fmt.Errorf("backend %q: option %s is given twice", cluster.Redact(flag), name)
+			return b, fmt.Errorf("backend %q: option %s is given twice", address.Redact(flag), name)
 		}
 		seen[name] = true
 		if err := b.set(name, value); err != nil {
-			return b, fmt.Errorf("backend %q: %w", cluster.Redact(flag), err)
+			return b, fmt.Errorf("backend %q: %w", address.Redact(flag), err)
 		}
 	}
 	return b, b.Check()
@@ -81,8 +82,8 @@ func (b *Backend) set(name, value string) error {
 
 // Check validates b as far as it can be without looking at files or the network.
 func (b Backend) Check() error {
-	fail := func(err error) error { return fmt.Errorf("backend %q: %w", cluster.Redact(b.URL), err) }
-	address, err := cluster.SplitAddress(b.URL)
+	fail := func(err error) error { return fmt.Errorf("backend %q: %w", address.Redact(b.URL), err) }
+	address, err := address.Parse(b.URL)
 	if err != nil {
 		return fail(err)
 	}
@@ -127,7 +128,7 @@ func (b Backend) nodeID() string {
 	if b.ID != "" {
 		return b.ID
 	}
-	address, err := cluster.SplitAddress(b.URL)
+	address, err := address.Parse(b.URL)
 	if err != nil {
 		return b.URL
 	}
@@ -137,7 +138,7 @@ func (b Backend) nodeID() string {
 // dnsName is the name that has to be looked up, empty where the URL holds an address. localhost is dialled as it is: its
 // two addresses are one server.
 func (b Backend) dnsName() string {
-	address, err := cluster.SplitAddress(b.URL)
+	address, err := address.Parse(b.URL)
 	if err != nil || address.Network != "tcp" {
 		return ""
 	}
@@ -189,7 +190,7 @@ func (b Backend) target() (t relay.Target, secrets string, err error) {
 	fail := func(option string, err error) (relay.Target, string, error) {
 		return relay.Target{}, "", fmt.Errorf("backend %q: option %s: %w", b.URL, option, err)
 	}
-	address, err := cluster.SplitAddress(b.URL)
+	address, err := address.Parse(b.URL)
 	if err != nil {
 		return fail("url", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/address"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/relay"
 )
@@ -130,7 +131,7 @@ func (f *Fleet) putNode(e cluster.Entry) {
 }
 
 func (f *Fleet) addEtcd(h *cluster.NodeHealth) *member {
-	address, err := cluster.SplitAddress(h.Address)
+	address, err := address.Parse(h.Address)
 	if err != nil {
 		f.problem("nodes/"+h.NodeID, err.Error())
 		return nil

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/cognitora/dataplane/internal/files"
+	"github.com/cognitora/dataplane/internal/rights"
 )
 
 // Examine says what is wrong with the files that b names. field stands before an option's name in each problem.
@@ -14,7 +14,7 @@ func (b Backend) Examine(field string) error {
 		if path == "" {
 			return
 		}
-		err := files.Readable(path)
+		err := rights.Readable(path)
 		if err == nil {
 			err = read()
 		}

@@ -1,6 +1,6 @@
-// Package files looks at what a configuration names: whether a program could
-// use it, without opening, making or changing anything.
-package files
+// Package rights says whether this process may read, write or make a file that
+// a configuration names, without opening, making or changing anything.
+package rights
 
 import (
 	"errors"
