@@ -161,28 +161,36 @@ type endpoint struct {
 	backend  Backend
 }
 
-// endpoints makes the backend's nodes: one for each resolved address of a DNS name, otherwise exactly one. The key and CA
-// files are read here.
-func (b Backend) endpoints(resolved []netip.Addr) ([]endpoint, error) {
-	target, secrets, err := b.target()
-	if err != nil {
-		return nil, err
+// prepared is a backend with what its files hold.
+type prepared struct {
+	Backend
+	target  relay.Target
+	secrets string
+}
+
+// prepare reads the files that b names.
+func (b Backend) prepare() (p prepared, err error) {
+	p.Backend = b
+	p.target, p.secrets, err = b.target()
+	return p, err
+}
+
+// endpoints are the backend's nodes: one for each resolved address of a DNS name, otherwise exactly one.
+func (p *prepared) endpoints(resolved []netip.Addr) []endpoint {
+	e := endpoint{id: p.nodeID(), target: p.target, identity: p.URL, secrets: p.secrets, backend: p.Backend}
+	if p.dnsName() == "" {
+		return []endpoint{e}
 	}
-	if b.dnsName() == "" {
-		return []endpoint{{id: b.nodeID(), target: target, identity: b.URL, secrets: secrets, backend: b}}, nil
-	}
-	_, port, err := net.SplitHostPort(target.Addr)
-	if err != nil {
-		return nil, fmt.Errorf("backend %q: %w", b.URL, err)
-	}
+	_, port, _ := net.SplitHostPort(p.target.Addr) // dnsName has split it
 	out := make([]endpoint, 0, len(resolved))
 	for _, ip := range resolved {
-		e := endpoint{id: b.nodeID() + "@" + ip.String(), target: target, secrets: secrets, backend: b}
-		e.target.Addr = net.JoinHostPort(ip.String(), port)
-		e.identity = b.URL + " " + e.target.Addr
-		out = append(out, e)
+		one := e
+		one.id += "@" + ip.String()
+		one.target.Addr = net.JoinHostPort(ip.String(), port)
+		one.identity += " " + one.target.Addr
+		out = append(out, one)
 	}
-	return out, nil
+	return out
 }
 
 // target reads the files that b names. secrets is a digest of what they hold.

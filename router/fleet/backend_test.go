@@ -57,9 +57,17 @@ func TestBadBackendsSayWhatToDo(t *testing.T) {
 func TestEndpoints(t *testing.T) {
 	key := write(t, "key", "sk-test\n")
 	b := Backend{URL: "https://engine:8443/x", APIKeyFile: key}
-	got, err := b.endpoints([]netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")})
-	if err != nil || len(got) != 2 {
-		t.Fatal(got, err)
+	at := func(b Backend, resolved ...netip.Addr) []endpoint {
+		t.Helper()
+		p, err := b.prepare()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.endpoints(resolved)
+	}
+	got := at(b, netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"))
+	if len(got) != 2 {
+		t.Fatal(got)
 	}
 	e := got[1]
 	if e.id != "engine:8443@10.0.0.2" || e.target.Addr != "10.0.0.2:8443" || e.target.Host != "engine:8443" ||
@@ -70,11 +78,11 @@ func TestEndpoints(t *testing.T) {
 		t.Fatal("two addresses, one identity")
 	}
 	for _, u := range []string{"http://127.0.0.1:1", "http://localhost:1", "unix:///x"} {
-		if one, err := (Backend{URL: u}).endpoints(nil); err != nil || len(one) != 1 {
-			t.Errorf("%s: %v %v", u, one, err)
+		if one := at(Backend{URL: u}); len(one) != 1 {
+			t.Errorf("%s: %v", u, one)
 		}
 	}
-	if one, _ := (Backend{URL: "http://127.0.0.1:8001"}).endpoints(nil); one[0].id != "127.0.0.1:8001" {
+	if one := at(Backend{URL: "http://127.0.0.1:8001"}); one[0].id != "127.0.0.1:8001" {
 		t.Errorf("default id %q", one[0].id)
 	}
 }

@@ -99,7 +99,7 @@ func (f *Fleet) listNodes(l cluster.Listing) {
 		}
 	}
 	if !l.DataLost {
-		f.solveUnlisted("nodes/", listed)
+		f.solveOthers(ofNodeKey, func(id string) bool { return listed[id] })
 	}
 }
 
@@ -109,15 +109,14 @@ func (f *Fleet) putNode(e cluster.Entry) {
 	health, err := cluster.ParseNodeHealth(id, e.Value)
 	if err != nil {
 		f.malformed.Add(1)
-		f.problem("nodes/"+id, err.Error())
+		f.problem(ofNodeKey, id, err.Error())
 		return
 	}
 	m := f.members[id]
 	if m != nil && m.node.Source == Static {
-		f.problem("nodes/"+id, "configured as a backend, so the node of this id in etcd is not used")
+		f.problem(ofNodeKey, id, hidden)
 		return
 	}
-	f.solved("nodes/" + id)
 	if m != nil && m.identity != health.Address {
 		f.remove(id)
 		m = nil
@@ -127,13 +126,14 @@ func (f *Fleet) putNode(e cluster.Entry) {
 			return
 		}
 	}
+	f.solved(ofNodeKey, id)
 	f.update(m, health)
 }
 
 func (f *Fleet) addEtcd(h *cluster.NodeHealth) *member {
 	address, err := address.Parse(h.Address)
 	if err != nil {
-		f.problem("nodes/"+h.NodeID, err.Error())
+		f.problem(ofNodeKey, h.NodeID, err.Error())
 		return nil
 	}
 	target := relay.Target{Network: address.Network, Addr: address.Addr, Host: address.Host, BasePath: address.BasePath}
@@ -164,7 +164,7 @@ func (f *Fleet) update(m *member, h *cluster.NodeHealth) {
 
 func (f *Fleet) deleteNode(key string) {
 	id := strings.TrimPrefix(key, cluster.NodesPrefix)
-	f.solved("nodes/" + id)
+	f.solved(ofNodeKey, id)
 	if m := f.members[id]; m != nil && m.node.Source == Etcd {
 		f.remove(id)
 	}
@@ -284,16 +284,7 @@ func (f *Fleet) listModels(l cluster.Listing) {
 			f.dirty = true
 		}
 	}
-	f.solveUnlisted("models/", listed)
-}
-
-// solveUnlisted forgets what was wrong with keys that are gone.
-func (f *Fleet) solveUnlisted(kind string, listed map[string]bool) {
-	for subject := range f.problems {
-		if name, ours := strings.CutPrefix(subject, kind); ours && !listed[name] {
-			f.solved(subject)
-		}
-	}
+	f.solveOthers(ofModelKey, func(name string) bool { return listed[name] })
 }
 
 func (f *Fleet) putModel(e cluster.Entry) {
@@ -301,20 +292,20 @@ func (f *Fleet) putModel(e cluster.Entry) {
 	m, err := cluster.ParseModel(name, e.Value)
 	if err != nil {
 		f.malformed.Add(1)
-		f.problem("models/"+name, err.Error())
+		f.problem(ofModelKey, name, err.Error())
 		return
 	}
 	if old := f.etcd.models[name]; m.Unused() && (old == nil || !old.Unused()) {
 		f.opts.Log.Info("of a model only the aliases are used so far, tokenizer and pools are not", "model", name)
 	}
-	f.solved("models/" + name)
+	f.solved(ofModelKey, name)
 	f.etcd.models[name] = m
 	f.dirty = true
 }
 
 func (f *Fleet) deleteModel(key string) {
 	name := strings.TrimPrefix(key, cluster.ModelsPrefix)
-	f.solved("models/" + name)
+	f.solved(ofModelKey, name)
 	delete(f.etcd.models, name)
 	f.dirty = true
 }

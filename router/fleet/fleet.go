@@ -90,8 +90,8 @@ type Fleet struct {
 	etcd     etcdState
 	dirty    bool
 	rev      uint64
-	kickDNS  chan []Backend
-	problems map[string]string    // subject to reason
+	kickDNS  chan []string        // the names to look up
+	problems map[subject]string   // to reason
 	departed map[string]time.Time // models that nodes of etcd served, and since when none does
 }
 
@@ -125,8 +125,8 @@ func New(o Options) (*Fleet, error) {
 		events:   make(chan func(*Fleet), eventQueue),
 		checks:   make(chan struct{}, checksAtOnce),
 		members:  map[string]*member{},
-		kickDNS:  make(chan []Backend, 1),
-		problems: map[string]string{},
+		kickDNS:  make(chan []string, 1),
+		problems: map[subject]string{},
 		departed: map[string]time.Time{},
 	}
 	f.etcd.init(o.Cluster != nil)
@@ -218,7 +218,7 @@ func (f *Fleet) publish() {
 // add makes a node a member. Beyond maxNodes it is refused.
 func (f *Fleet) add(id, identity string, source Source, info *Info, target relay.Target) *member {
 	if len(f.members) >= maxNodes {
-		f.problem(id, "the fleet is full")
+		f.problem(source.subject(), id, "the fleet is full")
 		return nil
 	}
 	n := newNode(id, source, info, relay.NewPool(target, f.opts.Pool))
@@ -259,6 +259,8 @@ func (f *Fleet) remove(id string) {
 		return
 	}
 	delete(f.members, id)
+	f.solved(ofBackend, id)
+	f.solved(ofNodeKey, id)
 	if f.opts.Index != nil {
 		f.opts.Index.Leave(m.node.Ref())
 	}
@@ -290,25 +292,5 @@ func (f *Fleet) breakerMoved(n *Node, from, to State, why string) {
 		f.opts.Log.Warn("node takes no requests", "node", n.ID, "state", to.String(), "why", why)
 	case to == Healthy:
 		f.opts.Log.Info("node takes requests", "node", n.ID, "after", from.String())
-	}
-}
-
-// problem remembers why something is not served as configured. Only its beginning is logged.
-func (f *Fleet) problem(subject, reason string) {
-	old, had := f.problems[subject]
-	if old == reason {
-		return
-	}
-	f.problems[subject] = reason
-	f.dirty = true
-	if !had {
-		f.opts.Log.Warn("not served as configured", "subject", subject, "reason", reason)
-	}
-}
-
-func (f *Fleet) solved(subject string) {
-	if _, had := f.problems[subject]; had {
-		delete(f.problems, subject)
-		f.dirty = true
 	}
 }

@@ -22,6 +22,14 @@ const (
 	Etcd   Source = "etcd"
 )
 
+// subject is what problems with a node from there are about.
+func (s Source) subject() subjectKind {
+	if s == Etcd {
+		return ofNodeKey
+	}
+	return ofBackend
+}
+
 // Node is one incarnation of an engine behind one address. The pointer stays the same from the node's arrival until it
 // leaves the fleet, in every snapshot; a request may use it after that for as long as it has it in flight. All methods are
 // safe for concurrent use.

@@ -27,7 +27,7 @@ type Snapshot struct {
 
 // Problem is something configured or announced that is not served as it should be.
 type Problem struct {
-	Subject string `json:"subject"` // a backend's URL, a node id or a model
+	Subject string `json:"subject"` // a node id, "name " and a DNS name, a key in etcd, or a model
 	Reason  string `json:"reason"`
 }
 

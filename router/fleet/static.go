@@ -8,42 +8,62 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
 )
 
+// hidden is the problem of a node in etcd that has a backend's id.
+const hidden = "configured as a backend, so the node of this id in etcd is not used"
+
 // staticState is the configured backends, and the addresses that their names had last.
 type staticState struct {
-	backends []Backend
+	backends []prepared
 	resolved map[string][]netip.Addr // by DNS name
 }
 
-// prepare validates a list of backends and reads its files once, so that a bad list is refused as a whole.
-func prepare(backends []Backend) ([]Backend, error) {
+// names are the DNS names of the backends.
+func (s *staticState) names() (names []string) {
+	for _, b := range s.backends {
+		if name := b.dnsName(); name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// prepare validates a list of backends and reads its files, so that a bad list is refused as a whole.
+func prepare(backends []Backend) ([]prepared, error) {
 	if err := CheckBackends(backends); err != nil {
 		return nil, err
 	}
+	all := make([]prepared, 0, len(backends))
 	for _, b := range backends {
-		if _, err := b.endpoints(nil); err != nil {
+		p, err := b.prepare()
+		if err != nil {
 			return nil, err
 		}
+		all = append(all, p)
 	}
-	return slices.Clone(backends), nil
+	return all, nil
 }
 
-// Reload replaces the static backends. Nodes whose id and URL are the same stay, with their models, health and requests in
-// flight; where the key or CA has changed, the next requests and checks go over new connections with the new ones. Nodes
-// that are gone finish what they have. A bad list is refused and changes nothing.
-// It returns when the list is in force, or when ctx ends. Run must be running.
+// Reload replaces the static backends and reads the files they name. Nodes whose id and URL are the same stay, with their
+// models, health and requests in flight; where the key or CA has changed, the next requests and checks go over new
+// connections with the new ones. Nodes that are gone finish what they have. A bad list is refused and changes nothing.
+// It returns when the list is in force, or with the error of ctx, and then the list never comes into force. Run must be running.
 func (f *Fleet) Reload(ctx context.Context, backends []Backend) error {
 	desired, err := prepare(backends)
 	if err != nil {
 		return err
 	}
+	var decided atomic.Bool
 	done := make(chan struct{})
 	f.send(ctx, func(f *Fleet) {
+		if decided.Swap(true) {
+			return
+		}
 		f.setStatic(desired)
 		f.publish()
 		close(done)
@@ -52,33 +72,32 @@ func (f *Fleet) Reload(ctx context.Context, backends []Backend) error {
 	case <-done:
 		return nil
 	case <-ctx.Done():
+	}
+	if !decided.Swap(true) {
 		return ctx.Err()
 	}
+	<-done
+	return nil
 }
 
-func (f *Fleet) setStatic(backends []Backend) {
-	for _, b := range f.static.backends {
-		f.solved(b.URL)
-	}
+func (f *Fleet) setStatic(backends []prepared) {
 	f.static.backends = backends
+	names := f.static.names()
+	f.solveOthers(ofName, func(name string) bool { return slices.Contains(names, name) })
+	maps.DeleteFunc(f.static.resolved, func(name string, _ []netip.Addr) bool { return !slices.Contains(names, name) })
 	f.syncStatic()
 	select { // the newest list is what counts
 	case <-f.kickDNS:
 	default:
 	}
-	f.kickDNS <- backends
+	f.kickDNS <- names
 }
 
 // syncStatic makes the static members those of the configured backends at the addresses known now.
 func (f *Fleet) syncStatic() {
 	wanted := map[string]endpoint{}
 	for _, b := range f.static.backends {
-		endpoints, err := b.endpoints(f.static.resolved[b.dnsName()])
-		if err != nil {
-			f.problem(b.URL, err.Error())
-			continue
-		}
-		for _, e := range endpoints {
+		for _, e := range b.endpoints(f.static.resolved[b.dnsName()]) {
 			wanted[e.id] = e
 		}
 	}
@@ -87,6 +106,7 @@ func (f *Fleet) syncStatic() {
 			f.remove(id)
 		}
 	}
+	f.solveOthers(ofBackend, func(id string) bool { _, there := wanted[id]; return there })
 	for _, id := range slices.Sorted(maps.Keys(wanted)) {
 		f.want(wanted[id])
 	}
@@ -96,8 +116,8 @@ func (f *Fleet) syncStatic() {
 func (f *Fleet) want(e endpoint) {
 	m := f.members[e.id]
 	if m != nil && m.node.Source == Etcd {
-		f.problem("nodes/"+e.id, "configured as a backend, so the node of this id in etcd is not used")
 		f.remove(e.id)
+		f.problem(ofNodeKey, e.id, hidden)
 		m = nil
 	}
 	if m == nil {
@@ -120,9 +140,9 @@ func (f *Fleet) refresh(m *member) {
 	m.heard = d.asked || m.backend.Model != ""
 	info := staticInfo(m.backend, d)
 	if d.asked && len(info.Models) == 0 {
-		f.problem(m.node.ID, "its /v1/models names no model; give one with model=")
+		f.problem(ofBackend, m.node.ID, "its /v1/models names no model; give one with model=")
 	} else {
-		f.solved(m.node.ID)
+		f.solved(ofBackend, m.node.ID)
 	}
 	if !sameInfo(info, m.node.Info()) {
 		m.node.setInfo(info)
@@ -162,23 +182,13 @@ func (f *Fleet) resolveLoop(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case backends := <-f.kickDNS:
-			names = dnsNames(backends)
+		case names = <-f.kickDNS:
 		case <-tick.C:
 		}
 		for _, name := range names {
 			f.resolve(ctx, name)
 		}
 	}
-}
-
-func dnsNames(backends []Backend) (names []string) {
-	for _, b := range backends {
-		if name := b.dnsName(); name != "" && !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	return names
 }
 
 // resolve tells the owner a name's addresses. A failed look-up leaves the nodes that there are.
@@ -189,14 +199,16 @@ func (f *Fleet) resolve(ctx context.Context, name string) {
 	addresses := usable(found)
 	f.send(ctx, func(f *Fleet) {
 		switch {
+		case !slices.Contains(f.static.names(), name):
+			return // a new list has come meanwhile
 		case err != nil:
-			f.problem("name "+name, lookupProblem(err))
+			f.problem(ofName, name, lookupProblem(err))
 			return
 		case len(addresses) == 0:
-			f.problem("name "+name, "it has no address")
+			f.problem(ofName, name, "it has no address")
 			return
 		}
-		f.solved("name " + name)
+		f.solved(ofName, name)
 		if !slices.Equal(addresses, f.static.resolved[name]) {
 			if f.static.resolved == nil {
 				f.static.resolved = map[string][]netip.Addr{}
@@ -235,13 +247,4 @@ func usable(found []netip.Addr) []netip.Addr {
 	slices.SortFunc(v4, netip.Addr.Compare)
 	v4 = slices.Compact(v4)
 	return v4[:min(len(v4), maxAddressesOf)]
-}
-
-func (f *Fleet) listProblems() []Problem {
-	out := make([]Problem, 0, len(f.problems))
-	for subject, reason := range f.problems {
-		out = append(out, Problem{Subject: subject, Reason: reason})
-	}
-	slices.SortFunc(out, func(a, b Problem) int { return strings.Compare(a.Subject, b.Subject) })
-	return out
 }

@@ -1,0 +1,70 @@
+package fleet
+
+import (
+	"slices"
+	"strings"
+)
+
+// maxProblems are remembered at a time; further ones are only logged.
+const maxProblems = 2 * maxNodes
+
+// subject is what a problem is about, and so who takes it away: whoever removes that.
+type subject struct {
+	kind subjectKind
+	name string
+}
+
+type subjectKind uint8
+
+const (
+	ofBackend  subjectKind = iota // a static node, by its id: as long as it is configured
+	ofName                        // a DNS name: as long as a backend has it
+	ofNodeKey                     // a node's key in etcd: as long as that is there
+	ofModelKey                    // a model's key in etcd: likewise
+)
+
+func (s subject) String() string {
+	return [...]string{"", "name ", "nodes/", "models/"}[s.kind] + s.name
+}
+
+// problem remembers why something is not served as configured. Only its beginning is logged.
+func (f *Fleet) problem(kind subjectKind, name, reason string) {
+	s := subject{kind, name}
+	old, had := f.problems[s]
+	if old == reason {
+		return
+	}
+	if had || len(f.problems) < maxProblems {
+		f.problems[s] = reason
+		f.dirty = true
+	}
+	if !had {
+		f.opts.Log.Warn("not served as configured", "subject", s.String(), "reason", reason)
+	}
+}
+
+func (f *Fleet) solved(kind subjectKind, name string) {
+	s := subject{kind, name}
+	if _, had := f.problems[s]; had {
+		delete(f.problems, s)
+		f.dirty = true
+	}
+}
+
+// solveOthers forgets what was wrong with subjects of a kind that are gone.
+func (f *Fleet) solveOthers(kind subjectKind, there func(name string) bool) {
+	for s := range f.problems {
+		if s.kind == kind && !there(s.name) {
+			f.solved(kind, s.name)
+		}
+	}
+}
+
+func (f *Fleet) listProblems() []Problem {
+	out := make([]Problem, 0, len(f.problems))
+	for s, reason := range f.problems {
+		out = append(out, Problem{Subject: s.String(), Reason: reason})
+	}
+	slices.SortFunc(out, func(a, b Problem) int { return strings.Compare(a.Subject, b.Subject) })
+	return out
+}

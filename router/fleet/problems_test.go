@@ -1,0 +1,149 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+)
+
+func (f *Fleet) subjects() (all []string) {
+	for _, p := range f.listProblems() {
+		all = append(all, p.Subject)
+	}
+	return all
+}
+
+// still returns a fleet whose events the test handles itself, its log discarded.
+func still(t *testing.T, backends ...Backend) *Fleet {
+	t.Helper()
+	f, err := New(Options{Backends: backends, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// TestProblemsGoWithTheirSubject: nothing is said of a node, a name or a key that is not there any more.
+func TestProblemsGoWithTheirSubject(t *testing.T) {
+	ctx := context.Background()
+	r := &names{err: fmt.Errorf("no answer")}
+	f := still(t, Backend{URL: "http://127.0.0.1:1", ID: "static"}, Backend{URL: "http://a.test:1"}, Backend{URL: "http://b.test:1"})
+	f.opts.Resolver = r
+	look := func(names ...string) {
+		for _, name := range names {
+			f.resolve(ctx, name)
+		}
+		f.drainEvents()
+	}
+	is := func(what string, want ...string) {
+		t.Helper()
+		if got := f.subjects(); !slices.Equal(got, want) {
+			t.Errorf("%s: problems with %q, want %q", what, got, want)
+		}
+	}
+	put := func(id, value string) { f.putNode(cluster.Entry{Key: cluster.NodeKey(id), Value: []byte(value)}) }
+
+	f.members["static"].node.probe.found.Store(&discovery{asked: true})
+	f.refresh(f.members["static"])
+	look("a.test", "b.test")
+	put("static", `{"node_id":"static","address":"http://127.0.0.1:2"}`)
+	put("bad", "{")
+	is("at first", "name a.test", "name b.test", "nodes/bad", "nodes/static", "static")
+
+	list, err := prepare([]Backend{{URL: "http://a.test:1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.setStatic(list)
+	is("a shorter list", "name a.test", "nodes/bad")
+	look("b.test") // it was under way
+	is("a late look-up", "name a.test", "nodes/bad")
+	f.deleteNode(cluster.NodeKey("bad"))
+	f.setStatic(nil)
+	is("nothing")
+	if len(f.static.resolved) > 0 {
+		t.Errorf("addresses of no name: %v", f.static.resolved)
+	}
+}
+
+// TestProblemsOfNodesThatLeaveEtcd go with them, whichever way that is noticed.
+func TestProblemsOfNodesThatLeaveEtcd(t *testing.T) {
+	f := still(t)
+	h := node("n1", "http://127.0.0.1:1")
+	f.update(f.addEtcd(&h), &h)
+	f.putNode(cluster.Entry{Key: cluster.NodeKey("n1"), Value: []byte("{")})
+	if got := f.subjects(); !slices.Equal(got, []string{"nodes/n1"}) {
+		t.Fatalf("%q", got)
+	}
+	f.listNodes(cluster.Listing{DataLost: true})
+	f.opts.Grace = -1
+	f.sweepEtcd(f.members["n1"].missing)
+	if got := f.subjects(); len(got) > 0 {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestAFullFleet says so once for each node, and no longer when the node's key is gone.
+func TestAFullFleet(t *testing.T) {
+	var log strings.Builder
+	f := still(t)
+	f.opts.Log = slog.New(slog.NewTextHandler(&log, nil))
+	for i := range maxNodes {
+		f.members[fmt.Sprint(i)] = &member{}
+	}
+	e := cluster.Entry{Key: cluster.NodeKey("n1"), Value: []byte(`{"node_id":"n1","address":"http://127.0.0.1:1","models":["m"],"role":"both"}`)}
+	for range 3 {
+		f.putNode(e)
+	}
+	if got := f.subjects(); !slices.Equal(got, []string{"nodes/n1"}) || strings.Count(log.String(), "the fleet is full") != 1 {
+		t.Errorf("%q, %s", got, log.String())
+	}
+	f.deleteNode(cluster.NodeKey("n1"))
+	if got := f.subjects(); len(got) > 0 {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestReloadThatIsGivenUp never comes into force.
+func TestReloadThatIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := still(t, Backend{URL: "http://127.0.0.1:1", ID: "old"})
+		ctx, cancel := context.WithCancel(t.Context())
+		result := make(chan error, 1)
+		go func() { result <- f.Reload(ctx, []Backend{{URL: "http://127.0.0.1:1", ID: "new"}}) }()
+		synctest.Wait()
+		cancel()
+		if err := <-result; err != context.Canceled {
+			t.Error(err)
+		}
+		f.drainEvents()
+		if f.members["old"] == nil || f.members["new"] != nil {
+			t.Error("it came into force afterwards")
+		}
+	})
+}
+
+// TestFilesAreReadWhenTheListIs, not when a name's addresses change: they may be slow, and half changed.
+func TestFilesAreReadWhenTheListIs(t *testing.T) {
+	key := write(t, "key", "sk-1")
+	f := still(t, Backend{URL: "http://a.test:1", APIKeyFile: key})
+	if err := os.Remove(key); err != nil {
+		t.Fatal(err)
+	}
+	r := &names{}
+	r.set(nil, "127.0.0.1")
+	f.opts.Resolver = r
+	f.resolve(t.Context(), "a.test")
+	f.drainEvents()
+	m := f.members["a.test:1@127.0.0.1"]
+	if m == nil || m.node.Pool.Target().Authorization != "Bearer sk-1" {
+		t.Errorf("%v, problems with %q", m, f.subjects())
+	}
+}
