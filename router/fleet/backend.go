@@ -16,10 +16,11 @@ import (
 	"github.com/cognitora/dataplane/internal/address"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/policy"
 )
 
 // DefaultMaxConcurrent is how many requests an engine is given at once where nobody says.
-const DefaultMaxConcurrent = 64
+const DefaultMaxConcurrent = policy.DefaultMaxConcurrent
 
 // Backend is one static engine, or several behind one DNS name.
 type Backend struct {

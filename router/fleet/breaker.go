@@ -17,11 +17,12 @@ const (
 	Reset                       // the connection broke before the first byte
 	ServerError                 // 5xx before the first byte, to a request that another node answered well
 	Timeout                     // the first byte did not come in time
+	Busy                        // 429: it says nothing of the node's health
 	probeFailure                // the health check failed
 )
 
 func (o Outcome) String() string {
-	return [...]string{"ok", "connect error", "reset", "server error", "first-byte timeout", "health check failed"}[o]
+	return [...]string{"ok", "connect error", "reset", "server error", "first-byte timeout", "busy", "health check failed"}[o]
 }
 
 // State of a breaker.
@@ -68,10 +69,11 @@ type breaker struct {
 	retryAt atomic.Int64  // open: not before; half-open: another trial from then on (Unix ns)
 	clean   atomic.Bool   // nothing but successes is remembered
 	opens   atomic.Uint64
-	moved   atomic.Int64 // last sign of life from a request (Unix ns)
-	changed func(from, to State, why string)
+	moved   atomic.Int64                     // last sign of life from a request (Unix ns)
+	changed func(from, to State, why string) // called without mu
 
 	mu          sync.Mutex
+	said        transition // what changed is to be told once mu is free
 	consecutive int
 	refused     int // connect errors in a row
 	probesLost  int // failed health checks in a row
@@ -85,6 +87,22 @@ type breaker struct {
 	asideAt     time.Time
 	asides      int // times set aside without having been healthy for flapWithin
 	asideWhy    string
+}
+
+// transition is a change of state; why is empty where there was none.
+type transition struct {
+	from, to State
+	why      string
+}
+
+// unlock ends what began with b.mu.Lock, and then tells of the change of state that it has brought. There is one at most.
+func (b *breaker) unlock() {
+	t := b.said
+	b.said = transition{}
+	b.mu.Unlock()
+	if t.why != "" && b.changed != nil {
+		b.changed(t.from, t.to, t.why)
+	}
 }
 
 func (b *breaker) init(s State, changed func(from, to State, why string)) {
@@ -145,7 +163,7 @@ func (b *breaker) admit() bool {
 // tryOpen makes an open breaker half-open when its backoff is over.
 func (b *breaker) tryOpen(now time.Time) bool {
 	b.mu.Lock()
-	defer b.mu.Unlock()
+	defer b.unlock()
 	if State(b.state.Load()) == Open && now.UnixNano() >= b.retryAt.Load() {
 		b.halfOpen(now)
 	}
@@ -175,8 +193,11 @@ func (b *breaker) report(o Outcome) {
 			return
 		}
 	}
+	if o == Busy && State(b.state.Load()) != HalfOpen {
+		return
+	}
 	b.mu.Lock()
-	defer b.mu.Unlock()
+	defer b.unlock()
 	switch State(b.state.Load()) {
 	case Healthy:
 		b.countHealthy(o, now)
@@ -194,6 +215,9 @@ func (b *breaker) report(o Outcome) {
 }
 
 func (b *breaker) countHealthy(o Outcome, now time.Time) {
+	if o == Busy {
+		return
+	}
 	b.window <<= 1
 	b.seen = min(b.seen+1, 32)
 	if o == OK {
@@ -215,6 +239,12 @@ func (b *breaker) countHealthy(o Outcome, now time.Time) {
 }
 
 func (b *breaker) countTrial(o Outcome, now time.Time) {
+	if o == Busy { // the trial has shown nothing, so there is another one
+		if b.permits.Load() < 1<<b.wins {
+			b.permits.Add(1)
+		}
+		return
+	}
 	if o != OK {
 		b.fail(o, now)
 		return
@@ -272,15 +302,14 @@ func (b *breaker) close(now time.Time) {
 }
 
 func (b *breaker) move(to State, why string) {
-	from := State(b.state.Swap(int32(to)))
-	if from != to && b.changed != nil {
-		b.changed(from, to, why)
+	if from := State(b.state.Swap(int32(to))); from != to {
+		b.said = transition{from, to, why}
 	}
 }
 
 func (b *breaker) setAside(reason string) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
+	defer b.unlock()
 	if s := State(b.state.Load()); s == Healthy || s == HalfOpen {
 		b.aside(time.Now(), reason)
 	}
@@ -292,7 +321,7 @@ func (b *breaker) progressed() {
 		return
 	}
 	b.mu.Lock()
-	defer b.mu.Unlock()
+	defer b.unlock()
 	if State(b.state.Load()) == Aside {
 		b.halfOpen(time.Now())
 	}
@@ -302,7 +331,7 @@ func (b *breaker) progressed() {
 func (b *breaker) checked(ok, refused bool, last time.Time) {
 	now := time.Now()
 	b.mu.Lock()
-	defer b.mu.Unlock()
+	defer b.unlock()
 	if ok {
 		b.checkedWell(now)
 		return
@@ -342,7 +371,7 @@ func (b *breaker) checkedWell(now time.Time) {
 func (b *breaker) completed(proof bool) {
 	now := time.Now()
 	b.mu.Lock()
-	defer b.mu.Unlock()
+	defer b.unlock()
 	if State(b.state.Load()) != Aside {
 		return
 	}

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -231,4 +232,52 @@ func TestHealthChecks(t *testing.T) {
 			t.Fatal(reason)
 		}
 	})
+}
+
+// TestBusyAnswers neither help nor harm a node, and a trial that meets one is given back.
+func TestBusyAnswers(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		b := newBreaker(Healthy)
+		b.reports(Reset, 2)
+		b.reports(Busy, 5)
+		b.is(t, Healthy)
+		b.report(Reset)
+		b.is(t, Open)
+		b.report(Busy)
+		b.is(t, Open)
+		time.Sleep(backoffFirst)
+		b.checked(true, false, time.Now())
+		b.is(t, HalfOpen)
+		for range 3 {
+			if !b.admit() || b.admit() {
+				t.Fatal("not one trial at a time")
+			}
+			b.report(Busy)
+		}
+		b.reports(Busy, 5)
+		if !b.admit() || b.admit() {
+			t.Error("busy answers add trials")
+		}
+		b.is(t, HalfOpen)
+	})
+}
+
+// TestChangesAreToldWithoutTheLock: who is told may take its time.
+func TestChangesAreToldWithoutTheLock(t *testing.T) {
+	var b breaker
+	var told []State
+	b.init(Healthy, func(_, to State, _ string) {
+		if !b.mu.TryLock() {
+			t.Fatal("told with the lock held")
+		}
+		b.mu.Unlock()
+		told = append(told, to)
+	})
+	b.reports(Reset, 3)
+	b.checked(true, false, time.Now())
+	b.setAside("stuck")
+	b.progressed()
+	if want := []State{Open, HalfOpen, Aside, HalfOpen}; !slices.Equal(told, want) {
+		t.Errorf("told %v, want %v", told, want)
+	}
 }

@@ -9,8 +9,8 @@ import (
 // doubtMemory is how long doubts last that nothing is added to.
 const doubtMemory = 30 * time.Second
 
-// doubts are server errors that either the node or the request may be to blame for, because no other node was asked. They
-// are weighed against what else the node has answered since.
+// doubts are server errors that either the node or the request may be to blame for; router/dispatch/health.go says when that
+// is so. They are weighed against what else the node has answered since.
 type doubts struct {
 	window   uint32     // the last 32 answers, the newest lowest; 1: a doubt
 	seen     int        // answers in window
@@ -50,13 +50,13 @@ func (d *doubts) ratio(now time.Time) float64 {
 	return float64(bits.OnesCount32(d.window)) / float64(d.seen)
 }
 
-// doubt counts a server error to a request of the given hash that no other node was asked. It opens the breaker once half
+// doubt counts a server error, to a request of the given hash, that is a doubt. It opens the breaker once half
 // of the last 32 answers, of 10 at least, were such, and twice the share of the node's peers: what fails everywhere alike
 // is the requests' fault. A trial request after server errors fails by it.
 func (b *breaker) doubt(request uint64, peers float64) {
 	now := time.Now()
 	b.mu.Lock()
-	defer b.mu.Unlock()
+	defer b.unlock()
 	if !b.doubts.add(request, now) {
 		return
 	}
@@ -89,8 +89,8 @@ func (b *breaker) answers() bool {
 	return false
 }
 
-// ReportDoubt tells that the node answered a 5xx to a request, known by its hash, that no other node was asked about.
-// peers is the mean Doubt of the other nodes that could have been.
+// ReportDoubt tells that the node answered a 5xx to a request, known by its hash, of which no other node has told whether it
+// is to blame. peers is the mean Doubt of the other nodes that could have been.
 func (n *Node) ReportDoubt(request uint64, peers float64) { n.health.doubt(request, peers) }
 
 // Doubt is the share of the node's last answers that ReportDoubt was told of. ok is false for a node that answers nothing,

@@ -1,6 +1,8 @@
 package fleet
 
 import (
+	"fmt"
+	"log/slog"
 	"testing"
 	"time"
 )
@@ -28,5 +30,23 @@ func TestDeadNodesAreNoticedByTheirTraffic(t *testing.T) {
 				t.Error(reason)
 			}
 		})
+	}
+}
+
+// TestSilentNodesDoNotHoldUpOthers: many nodes that take connections and never answer cost a good one no check.
+func TestSilentNodesDoNotHoldUpOthers(t *testing.T) {
+	t.Parallel()
+	silent, good := listen(t, "tcp", "127.0.0.1:0"), newEngine(t, nil, "m")
+	defer silent.Close()
+	o := Options{Log: slog.New(slog.DiscardHandler)}
+	for i := range 400 {
+		o.Backends = append(o.Backends, Backend{URL: "http://" + silent.Addr().String(), ID: fmt.Sprint("silent-", i), Model: "none"})
+	}
+	began := time.Now()
+	o.Backends = append(o.Backends, Backend{URL: good.URL, ID: "good"})
+	f := run(t, o)
+	eventually(t, f, "the good one", serves("m", 1))
+	if took := time.Since(began); took > f.opts.ProbeTimeout {
+		t.Errorf("after %v", took)
 	}
 }

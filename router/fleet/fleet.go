@@ -79,7 +79,7 @@ type Fleet struct {
 	opts      Options
 	snap      atomic.Pointer[Snapshot]
 	events    chan func(*Fleet)
-	checks    chan struct{} // one token per health check at a time
+	reads     chan struct{} // one token per answer to a check that is read at a time
 	wg        sync.WaitGroup
 	malformed atomic.Uint64
 
@@ -111,7 +111,7 @@ type member struct {
 // Bounds of the fleet's own machinery.
 const (
 	eventQueue     = 256 // functions that wait for the owner; senders wait when it is full
-	checksAtOnce   = 32
+	readsAtOnce    = 32  // answers to checks that are read; nodes that do not answer hold nothing but a connection each
 	sweepInterval  = time.Second
 	maxNodes       = 4096
 	maxAddressesOf = 64 // nodes of one DNS name
@@ -123,7 +123,7 @@ func New(o Options) (*Fleet, error) {
 	f := &Fleet{
 		opts:     o.withDefaults(),
 		events:   make(chan func(*Fleet), eventQueue),
-		checks:   make(chan struct{}, checksAtOnce),
+		reads:    make(chan struct{}, readsAtOnce),
 		members:  map[string]*member{},
 		kickDNS:  make(chan []string, 1),
 		problems: map[subject]string{},
@@ -284,7 +284,7 @@ func (f *Fleet) joinIndex(n *Node) {
 	n.ref.Store(uint32(f.opts.Index.Join(n.ID)))
 }
 
-// breakerMoved is called with the breaker's lock held.
+// breakerMoved is called, without a lock, whenever the node's breaker has changed its state.
 func (f *Fleet) breakerMoved(n *Node, from, to State, why string) {
 	n.probe.kick()
 	switch {

@@ -256,9 +256,8 @@ func flagReason(flags uint32) string {
 	}
 }
 
-// Report tells how a request fared on the node. A 4xx or 501 is an OK: it says nothing against the node. A server error
-// from two nodes is the request's fault, so the caller reports it for neither; for one that no other node was asked about
-// there is ReportDoubt. A connection that fails makes the node be checked at once: it may be down, and one request alone
+// Report tells how a request fared on the node. A 4xx or 501 is an OK: it says nothing against the node. Of a 5xx the caller
+// has to know that the node is to blame; until then there is ReportDoubt. A connection that fails makes the node be checked at once: it may be down, and one request alone
 // does not tell.
 func (n *Node) Report(o Outcome) {
 	n.health.report(o)

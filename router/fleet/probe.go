@@ -22,7 +22,8 @@ import (
 
 // Bounds of what a prober reads.
 const (
-	maxProbeBody      = 4 << 20
+	maxProbeBody      = 4 << 20  // model lists and metrics; a bounded number is read at a time
+	maxSmallBody      = 16 << 10 // of other answers: only their status counts, and a longer one costs its connection
 	completionTimeout = 8 * time.Second
 	completionsAtOnce = 4
 	completionEvery   = time.Second
@@ -171,16 +172,10 @@ func pause(ctx context.Context, d time.Duration) bool {
 
 // round does what is due.
 func (p *prober) round(ctx context.Context) {
-	select { // a bounded number of nodes is checked at a time
-	case p.fleet.checks <- struct{}{}:
-	case <-ctx.Done():
-		return
-	}
 	p.checkHealth(ctx)
 	if p.node.Source == Static && p.node.State() != Unproven && p.lastError() == "" {
 		p.scrape(ctx)
 	}
-	<-p.fleet.checks
 	if p.node.State() == Aside {
 		p.tryCompletion(ctx)
 	}
@@ -223,7 +218,9 @@ func (p *prober) note(err error) {
 
 // health: a server that does not know /health is alive, one that says 5xx is not (llama.cpp says 503 while it loads).
 func (p *prober) health(ctx context.Context) error {
-	status, _, err := p.get(ctx, "/health")
+	ctx, cancel := context.WithTimeout(ctx, p.fleet.opts.ProbeTimeout)
+	defer cancel()
+	status, err := p.status(ctx, http.MethodGet, "/health", nil)
 	if err != nil {
 		return err
 	}
@@ -260,21 +257,52 @@ func (p *prober) complete(ctx context.Context, model string) (status int, err er
 	if err != nil {
 		return 0, err
 	}
-	status, _, err = p.do(ctx, http.MethodPost, "/v1/completions", body)
-	return status, err
+	return p.status(ctx, http.MethodPost, "/v1/completions", body)
 }
 
+// status sends a request of which only the answer's status counts.
+func (p *prober) status(ctx context.Context, method, path string, body []byte) (int, error) {
+	resp, err := p.send(ctx, method, path, body)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	if _, err := io.CopyN(io.Discard, resp.Body, maxSmallBody); err != nil && err != io.EOF {
+		return 0, fmt.Errorf("%s: %w", path, err)
+	}
+	return resp.StatusCode, nil
+}
+
+// get reads a page.
 func (p *prober) get(ctx context.Context, path string) (int, []byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.fleet.opts.ProbeTimeout)
 	defer cancel()
-	return p.do(ctx, http.MethodGet, path, nil)
+	resp, err := p.send(ctx, http.MethodGet, path, nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	select {
+	case p.fleet.reads <- struct{}{}:
+		defer func() { <-p.fleet.reads }()
+	case <-ctx.Done():
+		return 0, nil, fmt.Errorf("%s: %w", path, ctx.Err())
+	}
+	page, err := io.ReadAll(io.LimitReader(resp.Body, maxProbeBody+1))
+	if err == nil && len(page) > maxProbeBody {
+		err = fmt.Errorf("more than %d bytes", maxProbeBody)
+	}
+	if err != nil {
+		return 0, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return resp.StatusCode, page, nil
 }
 
-func (p *prober) do(ctx context.Context, method, path string, body []byte) (int, []byte, error) {
+func (p *prober) send(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
 	l := p.line.Load()
 	req, err := http.NewRequestWithContext(ctx, method, l.base+path, bytes.NewReader(body))
 	if err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	req.Header.Set("User-Agent", "cgn-router")
 	if body != nil {
@@ -285,17 +313,9 @@ func (p *prober) do(ctx context.Context, method, path string, body []byte) (int,
 	}
 	resp, err := l.http.Do(req)
 	if err != nil {
-		return 0, nil, fmt.Errorf("%s: %w", path, plainError(err))
+		return nil, fmt.Errorf("%s: %w", path, plainError(err))
 	}
-	defer resp.Body.Close()
-	page, err := io.ReadAll(io.LimitReader(resp.Body, maxProbeBody+1))
-	if err == nil && len(page) > maxProbeBody {
-		err = fmt.Errorf("more than %d bytes", maxProbeBody)
-	}
-	if err != nil {
-		return 0, nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return resp.StatusCode, page, nil
+	return resp, nil
 }
 
 // plainError takes the method and URL off net/http's error, which the operator knows from the node.
