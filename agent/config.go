@@ -38,7 +38,8 @@ type NodeConfig struct {
 	Listen         string          `toml:"listen" default:"127.0.0.1:9081" flag:"listen" help:"address of the front (host:port, or unix:///path)"`
 	Admin          string          `toml:"admin" default:"127.0.0.1:9092" flag:"admin" help:"address of the admin port: /healthz, /readyz, /metrics, /debug/pprof"`
 	Advertise      string          `toml:"advertise" flag:"advertise" help:"URL under which routers reach the front; empty: made of listen, with the host's name in place of a wildcard"`
-	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen and admin beyond loopback without client certificates"`
+	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen beyond loopback without client certificates"`
+	InsecureAdmin  bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; nobody is authenticated there, and /debug tells much"`
 	ForwardAuth    bool            `toml:"forward_auth" default:"false" flag:"forward-auth" help:"pass the Authorization that the router sends (its own forward_auth) to the engine, and none where it sends none; engine.api_key_file then opens the engine to the agent's own looks only; needs client certificates (tls.ca), or a listen that only this host reaches"`
 	NodeID         string          `toml:"node_id" flag:"node-id" help:"name of the node in the fleet, letters, digits and . _ : -; empty: host name and port"`
 	StateDir       string          `toml:"state_dir" flag:"state-dir" help:"directory where the agent remembers itself, so that a restart takes its node back at once; empty: it waits for the old lease to end"`
@@ -131,15 +132,15 @@ func (c *Config) authenticates() bool { return c.TLS.CA != "" && c.TLS.Cert != "
 func (c *Config) validateListeners(p *problems) {
 	for _, l := range []struct {
 		field, address, fix string
-		authenticated       bool
+		allowed             bool
 	}{
-		{"agent.listen", c.Agent.Listen, "set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them)", c.authenticates()},
-		{"agent.admin", c.Agent.Admin, "listen on loopback", false},
+		{"agent.listen", c.Agent.Listen, "set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them), or insecure_listen = true (--insecure-listen)", c.authenticates() || c.Agent.InsecureListen},
+		{"agent.admin", c.Agent.Admin, "listen on loopback, or set insecure_admin = true (--insecure-admin)", c.Agent.InsecureAdmin},
 	} {
 		if err := listen.Check(l.address); err != nil {
 			p.add(l.field, "%v", err)
-		} else if !l.authenticated && !c.Agent.InsecureListen && !listen.Loopback(l.address) {
-			p.add(l.field, "%q is reachable from other hosts without authentication; %s, or insecure_listen = true (--insecure-listen) if the network is trusted", l.address, l.fix)
+		} else if !l.allowed && !listen.Loopback(l.address) {
+			p.add(l.field, "%q is reachable from other hosts without authentication; %s if the network is trusted", l.address, l.fix)
 		}
 	}
 	if listen.Overlap(c.Agent.Listen, c.Agent.Admin) {

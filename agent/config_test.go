@@ -36,6 +36,8 @@ func TestValidate(t *testing.T) {
 		{"beyond loopback, client certificates", func(c *Config) { secure(c); c.Agent.Listen = ":9081" }, ""},
 		{"beyond loopback, allowed", func(c *Config) { c.Agent.Listen, c.Agent.InsecureListen = ":9081", true }, ""},
 		{"admin beyond loopback", func(c *Config) { secure(c); c.Agent.Admin = "10.0.0.1:9092" }, "agent.admin"},
+		{"admin beyond loopback, allowed for listen", func(c *Config) { c.Agent.Admin, c.Agent.InsecureListen = ":9092", true }, "--insecure-admin"},
+		{"admin beyond loopback, allowed", func(c *Config) { c.Agent.Admin, c.Agent.InsecureAdmin = ":9092", true }, ""},
 		{"no port", func(c *Config) { c.Agent.Listen = "localhost" }, "use host:port"},
 		{"forwarded keys over loopback", func(c *Config) { c.Agent.ForwardAuth = true }, ""},
 		{"forwarded keys, client certificates", func(c *Config) { secure(c); c.Agent.Listen, c.Agent.ForwardAuth = ":9081", true }, ""},

@@ -40,7 +40,8 @@ type RouterConfig struct {
 	Listen         string          `toml:"listen" default:"127.0.0.1:8080" flag:"listen" help:"address of the OpenAI-compatible port (host:port, or unix:///path)"`
 	Admin          string          `toml:"admin" default:"127.0.0.1:9091" flag:"admin" help:"address of the admin port: /readyz, /metrics, /debug"`
 	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine: URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=]; what each means stands under [[backend]]"`
-	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen and admin beyond loopback without client certificates"`
+	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen beyond loopback without client certificates"`
+	InsecureAdmin  bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; nobody is authenticated there, and /debug tells much"`
 	Mode           string          `toml:"mode" default:"" flag:"mode" help:"score, round_robin, power_of_two, least_loaded or random; empty: what the policy says (score)"`
 	PolicyFile     string          `toml:"policy_file" default:"" flag:"policy-file" help:"JSON policy document, reloaded when it changes; etcd's /cognitora/routing/policy when empty"`
 	ForwardAuth    bool            `toml:"forward_auth" default:"false" flag:"forward-auth" help:"pass the client's Authorization header on: to backends that have no key of their own, and to agents, which drop it unless their agent.forward_auth is set too"`
@@ -207,16 +208,16 @@ func (c *Config) validateTLS(bad problem) {
 
 func (c *Config) validateListeners(bad problem) {
 	for _, l := range []struct {
-		field, address, authenticate string
-		authenticated                bool
+		field, address, fix string
+		allowed             bool
 	}{
-		{"router.listen", c.Router.Listen, "set tls.client_ca", c.TLS.ClientCA != ""},
-		{"router.admin", c.Router.Admin, "listen on loopback", false},
+		{"router.listen", c.Router.Listen, "set tls.client_ca, or insecure_listen = true (--insecure-listen)", c.TLS.ClientCA != "" || c.Router.InsecureListen},
+		{"router.admin", c.Router.Admin, "listen on loopback, or set insecure_admin = true (--insecure-admin)", c.Router.InsecureAdmin},
 	} {
 		if err := listen.Check(l.address); err != nil {
 			bad(l.field, "%v", err)
-		} else if !l.authenticated && !c.Router.InsecureListen && !listen.Loopback(l.address) {
-			bad(l.field, "%q is reachable from other hosts without authentication; %s, or insecure_listen = true (--insecure-listen) if something in front of it authenticates", l.address, l.authenticate)
+		} else if !l.allowed && !listen.Loopback(l.address) {
+			bad(l.field, "%q is reachable from other hosts without authentication; %s if something in front of it authenticates", l.address, l.fix)
 		}
 	}
 }

@@ -57,7 +57,10 @@ func TestWhatCannotWorkIsRefusedByItsField(t *testing.T) {
 		"--etcd etcd1":                                                             "etcd.endpoints[0]: \"etcd1\" is not an address of etcd",
 		"--etcd https://etcd1:2379 --etcd http://etcd2:2379/ --etcd 10.0.0.1:2379": "",
 		"--backend http://e:1 --listen :8080":                                      "router.listen: \":8080\" is reachable",
-		"--backend http://e:1 --admin 10.0.0.1:1 --insecure-listen":                "",
+		"--backend http://e:1 --admin 10.0.0.1:1 --insecure-listen":                "router.admin: \"10.0.0.1:1\" is reachable",
+		"--backend http://e:1 --admin 10.0.0.1:1 --insecure-admin":                 "",
+		"--backend http://e:1 --listen :8080 --insecure-admin":                     "router.listen: \":8080\" is reachable",
+		"--backend http://e:1 --listen :8080 --insecure-listen":                    "",
 		"--backend http://e:1 --admin 10.0.0.1:1 --listen unix:///run/x.s":         "router.admin",
 	} {
 		err := check(strings.Fields(args)...)

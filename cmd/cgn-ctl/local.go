@@ -213,7 +213,7 @@ func (l *local) routerConfig(at routerAt, etcd string) (c router.Config, err err
 		return c, err
 	}
 	c.Router.Listen, c.Router.Admin, c.Router.Mode = at.Listen, at.Admin, l.flags.mode
-	c.Router.InsecureListen = l.flags.insecure
+	c.Router.InsecureListen, c.Router.InsecureAdmin = l.flags.insecure, l.flags.insecure
 	c.Router.Backends = l.flags.backends
 	c.Router.DrainDelay, c.Router.DrainTimeout = 0, config.Duration(drainRequests)
 	if len(l.flags.backends) == 0 {
