@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/address"
 	"github.com/cognitora/dataplane/internal/enginemetrics"
+	"github.com/cognitora/dataplane/internal/pki"
 )
 
 // Bounds on what the engine may answer to a look, in bytes.
@@ -72,13 +72,8 @@ func (c *Config) EngineTLS(e address.Address) (*tls.Config, error) {
 	if c.CA == "" {
 		return config, nil
 	}
-	pem, err := os.ReadFile(c.CA)
-	if err != nil {
+	if config.RootCAs, err = pki.Roots(c.CA); err != nil {
 		return nil, fmt.Errorf("engine.ca: %w; name a PEM file with the CA's certificate", err)
-	}
-	config.RootCAs = x509.NewCertPool()
-	if !config.RootCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("engine.ca: %s holds no certificate; name a PEM file with the CA's certificate", c.CA)
 	}
 	return config, nil
 }
@@ -109,20 +104,20 @@ func (p *prober) get(ctx context.Context, path string, limit int64) (int, http.H
 	return resp.StatusCode, resp.Header, body, err
 }
 
-// health returns nil where the engine serves. An engine without /health is
-// healthy if it lists its models.
+// health returns nil where the engine serves. One that does not know /health, or
+// says nothing there that means trouble, is healthy if it lists its models.
 func (p *prober) health(ctx context.Context) error {
 	status, _, _, err := p.get(ctx, "/health", maxModelsList)
 	switch {
 	case err != nil:
 		return err
-	case status == http.StatusNotFound || status == http.StatusMethodNotAllowed:
-		_, err = p.models(ctx)
-		return err
-	case status != http.StatusOK:
+	case status == http.StatusOK:
+		return nil
+	case status >= 500 && status != http.StatusNotImplemented:
 		return fmt.Errorf("%w: /health answers %d", errNotReady, status)
 	}
-	return nil
+	_, err = p.models(ctx)
+	return err
 }
 
 // metrics returns the figures of the engine's metrics page and, where it tells,

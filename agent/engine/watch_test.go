@@ -120,11 +120,14 @@ func TestLlamaCPP(t *testing.T) {
 
 func TestEngineWithoutHealthOrMetrics(t *testing.T) {
 	s := newServer()
-	s.health.Store(404)
-	e := attach(t, s, OpenAICompat)
-	eventually(t, "ready", func() bool { return e.State().Ready })
-	if st := e.State(); st.Stats.Has != 0 || st.Epoch == 0 {
-		t.Errorf("state %+v", st)
+	var e *Engine
+	for _, status := range []int64{401, 404, 405, 501} {
+		s.health.Store(status)
+		e = attach(t, s, OpenAICompat)
+		eventually(t, "ready", func() bool { return e.State().Ready })
+		if st := e.State(); st.Stats.Has != 0 || st.Epoch == 0 {
+			t.Errorf("/health answers %d: state %+v", status, st)
+		}
 	}
 	s.models.Store(`{"data":[]}`)
 	s.health.Store(200)

@@ -93,19 +93,6 @@ func TestTextsAreEscapedAndCut(t *testing.T) {
 	}
 }
 
-func FuzzEscape(f *testing.F) {
-	f.Add([]byte("a\"\\\n\xff\u2028"))
-	f.Fuzz(func(t *testing.T, v []byte) {
-		var got string
-		if err := json.Unmarshal(append(escape([]byte{'"'}, v), '"'), &got); err != nil {
-			t.Fatal(err)
-		}
-		if want := []rune(string(v)); string(want) != got {
-			t.Fatalf("%q, want %q", got, string(want))
-		}
-	})
-}
-
 func TestLinesAreWrittenWithinASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out buffer

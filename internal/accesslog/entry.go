@@ -3,7 +3,8 @@ package accesslog
 import (
 	"strconv"
 	"time"
-	"unicode/utf8"
+
+	"github.com/cognitora/dataplane/internal/jsonscan"
 )
 
 // Entry is what is known of a finished request. Texts are copied by Log and cut at the bounds
@@ -111,36 +112,11 @@ func appendText(b []byte, key string, v []byte) []byte {
 	if len(v) == 0 {
 		return b
 	}
-	b = append(appendKey(b, key), '"')
-	return append(escape(b, v), '"')
+	return jsonscan.AppendQuoted(appendKey(b, key), v)
 }
 
 func appendKey(b []byte, key string) []byte {
 	b = append(b, ',', '"')
 	b = append(b, key...)
 	return append(b, '"', ':')
-}
-
-const hex = "0123456789abcdef"
-
-// escape appends v as the inside of a JSON string; bytes that are no UTF-8 become U+FFFD.
-func escape(b, v []byte) []byte {
-	for i := 0; i < len(v); {
-		c := v[i]
-		switch {
-		case c == '"' || c == '\\':
-			b = append(b, '\\', c)
-		case c < 0x20 || c == 0x7f:
-			b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
-		case c < utf8.RuneSelf:
-			b = append(b, c)
-		default:
-			r, n := utf8.DecodeRune(v[i:])
-			b = utf8.AppendRune(b, r)
-			i += n
-			continue
-		}
-		i++
-	}
-	return b
 }

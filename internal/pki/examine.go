@@ -23,7 +23,7 @@ func (f Files) Examine(ca, cert, key string) error {
 		return err == nil
 	}
 	if readable(ca, f.CA, "CA's certificate") {
-		if _, err := readRoots(f.CA); err != nil {
+		if _, err := Roots(f.CA); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w; name a PEM file with the CA's certificate", ca, err))
 		}
 	}

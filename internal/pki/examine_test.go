@@ -26,7 +26,7 @@ func TestExamineNamesTheField(t *testing.T) {
 		"CA alone":        {Files{CA: good.CA}, ""},
 		"half a pair":     {Files{Cert: good.Cert}, ""}, // Validate's to refuse
 		"CA missing":      {Files{CA: dir + "/no"}, "x.ca: " + dir + "/no does not exist; name a PEM file"},
-		"CA garbage":      {Files{CA: garbage}, "x.ca: pki: CA: " + garbage + " holds no certificate"},
+		"CA garbage":      {Files{CA: garbage}, "x.ca: " + garbage + " holds no certificate"},
 		"cert missing":    {Files{Cert: dir + "/no", Key: good.Key}, "x.cert: "},
 		"key a directory": {Files{Cert: good.Cert, Key: dir}, "x.key: " + dir + " is a directory"},
 		"another's key":   {Files{Cert: good.Cert, Key: other.Key}, "x.cert: "},

@@ -145,7 +145,7 @@ func (id *Identity) Client(serverName string, roles ...Role) (*tls.Config, error
 func Service(files Files) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if files.CA != "" {
-		roots, err := readRoots(files.CA)
+		roots, err := Roots(files.CA)
 		if err != nil {
 			return nil, err
 		}
@@ -256,21 +256,22 @@ func read(f Files) (*material, error) {
 	if f.CA == "" { // checks no peer
 		return &material{pair, x509.NewCertPool()}, nil
 	}
-	roots, err := readRoots(f.CA)
+	roots, err := Roots(f.CA)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("pki: CA: %w", err)
 	}
 	return &material{pair, roots}, nil
 }
 
-func readRoots(name string) (*x509.CertPool, error) {
+// Roots reads the certificates of a CA, or several, from a PEM file.
+func Roots(name string) (*x509.CertPool, error) {
 	pem, err := os.ReadFile(name)
 	if err != nil {
-		return nil, fmt.Errorf("pki: CA: %w", err)
+		return nil, err
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("pki: CA: %s holds no certificate", name)
+		return nil, fmt.Errorf("%s holds no certificate", name)
 	}
 	return roots, nil
 }

@@ -141,7 +141,7 @@ func (d *document) read(doc []byte) error {
 func (d *document) weights(value json.RawMessage) {
 	err := members(value, func(key string, v json.RawMessage) {
 		if !slices.Contains(weightKeys, key) {
-			d.unknown("weights."+key, key, weightKeys)
+			d.unknown("weights."+key, weightKeys)
 			return
 		}
 		d.weight("weights."+key, key, v)
@@ -167,7 +167,7 @@ func (d *document) scalar(key string, value json.RawMessage) {
 	case "ttft_slo_ms":
 		d.integer(key, value, &d.p.TTFTSLOms, TTFTSLOmsMax)
 	default:
-		d.unknown(key, key, topKeys)
+		d.unknown(key, topKeys)
 	}
 }
 
@@ -198,11 +198,7 @@ func (d *document) integer(field string, value json.RawMessage, into *int, limit
 	*into = int(f)
 }
 
-func (d *document) unknown(field, key string, keys []string) {
-	if near := nearest(key, keys); near != "" {
-		d.errs = append(d.errs, fmt.Errorf("%s: unknown key; did you mean %q?", field, near))
-		return
-	}
+func (d *document) unknown(field string, keys []string) {
 	d.errs = append(d.errs, fmt.Errorf("%s: unknown key; there are %s", field, strings.Join(keys, ", ")))
 }
 
@@ -236,34 +232,4 @@ func members(doc []byte, fn func(key string, value json.RawMessage)) error {
 		return fmt.Errorf("unexpected data after the object at byte %d", dec.InputOffset())
 	}
 	return nil
-}
-
-// nearest returns the key with the smallest edit distance to what was written, "" where even that is more than a third of
-// it (at least 1).
-func nearest(written string, keys []string) string {
-	near := slices.MinFunc(keys, func(a, b string) int { return distance(written, a) - distance(written, b) })
-	if distance(written, near) > max(len(written)/3, 1) {
-		return ""
-	}
-	return near
-}
-
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
