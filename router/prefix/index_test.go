@@ -250,7 +250,8 @@ func TestPruneKeepsTheYoungest(t *testing.T) {
 	clock := newFakeClock()
 	x := clock.unswept(Options{MaxBlocks: 4000, Lifetime: time.Hour})
 	ref := x.Join("a")
-	const prompts = 1000
+	const prompts = 3000
+	pruned := 0
 	for i := range prompts {
 		x.Record(chain(prompt(fmt.Sprint("p", i), 4)), ref, clock.t)
 		clock.advance(time.Second)
@@ -259,10 +260,14 @@ func TestPruneKeepsTheYoungest(t *testing.T) {
 		}
 		if x.table.full() {
 			x.sweep()
+			pruned++
 			if got := x.Len(); got != 3200 {
 				t.Fatalf("pruned to %d blocks, want 3200", got)
 			}
 		}
+	}
+	if pruned == 0 {
+		t.Error("it was never full")
 	}
 	young := 0
 	for i := prompts - 500; i < prompts; i++ {
