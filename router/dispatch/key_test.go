@@ -1,0 +1,83 @@
+package dispatch
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// turns is a conversation: the system prompt, then user and assistant by turns.
+func turns(system string, texts ...string) []byte {
+	all := []string{fmt.Sprintf(`{"role":"system","content":%q}`, system)}
+	for i, text := range texts {
+		all = append(all, fmt.Sprintf(`{"role":%q,"content":%q}`, []string{"user", "assistant"}[i%2], text))
+	}
+	return []byte(`{"model":"sim","messages":[` + strings.Join(all, ",") + `]}`)
+}
+
+// TestConversationsAreToldApartByTheirFirstTurn: later turns keep a conversation at its node, and a system prompt that all
+// share ties nobody to anybody.
+func TestConversationsAreToldApartByTheirFirstTurn(t *testing.T) {
+	d := &Dispatcher{metrics: metrics.New()}
+	key := func(body []byte, session string) uint64 {
+		t.Helper()
+		j := &Job{d: d, API: scan.Chat, Body: body, Session: []byte(session)}
+		if err := d.Scan(j); err != nil {
+			t.Fatal(err)
+		}
+		d.begin(j, prefix.Seed("sim", "", ""))
+		return j.RendezvousKey()
+	}
+	system, long := strings.Repeat("be brief and kind. ", 40), strings.Repeat("tell me of it. ", 40)
+	first := key(turns(system, "the sea. "+long), "")
+	if key(turns(system, "the sea. "+long, "gladly: "+long, "and the land? "+long), "") != first ||
+		key(turns(system, "the sea. "+long, "no: "+long, "then the sky. "+long), "") != first {
+		t.Error("later turns make it another conversation")
+	}
+	if key(turns(system, "the land. "+long), "") == first {
+		t.Error("one system prompt makes all conversations one")
+	}
+	if a, b := key(turns(system, "the sea. "+long), "a"), key(turns(system, "the land. "+long), "a"); a != b || a == first {
+		t.Error("the session does not tell")
+	}
+}
+
+// TestPatienceIsToldWhatIsCached: the wait for a node is measured by what it has to compute.
+func TestPatienceIsToldWhatIsCached(t *testing.T) {
+	d := start(t, 1)
+	for round, cached := range []bool{false, true} {
+		j := d.Job()
+		j.API, j.Method, j.Path, j.Body, j.Received = scan.Chat, "POST", "/v1/chat/completions", chat(4000), time.Now()
+		if err := d.Scan(j); err != nil {
+			t.Fatal(err)
+		}
+		j.Header = append(j.Header[:0], "Content-Type: application/json\r\n"...)
+		told := map[string]int64{}
+		j.Reply = func(ex *relay.Exchange) error {
+			work := reflect.ValueOf(&j.wait).Elem().FieldByName("work")
+			for _, name := range []string{"UncachedTokens", "CachedTokens"} {
+				told[name] = work.FieldByName(name).Int()
+			}
+			ex.Close()
+			return nil
+		}
+		if err := d.Do(j); err != nil {
+			t.Fatal(err)
+		}
+		believed, all := int64(j.Matched())*prefix.BlockTokens, int64(j.Blocks)*prefix.BlockTokens
+		if cached != (believed > 0) || all == 0 {
+			t.Fatalf("round %d: %d of %d tokens believed", round, believed, all)
+		}
+		if told["CachedTokens"] != believed || told["UncachedTokens"] != all-believed {
+			t.Errorf("%d of %d tokens believed, patience was told %v", believed, all, told)
+		}
+		d.Finish(j, relay.Complete)
+	}
+}
