@@ -232,3 +232,18 @@ func TestStoredResponsesAskWithTheNodesKey(t *testing.T) {
 		t.Errorf("without a model every node is asked: %v", r)
 	}
 }
+
+// TestStoredResponsesAndTheClientsKey: a node that refuses the client's key has not said that it lacks the response.
+func TestStoredResponsesAndTheClientsKey(t *testing.T) {
+	s := serve(t, simulate(t, 2, func(c *engine.Config) { c.APIKey = "right" }), func(c *router.Config) {
+		c.Router.ForwardAuth = true
+		for i := range c.Router.Backends {
+			c.Router.Backends[i] += ",model=sim"
+		}
+	})
+	for key, want := range map[string]string{"wrong": "response_denied", "right": "response_not_found"} {
+		if r := s.ask(http.MethodGet, "/v1/responses/resp_none", "", "Authorization", "Bearer "+key); r.code() != want {
+			t.Errorf("the %s key: %v", key, r)
+		}
+	}
+}

@@ -43,21 +43,21 @@ const (
 	noOptions                 // 400 or 422 because of stream_options that the router has spliced in
 	late                      // a hard bound passed
 	tooOld                    // the client's HTTP/1.0 cannot take the answer
-	left                      // the client is gone or the router shuts down
+	abandoned                 // the client is gone or the router shuts down
 )
 
 var verdictNames = [...]string{"answered", "connect", "local", "reset", "protocol", "status_500", "overloaded", "slow", "stalled", "stream_options", "timeout", "http_version", "left"}
 
 func (v verdict) String() string { return verdictNames[v] }
 
-// further is how many more nodes may be asked after v, when left remain so far: after a
-// reset or a 500 the request itself is a suspect, so one more must do.
-func (v verdict) further(left int) int {
+// further is how many more nodes may be asked after v, of those spared for the request so far:
+// after a reset or a 500 the request itself is a suspect, so one more must do.
+func (v verdict) further(spare int) int {
 	switch v {
 	case unreached, starved, overloaded, overdue:
-		return left
+		return spare
 	case broken, garbled, failed500, stalled:
-		return min(left, 1)
+		return min(spare, 1)
 	}
 	return 0
 }
@@ -74,7 +74,7 @@ func (d *Dispatcher) try(j *Job, at int) verdict {
 	}
 	j.Attempts++
 	a.node.waits.Begin(&j.wait, now, j.work(a.matched))
-	v := left
+	v := abandoned
 	var err error
 	if j.arm(a) {
 		v, err = d.exchange(j, a)
@@ -141,16 +141,19 @@ func (j *Job) work(matched int) patience.Work {
 		CachedTokens:   int64(matched) * prefix.BlockTokens,
 		UncachedTokens: int64(j.Blocks-matched) * prefix.BlockTokens,
 	}
-	switch j.API {
-	case scan.Chat, scan.Completions, scan.Responses, scan.Messages, scan.Audio, scan.Other:
-		if j.Method == "POST" {
-			break
-		}
-		fallthrough
-	default:
+	if !j.generates() {
 		w.MaxTokens = patience.NoTokens
 	}
 	return w
+}
+
+// generates tells whether the request may ask for tokens to be made.
+func (j *Job) generates() bool {
+	switch j.API {
+	case scan.Chat, scan.Completions, scan.Responses, scan.Messages, scan.Audio, scan.Other:
+		return j.Method == "POST"
+	}
+	return false
 }
 
 // exchange brings the attempt to the first sign of an answer. A node that does not know
@@ -225,14 +228,14 @@ func (j *Job) deliver(a *attempt) error {
 	if a.streams && !j.claim() {
 		return relay.ErrCanceled
 	}
-	j.TTFT = time.Since(j.Received)
+	first := time.Since(j.Received)
 	if a.streams && a.status < 300 {
 		j.wait.FirstByte(time.Now()) // Reply reads all of the stream for an HTTP/1.0 client
 	}
 	if err := j.Reply(a.ex); err != nil {
 		return err
 	}
-	a.ex = nil
+	a.ex, j.TTFT = nil, first
 	if a.status < 300 {
 		j.wait.FirstByte(time.Now())
 	}
@@ -270,7 +273,7 @@ func (j *Job) mayRefuse(ex *relay.Exchange) bool {
 func (j *Job) blame(err error) verdict {
 	switch j.why() {
 	case reasonLeft, reasonShutdown:
-		return left
+		return abandoned
 	case reasonOverdue:
 		return overdue
 	case reasonStalled:

@@ -21,7 +21,7 @@ func (d *Dispatcher) match(j *Job) {
 	j.matched = slices.Grow(j.matched[:0], len(nodes))[:len(nodes)]
 	seed := j.model.seed
 	if len(j.Scan.CacheSalt) > 0 {
-		seed = prefix.Seed(j.model.name, "", string(j.Scan.CacheSalt))
+		seed = prefix.Seed(j.model.name, "", j.Scan.CacheSalt)
 	}
 	d.begin(j, seed)
 	j.Blocks = j.chain.Blocks()

@@ -21,13 +21,17 @@ import (
 )
 
 // start returns a dispatcher over n simulated engines, all of them in service.
-func start(t testing.TB, n int) *Dispatcher {
+func start(t testing.TB, n int, tweak ...func(*engine.Config)) *Dispatcher {
 	t.Helper()
 	index := prefix.NewIndex(prefix.Options{})
 	t.Cleanup(index.Close)
 	o := fleet.Options{Index: index, Log: slog.New(slog.DiscardHandler)}
 	for range n {
-		e, err := engine.New(engine.Config{})
+		var c engine.Config
+		for _, f := range tweak {
+			f(&c)
+		}
+		e, err := engine.New(c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -147,7 +151,7 @@ func BenchmarkPick(b *testing.B) {
 
 func TestFurther(t *testing.T) {
 	for v, want := range map[verdict]int{
-		unreached: 2, overloaded: 2, overdue: 2, broken: 1, failed500: 1, stalled: 1, late: 0, left: 0, answered: 0,
+		unreached: 2, overloaded: 2, overdue: 2, broken: 1, failed500: 1, stalled: 1, late: 0, abandoned: 0, answered: 0,
 	} {
 		if got := v.further(2); got != want {
 			t.Errorf("after %v %d further nodes may be asked, want %d", v, got, want)

@@ -38,7 +38,7 @@ func (d *Dispatcher) Do(j *Job) *apierror.Error {
 		return err
 	}
 	d.match(j)
-	j.left = d.options.MaxNodes
+	j.spare = d.options.MaxNodes
 	at, err := d.choose(j, j.Received)
 	d.metrics.Pick.Observe(time.Since(j.Received).Seconds())
 	if err != nil {
@@ -164,8 +164,8 @@ func unknownModel(s *fleet.Snapshot, name []byte) *apierror.Error {
 
 // another picks the node to ask after v, if one may be asked.
 func (d *Dispatcher) another(j *Job, v verdict) (at int, ok bool) {
-	j.left = v.further(j.left)
-	if j.left == 0 || j.expired() {
+	j.spare = v.further(j.spare)
+	if j.spare == 0 || j.expired() {
 		return 0, false
 	}
 	if !j.paid && !d.budget.Allow() {
@@ -177,7 +177,7 @@ func (d *Dispatcher) another(j *Job, v verdict) (at int, ok bool) {
 	if err != nil {
 		return 0, false
 	}
-	j.left--
+	j.spare--
 	d.metrics.Retries.WithLabelValues(v.String()).Inc()
 	return at, true
 }
@@ -189,11 +189,11 @@ func (j *Job) expired() bool {
 // giveIn passes on the last answer that an engine gave, or else says what happened.
 func (d *Dispatcher) giveIn(j *Job, v verdict) *apierror.Error {
 	j.settleFailed()
-	if v != left && v != tooOld && j.kept != nil {
+	if v != abandoned && v != tooOld && j.kept != nil {
 		return d.fallBack(j)
 	}
 	switch {
-	case v == left:
+	case v == abandoned:
 		return j.gone()
 	case v == tooOld:
 		return errTooOld

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"encoding/binary"
 	"net/http"
 	"slices"
 
@@ -13,7 +14,8 @@ import (
 //
 //   - A connection that is refused or breaks, or brings no HTTP/1.1, and a first byte that does
 //     not come in time, count against the node. After the first two it is checked at once.
-//   - An answer below 500, and 501 (the engine does not have that endpoint), counts for it.
+//   - An answer below 500, and 501 (the engine does not have that endpoint), counts for it; but
+//     429 counts for nothing: a busy node is well, and has not shown that it answers.
 //   - Any other 5xx may be the request's fault. It counts in full when another node answers
 //     the same request below 500, and for neither node when another answers the same 5xx.
 //     Where no other node has told (there is none, the retry budget is spent, the node is
@@ -31,7 +33,7 @@ type failure struct {
 // note tells the node's health how the attempt ended, and the operator if it failed. err is what it failed with, nil if
 // the node has answered.
 func (d *Dispatcher) note(j *Job, a *attempt, v verdict, err error) {
-	if v != answered && v != left && v != tooOld {
+	if v != answered && v != abandoned && v != tooOld {
 		d.metrics.UpstreamErrors.WithLabelValues(a.node.ID, v.String()).Inc()
 		j.cause = v.String()
 		defer d.tell(j, a, v, err)
@@ -69,6 +71,7 @@ func (d *Dispatcher) tell(j *Job, a *attempt, v verdict, err error) {
 func (j *Job) judge(n *member, status int) {
 	switch {
 	case status == http.StatusTooManyRequests:
+		n.Report(fleet.Busy)
 	case status == http.StatusNotImplemented:
 		n.Report(fleet.OK)
 	case status >= 500:
@@ -99,12 +102,20 @@ func (j *Job) settleFailed() {
 	j.failed = j.failed[:0]
 }
 
-// hash tells requests apart.
+// hashedBody is how many bytes are hashed at either end of a body.
+const hashedBody = 16 << 10
+
+// hash tells requests apart: by path, the body's length, and its two ends, which is where prompts differ.
 func (j *Job) hash() uint64 {
 	var h xxhash.Digest
+	var lengths [16]byte
+	binary.LittleEndian.PutUint64(lengths[:8], uint64(len(j.Path)))
+	binary.LittleEndian.PutUint64(lengths[8:], uint64(len(j.Body)))
 	h.Reset()
+	h.Write(lengths[:])
 	h.WriteString(j.Path)
-	h.Write(j.Body)
+	h.Write(j.Body[:min(len(j.Body), hashedBody)])
+	h.Write(j.Body[max(0, len(j.Body)-hashedBody):])
 	return h.Sum64()
 }
 

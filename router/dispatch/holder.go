@@ -3,6 +3,8 @@ package dispatch
 import (
 	"fmt"
 	"io"
+	"net/http"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -114,6 +116,7 @@ type lookup struct {
 	over   bool // nobody is asked any more
 	holder *nodeState
 	silent []string // ids of nodes that did not answer
+	denied int      // the status with which a node refuses the client
 }
 
 // lookUp asks nodes for response id; partial says that there may be others. It counts neither
@@ -133,7 +136,7 @@ func (d *Dispatcher) lookUp(j *Job, id []byte, nodes []*nodeState, partial bool)
 		a := &l.asking[i]
 		all.Go(func() {
 			for at := int(next.Add(1)) - 1; at < len(nodes); at = int(next.Add(1)) - 1 {
-				l.ask(nodes[at], a)
+				d.inquire(l, nodes[at], a)
 			}
 		})
 	}
@@ -151,6 +154,9 @@ func (d *Dispatcher) found(l *lookup, id []byte) (string, *apierror.Error) {
 		d.metrics.Lookups.WithLabelValues("found").Inc()
 		d.stored.Set(id, l.holder.ID)
 		return l.holder.ID, nil
+	case len(l.silent) == 0 && !l.partial && l.denied != 0:
+		d.metrics.Lookups.WithLabelValues("unanswered").Inc()
+		return "", &apierror.Error{Status: l.denied, Code: "response_denied", Message: "a node that may have stored this response refuses the request: its key is missing or wrong"}
 	case len(l.silent) == 0 && !l.partial:
 		d.metrics.Lookups.WithLabelValues("missing").Inc()
 		return "", errNoResponse
@@ -179,23 +185,51 @@ func (l *lookup) unasked() string {
 	return who + " did not answer"
 }
 
-// ask asks one node, unless the search is over, and ends the search if the node has it.
-func (l *lookup) ask(n *nodeState, a *relay.Abort) {
-	has, answered := l.question(n, a)
+// said is what a node says when it is asked for a stored response.
+type said uint8
+
+const (
+	nothing said = iota
+	no
+	yes
+	denied401 // it does not know the client
+	denied403 // the client may not know
+)
+
+// inquire asks one node, unless the search is over, and ends the search if the node has it. A bug in that is a node that
+// says nothing.
+func (d *Dispatcher) inquire(l *lookup, n *nodeState, a *relay.Abort) {
+	answer := nothing
+	defer func() {
+		if p := recover(); p != nil {
+			d.log.Error("the search for a stored response failed, this is a bug", "node", n.ID, "panic", p, "stack", string(debug.Stack()))
+			d.metrics.Panics.Inc()
+		}
+		l.take(n, answer)
+	}()
+	answer = l.question(n, a)
+}
+
+// take notes what a node has said.
+func (l *lookup) take(n *nodeState, answer said) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.over:
-	case has:
+	case answer == yes:
 		l.holder = n
 		l.end()
-	case !answered:
+	case answer == nothing:
 		l.silent = append(l.silent, n.ID)
+	case answer == denied401:
+		l.denied = http.StatusUnauthorized
+	case answer == denied403:
+		l.denied = http.StatusForbidden
 	}
 }
 
-// question sends the request. answered is false where the node did not say yes or no.
-func (l *lookup) question(n *nodeState, a *relay.Abort) (has, answered bool) {
+// question sends the request.
+func (l *lookup) question(n *nodeState, a *relay.Abort) said {
 	deadline := time.Now().Add(lookupNodeTime)
 	if l.until.Before(deadline) {
 		deadline = l.until
@@ -206,25 +240,35 @@ func (l *lookup) question(n *nodeState, a *relay.Abort) (has, answered bool) {
 	}
 	ex, err := n.Pool.Send(&r, deadline)
 	if err != nil {
-		return false, false
+		return nothing
 	}
 	defer ex.Close()
 	if err := ex.ReadHead(deadline); err != nil {
-		return false, false
+		return nothing
 	}
-	status := ex.Status()
-	if status < 300 {
-		return true, true
+	if ex.Status() >= 300 {
+		ex.SetReadDeadline(deadline)
+		io.CopyN(io.Discard, ex, lookupSkim) // whatever comes of it: the head has said all
 	}
-	ex.SetReadDeadline(deadline)
-	io.CopyN(io.Discard, ex, lookupSkim) // whatever comes of it: the head has said all
+	return saidBy(ex.Status(), n.Pool.Target().Authorization == "")
+}
+
+// saidBy is what a status says. That a key is missing or wrong is for the client to know, unless the node has one of the
+// router's.
+func saidBy(status int, clientsKey bool) said {
 	switch {
-	case status == 501: // an engine without stored responses
-		return false, true
-	case status == 408, status == 429, status >= 500:
-		return false, false
+	case status < 300:
+		return yes
+	case status == http.StatusUnauthorized && clientsKey:
+		return denied401
+	case status == http.StatusForbidden && clientsKey:
+		return denied403
+	case status == http.StatusNotImplemented: // an engine without stored responses
+		return no
+	case status == 401, status == 403, status == 408, status == 429, status >= 500:
+		return nothing
 	}
-	return false, true
+	return no
 }
 
 // end makes all questions end. It is called with mu held.

@@ -56,7 +56,7 @@ type Job struct {
 	tried  []*member
 	failed []failure // nobody has answered better yet
 	cause  string    // how the last attempt that failed did, in a word
-	left   int       // further nodes that may be asked
+	spare  int       // further nodes that may be asked
 	paid   bool      // the retry budget has been asked for the next attempt
 
 	mu      sync.Mutex
@@ -115,23 +115,26 @@ func (j *Job) reset() {
 	j.Scan.Reset()
 	j.chain.Reset(prefix.Digest{}, nil, nil)
 	j.forgetText()
-	clear(j.tried)
-	clear(j.failed)
-	clear(j.edits)
-	clear(j.request.Body)
+	wipe(j.tried)
+	wipe(j.failed)
+	wipe(j.edits)
+	wipe(j.request.Body)
 	j.API, j.Method, j.Path, j.Body = 0, "", "", nil
 	j.Header, j.Auth, j.Session, j.Pin = j.Header[:0], nil, nil, nil
 	j.Received, j.Deadline, j.OnPick, j.Reply = time.Time{}, time.Time{}, nil, nil
 	j.Attempts, j.Blocks, j.TTFT, j.Usage = 0, 0, 0, usage.Counts{}
 	j.capped, j.cause = false, ""
-	j.model, j.permit, j.kept, j.left, j.paid = nil, admission.Permit{}, nil, 0, false
+	j.model, j.permit, j.kept, j.spare, j.paid = nil, admission.Permit{}, nil, 0, false
 	j.tried, j.failed, j.edits, j.asks = j.tried[:0], j.failed[:0], j.edits[:0], false
 	j.request = relay.Request{Body: j.request.Body[:0]}
-	j.stream = stream{}
+	j.stream, j.wait = stream{}, patience.Attempt{}
 	j.mu.Lock()
 	j.cur, j.waiting, j.given, j.ended = nil, false, reasonNone, reasonNone
 	j.mu.Unlock()
 }
+
+// wipe clears all of a slice's memory: behind its end may be what an earlier attempt has left.
+func wipe[T any](s []T) { clear(s[:cap(s)]) }
 
 // Cancel gives the job up because the client has left. It may be called from any goroutine
 // until Finish.
@@ -164,7 +167,7 @@ func (j *Job) end(r reason) {
 func (j *Job) GiveUp(v patience.Verdict) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if !j.waiting || j.ended != reasonNone || j.given != reasonNone || j.left == 0 || !j.others(time.Now()) {
+	if !j.waiting || j.ended != reasonNone || j.given != reasonNone || j.spare == 0 || !j.others(time.Now()) {
 		return false
 	}
 	if !j.d.budget.Allow() {
@@ -227,8 +230,8 @@ func (j *Job) gone() *apierror.Error {
 	return ErrClientLeft
 }
 
-// claim ends that time unless the attempt has been given up already: what it brought is the
-// job's answer from then on.
+// claim ends the time in which another node may be asked instead, unless the attempt has been
+// given up already: what it brought is the job's answer from then on.
 func (j *Job) claim() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -239,7 +242,7 @@ func (j *Job) claim() bool {
 	return true
 }
 
-// disarm ends the time in which another node may be asked instead.
+// disarm ends that time in either case.
 func (j *Job) disarm() {
 	j.mu.Lock()
 	j.waiting = false

@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -33,13 +32,16 @@ func TestKeptAnswerIsNoSignOfAnotherNode(t *testing.T) {
 	relayed := false
 	j.Reply = func(ex *relay.Exchange) error {
 		relayed = true
-		before := fmt.Sprint(last.pulse)
+		before := last.pulse.At()
 		j.Piece([]byte("it goes on"), false)
-		if fmt.Sprint(last.pulse) != before {
+		if last.pulse.At() != before {
 			t.Error("the node that was asked last is taken for alive")
 		}
 		ex.Close()
 		return nil
+	}
+	if j.TTFT != 0 {
+		t.Errorf("first sign of an answer after %v, but none was passed on", j.TTFT)
 	}
 	if err := d.fallBack(j); err != nil || !relayed || j.NodeID() != j.model.nodes[0].ID {
 		t.Errorf("the kept answer is not passed on: %v", err)

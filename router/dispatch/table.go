@@ -60,11 +60,12 @@ func (n *nodeState) holdsThreads() bool {
 	return n.Source == fleet.Static && n.Info().Engine == "llama_cpp"
 }
 
-// place makes a model that the node serves the job's, and returns the node's place in it,
-// -1 if it serves none.
+// place makes the first model, by name, that the node serves the job's, and returns the node's
+// place in it, -1 if it serves none.
 func (t *table) place(j *Job, node string) int {
 	n := t.snap.Node(node)
-	for _, m := range t.models {
+	for _, view := range t.snap.Models() {
+		m := t.models[view.Name]
 		for i, member := range m.nodes {
 			if member.Node == n {
 				j.model = m

@@ -102,7 +102,7 @@ func (m *Model) noteOverdue(n *Node, a *Attempt, now time.Duration) {
 	if m.first.n >= known {
 		m.first.observeExcess((now - a.start).Seconds() / expected)
 	}
-	if silentFor(a, max(a.start, n.pulse.at()), now) {
+	if silentFor(a, max(a.start, n.pulse.At()), now) {
 		n.lost.add(a.start, expected)
 	}
 	n.overdueAt = now

@@ -47,7 +47,8 @@ func NewPulse(now time.Time) *Pulse {
 
 func (p *Pulse) beat(now time.Time) { p.last.Store(int64(now.Sub(epoch))) }
 
-func (p *Pulse) at() time.Duration { return time.Duration(p.last.Load()) }
+// At is when the last sign of life came, as time since the process began to count.
+func (p *Pulse) At() time.Duration { return time.Duration(p.last.Load()) }
 
 // Model is what has been learned of one served model, and who waits for it. Its memory is
 // fixed apart from its nodes; attempts belong to their callers. Safe for concurrent use.

@@ -82,7 +82,7 @@ func (e *evidence) level() level {
 // judge weighs the silence of one node, moves its attempts when sure enough, and reports it
 // when there is something new to say.
 func (m *Model) judge(n *Node, now time.Duration) (Stall, bool) {
-	pulse := n.pulse.at()
+	pulse := n.pulse.At()
 	if pulse > n.levelAt {
 		n.level, n.levelAt = fine, never
 	}

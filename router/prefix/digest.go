@@ -30,9 +30,9 @@ const seedDomain = "cognitora.seq.v1\x00"
 // Seed is the digest before the first block. Prompts for another model, adapter
 // or tenant salt share no digest. It does not allocate while the inputs together
 // are below 1000 bytes.
-func Seed(model, adapter, salt string) Digest {
+func Seed[Salt string | []byte](model, adapter string, salt Salt) Digest {
 	if len(seedDomain)+len(model)+len(adapter)+len(salt)+2 > guts.ChunkSize {
-		return blake3.Sum256([]byte(seedDomain + model + "\x00" + adapter + "\x00" + salt))
+		return blake3.Sum256([]byte(seedDomain + model + "\x00" + adapter + "\x00" + string(salt)))
 	}
 	var scratch [guts.ChunkSize]byte
 	b := append(scratch[:0], seedDomain...)
