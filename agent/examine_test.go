@@ -33,7 +33,7 @@ func TestCheckConfigExamines(t *testing.T) {
 		"--engine.binary " + program + " --model some/model":                                           "",
 		"--engine.binary " + program + " --model " + dir:                                               "",
 		attached + "--engine.api_key_file " + dir + "/no":                                              "engine.api_key_file: open " + dir + "/no: no such file or directory; name a file",
-		attached + "--engine.api_key_file " + empty:                                                    "does not hold one key; name a file",
+		attached + "--engine.api_key_file " + empty:                                                    "does not hold one key, of printable ASCII",
 		"--engine https://h:1 --engine.ca " + key:                                                      "engine.ca: " + key + " holds no certificate",
 		attached + "--state-dir " + key:                                                                "agent.state_dir: ",
 		attached + "--listen unix://" + dir + "/no/s":                                                  "agent.listen: the socket cannot be made",

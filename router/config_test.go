@@ -104,7 +104,7 @@ func TestCheckConfigExamines(t *testing.T) {
 		"--listen unix://" + dir + "/no/s":                                 "router.listen: the socket cannot be made",
 		"--admin unix://" + key:                                            "router.admin: " + key + " is there and is no socket",
 		"--backend http://e:2,api_key_file=" + dir + "/no":                 "router.backends[1]: option api_key_file: " + dir + "/no does not exist; name a file that holds",
-		"--backend http://e:2,api_key_file=" + empty:                       "must hold one key",
+		"--backend http://e:2,api_key_file=" + empty:                       "does not hold one key",
 		"--backend https://e:2,ca=" + garbage:                              "router.backends[1]: option ca: ",
 		"--config " + table:                                                "backend[0].api_key_file: ",
 		"--tls.cert " + own.Cert + " --tls.key " + other.Key:               "tls.cert: ",

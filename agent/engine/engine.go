@@ -4,16 +4,15 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"os/exec"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cognitora/dataplane/internal/address"
+	"github.com/cognitora/dataplane/internal/apikey"
 	"github.com/cognitora/dataplane/internal/enginemetrics"
 )
 
@@ -99,13 +98,9 @@ func readKey(file string) (string, error) {
 	if file == "" {
 		return "", nil
 	}
-	b, err := os.ReadFile(file)
+	key, err := apikey.Read(file)
 	if err != nil {
 		return "", fmt.Errorf("engine.api_key_file: %w; name a file that holds the engine's key alone", err)
-	}
-	key := strings.TrimSpace(string(b))
-	if key == "" || strings.ContainsAny(key, "\r\n") {
-		return "", fmt.Errorf("engine.api_key_file: %s does not hold one key; name a file that holds the engine's key alone", file)
 	}
 	return key, nil
 }

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/cognitora/dataplane/internal/address"
+	"github.com/cognitora/dataplane/internal/apikey"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/policy"
@@ -84,11 +85,11 @@ func (b *Backend) set(name, value string) error {
 // Check validates b as far as it can be without looking at files or the network.
 func (b Backend) Check() error {
 	fail := func(err error) error { return fmt.Errorf("backend %q: %w", address.Redact(b.URL), err) }
-	address, err := address.Parse(b.URL)
+	at, err := address.Parse(b.URL)
 	if err != nil {
 		return fail(err)
 	}
-	if strings.HasSuffix(address.BasePath, "/v1") {
+	if strings.HasSuffix(at.BasePath, "/v1") {
 		return fail(errors.New("give the server's root: /v1 is added by the router"))
 	}
 	if b.ID != "" {
@@ -102,7 +103,7 @@ func (b Backend) Check() error {
 	if b.MaxConcurrent < 0 || b.MaxConcurrent > 1<<20 {
 		return fail(fmt.Errorf("option max_concurrent: %d is not in 1..%d", b.MaxConcurrent, 1<<20))
 	}
-	if b.CA != "" && !address.TLS {
+	if b.CA != "" && !at.TLS {
 		return fail(errors.New("option ca is for https URLs only"))
 	}
 	return nil
@@ -129,21 +130,21 @@ func (b Backend) nodeID() string {
 	if b.ID != "" {
 		return b.ID
 	}
-	address, err := address.Parse(b.URL)
+	at, err := address.Parse(b.URL)
 	if err != nil {
 		return b.URL
 	}
-	return address.Addr
+	return at.Addr
 }
 
 // dnsName is the name that has to be looked up, empty where the URL holds an address. localhost is dialled as it is: its
 // two addresses are one server.
 func (b Backend) dnsName() string {
-	address, err := address.Parse(b.URL)
-	if err != nil || address.Network != "tcp" {
+	at, err := address.Parse(b.URL)
+	if err != nil || at.Network != "tcp" {
 		return ""
 	}
-	host, _, err := net.SplitHostPort(address.Addr)
+	host, _, err := net.SplitHostPort(at.Addr)
 	if err != nil || host == "localhost" {
 		return ""
 	}
@@ -199,21 +200,21 @@ func (b Backend) target() (t relay.Target, secrets string, err error) {
 	fail := func(option string, err error) (relay.Target, string, error) {
 		return relay.Target{}, "", fmt.Errorf("backend %q: option %s: %w", b.URL, option, err)
 	}
-	address, err := address.Parse(b.URL)
+	at, err := address.Parse(b.URL)
 	if err != nil {
 		return fail("url", err)
 	}
-	t = relay.Target{Network: address.Network, Addr: address.Addr, Host: address.Host, BasePath: address.BasePath}
+	t = relay.Target{Network: at.Network, Addr: at.Addr, Host: at.Host, BasePath: at.BasePath}
 	var pem []byte
-	if address.TLS {
-		host, _, _ := net.SplitHostPort(address.Addr)
+	if at.TLS {
+		host, _, _ := net.SplitHostPort(at.Addr)
 		t.TLS = &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
 		if t.TLS.RootCAs, pem, err = readCA(b.CA); err != nil {
 			return fail("ca", err)
 		}
 	}
 	if b.APIKeyFile != "" {
-		key, err := readKey(b.APIKeyFile)
+		key, err := apikey.Read(b.APIKeyFile)
 		if err != nil {
 			return fail("api_key_file", err)
 		}
@@ -237,17 +238,4 @@ func readCA(path string) (*x509.CertPool, []byte, error) {
 		return nil, nil, fmt.Errorf("%s holds no PEM certificate", path)
 	}
 	return pool, pem, nil
-}
-
-// readKey reads an API key: one line that can stand in a header.
-func readKey(path string) (string, error) {
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return "", err
-	}
-	key := strings.TrimSpace(string(raw))
-	if key == "" || len(key) > 4096 || strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", fmt.Errorf("%s must hold one key of printable ASCII without spaces", path)
-	}
-	return key, nil
 }

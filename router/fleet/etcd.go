@@ -131,13 +131,13 @@ func (f *Fleet) putNode(e cluster.Entry) {
 }
 
 func (f *Fleet) addEtcd(h *cluster.NodeHealth) *member {
-	address, err := address.Parse(h.Address)
+	at, err := address.Parse(h.Address)
 	if err != nil {
 		f.problem(ofNodeKey, h.NodeID, err.Error())
 		return nil
 	}
-	target := relay.Target{Network: address.Network, Addr: address.Addr, Host: address.Host, BasePath: address.BasePath}
-	if address.TLS {
+	target := relay.Target{Network: at.Network, Addr: at.Addr, Host: at.Host, BasePath: at.BasePath}
+	if at.TLS {
 		target.TLS = f.agentTLS()
 	}
 	return f.add(h.NodeID, h.Address, Etcd, etcdInfo(h), target)

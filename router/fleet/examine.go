@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/cognitora/dataplane/internal/apikey"
 	"github.com/cognitora/dataplane/internal/rights"
 )
 
@@ -22,7 +23,7 @@ func (b Backend) Examine(field string) error {
 			errs = append(errs, fmt.Errorf("%s%s: %w; name %s", field, option, err, what))
 		}
 	}
-	look("api_key_file", b.APIKeyFile, "a file that holds the engine's key alone", func() error { _, err := readKey(b.APIKeyFile); return err })
+	look("api_key_file", b.APIKeyFile, "a file that holds the engine's key alone", func() error { _, err := apikey.Read(b.APIKeyFile); return err })
 	look("ca", b.CA, "a PEM file with the CA's certificate", func() error { _, _, err := readCA(b.CA); return err })
 	return errors.Join(errs...)
 }

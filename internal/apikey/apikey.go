@@ -1,0 +1,24 @@
+// Package apikey reads the keys of engines from the files that hold them.
+package apikey
+
+import (
+	"fmt"
+	"os"
+	"strings"
+)
+
+const maxBytes = 4096
+
+// Read returns the key that file holds: one word of printable ASCII, because it
+// is sent in a header. Blanks and line ends around it do not count.
+func Read(file string) (string, error) {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	key := strings.TrimSpace(string(raw))
+	if key == "" || len(key) > maxBytes || strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", fmt.Errorf("%s does not hold one key, of printable ASCII without spaces", file)
+	}
+	return key, nil
+}
