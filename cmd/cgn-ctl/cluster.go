@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -92,29 +95,49 @@ func listNodes(ctx context.Context, client *cluster.Client) ([]nodeRow, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows := []nodeRow{}
-	for _, n := range nodes {
-		r := nodeRow{ID: n.ID, Health: n.Health}
-		if n.Err != nil {
-			r.Error = n.Err.Error()
+	rows := rowsOf(ctx, client, nodes)
+	for i := range rows {
+		if cordon, ok := cordons[rows[i].ID]; ok {
+			rows[i].Cordon = &cordon
+			delete(cordons, rows[i].ID)
 		}
-		if left, ok, err := client.LeaseLeft(ctx, n); err != nil {
-			return nil, err
-		} else if ok {
-			seconds := left.Seconds()
-			r.LeaseSecs = &seconds
-		}
-		if cordon, ok := cordons[n.ID]; ok {
-			r.Cordon = &cordon
-			delete(cordons, n.ID)
-		}
-		rows = append(rows, r)
 	}
 	for _, id := range slices.Sorted(maps.Keys(cordons)) {
 		cordon := cordons[id]
 		rows = append(rows, nodeRow{ID: id, Error: "not registered", Cordon: &cordon})
 	}
 	return rows, nil
+}
+
+const (
+	leasesAtOnce = 16              // are asked for
+	leasesLimit  = 5 * time.Second // for all of them together
+)
+
+// rowsOf makes a row of each node. One whose lease etcd does not tell of carries the error.
+func rowsOf(ctx context.Context, client *cluster.Client, nodes []cluster.Node) []nodeRow {
+	ctx, cancel := context.WithTimeout(ctx, leasesLimit)
+	defer cancel()
+	rows := make([]nodeRow, len(nodes))
+	var asking sync.WaitGroup
+	room := make(chan struct{}, leasesAtOnce)
+	for i, n := range nodes {
+		room <- struct{}{}
+		asking.Go(func() {
+			defer func() { <-room }()
+			rows[i] = nodeRow{ID: n.ID, Health: n.Health}
+			left, ok, err := client.LeaseLeft(ctx, n)
+			if ok {
+				seconds := left.Seconds()
+				rows[i].LeaseSecs = &seconds
+			}
+			if err = cmp.Or(n.Err, err); err != nil {
+				rows[i].Error = err.Error()
+			}
+		})
+	}
+	asking.Wait()
+	return rows
 }
 
 func writeNodes(t *table, rows []nodeRow) {
@@ -136,7 +159,7 @@ func writeNodes(t *table, rows []nodeRow) {
 
 func (r *nodeRow) lease() string {
 	if r.LeaseSecs == nil {
-		return "none"
+		return cmp.Or(r.Error, "none")
 	}
 	return fmt.Sprintf("%.0fs left", *r.LeaseSecs)
 }

@@ -78,6 +78,29 @@ func TestCluster(t *testing.T) {
 	want(t, must("policy"), "0.6")
 }
 
+// TestLeaseThatIsNotTold: the row says so, and the others are listed.
+func TestLeaseThatIsNotTold(t *testing.T) {
+	client, err := cluster.Dial(cluster.Config{Endpoints: []string{fleetState(t)["CGN_ETCD"]}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes, err := client.Nodes(t.Context())
+	if err := errors.Join(err, client.Close()); err != nil {
+		t.Fatal(err)
+	}
+	bad := errors.New("not JSON")
+	for range 2 * leasesAtOnce {
+		nodes = append(nodes, cluster.Node{ID: "more", Err: bad})
+	}
+	rows := rowsOf(t.Context(), client, nodes)
+	if len(rows) != 1+2*leasesAtOnce || rows[0].ID != "n1" || rows[0].Health == nil || !strings.Contains(rows[0].lease(), "etcd lease of node n1") {
+		t.Errorf("%d rows, first %+v", len(rows), rows[0])
+	}
+	if last := rows[len(rows)-1]; last.ID != "more" || last.Error != bad.Error() {
+		t.Errorf("last %+v", last)
+	}
+}
+
 func TestUnknownNodeChangesNothing(t *testing.T) {
 	env := fleetState(t)
 	for _, command := range []string{"cordon", "uncordon", "drain"} {
