@@ -66,6 +66,7 @@ type TLSConfig struct {
 // LimitConfig is the [limits] section.
 type LimitConfig struct {
 	MaxBody        config.Size     `toml:"max_body" default:"64MiB" help:"largest request body; above it 413"`
+	MaxBodyTotal   config.Size     `toml:"max_body_total" default:"1GiB" help:"request bodies above 64 KiB held at once, all together, each from its announcement on, and as max_body where its length is not told; above it 503 with Retry-After"`
 	MaxHeader      config.Size     `toml:"max_header" default:"32KiB" help:"largest request head; above it 431"`
 	MaxConnections int             `toml:"max_connections" default:"16384" help:"open connections; above it they are closed at once"`
 	MaxRequests    int             `toml:"max_requests" default:"8192" help:"requests in flight; above it 503 with Retry-After"`
@@ -78,7 +79,7 @@ type LimitConfig struct {
 
 func (l *LimitConfig) front() front.Limits {
 	return front.Limits{
-		MaxBody: int(l.MaxBody), MaxHeader: int(l.MaxHeader), MaxConnections: l.MaxConnections, MaxRequests: l.MaxRequests,
+		MaxBody: int(l.MaxBody), MaxBodies: int(l.MaxBodyTotal), MaxHeader: int(l.MaxHeader), MaxConnections: l.MaxConnections, MaxRequests: l.MaxRequests,
 		ReadTimeout: l.ReadTimeout.Std(), KeepAlive: l.KeepAlive.Std(), SlowReader: l.SlowReader.Std(),
 		Idle: l.Idle.Std(), Total: l.Total.Std(),
 	}
@@ -120,6 +121,9 @@ func (l *LimitConfig) validate(p *problems) {
 		if f.value < 1 {
 			p.add(f.field, "must be above 0")
 		}
+	}
+	if l.MaxBodyTotal < l.MaxBody {
+		p.add("limits.max_body_total", "%s is less than limits.max_body, %s; give as much at least", l.MaxBodyTotal, l.MaxBody)
 	}
 	if l.MaxBody < 1024 || l.MaxHeader < 4096 {
 		p.add("limits.max_body", "max_body must be 1KiB or more, max_header 4KiB or more")

@@ -38,6 +38,7 @@ func TestValidate(t *testing.T) {
 		{"admin beyond loopback", func(c *Config) { secure(c); c.Agent.Admin = "10.0.0.1:9092" }, "agent.admin"},
 		{"admin beyond loopback, allowed for listen", func(c *Config) { c.Agent.Admin, c.Agent.InsecureListen = ":9092", true }, "--insecure-admin"},
 		{"admin beyond loopback, allowed", func(c *Config) { c.Agent.Admin, c.Agent.InsecureAdmin = ":9092", true }, ""},
+		{"bodies together below one", func(c *Config) { c.Limits.MaxBodyTotal = c.Limits.MaxBody - 1 }, "limits.max_body_total"},
 		{"no port", func(c *Config) { c.Agent.Listen = "localhost" }, "use host:port"},
 		{"forwarded keys over loopback", func(c *Config) { c.Agent.ForwardAuth = true }, ""},
 		{"forwarded keys, client certificates", func(c *Config) { secure(c); c.Agent.Listen, c.Agent.ForwardAuth = ":9081", true }, ""},

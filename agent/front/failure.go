@@ -23,6 +23,7 @@ var (
 	errNoPath   = failure{404, "unknown_path", "the agent serves /health, /metrics and the inference paths under /v1/ only", ""}
 	errTooMany  = failure{503, "agent_full", "the agent has as many requests in flight as it allows (limits.max_requests)", "1"}
 	errBody     = failure{413, "body_too_large", "the request body is larger than limits.max_body", ""}
+	errBodies   = failure{503, "bodies_full", "the agent holds as many bytes of request bodies as it allows (limits.max_body_total)", "1"}
 	errHeader   = failure{431, "header_too_large", "the request head is larger than limits.max_header", ""}
 	errMangled  = failure{400, "bad_request", "not an HTTP/1.1 request", ""}
 	errFraming  = failure{400, "bad_request", "the request has both Content-Length and Transfer-Encoding, so where it ends is not clear; send one of them", ""}

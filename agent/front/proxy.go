@@ -26,7 +26,11 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		if bug := recover(); bug != nil {
 			s.survive(ctx, p, bug)
 		}
+		if p == nil {
+			clientOf(ctx).give(0)
+		}
 	}()
+	bodyRead(ctx)
 	switch path := ctx.Path(); {
 	case intake.TwiceFramed(&ctx.Request.Header):
 		s.reject(ctx, errFraming)
@@ -103,7 +107,10 @@ func (s *Server) malformed(ctx *fasthttp.RequestCtx, err error) {
 	var small *fasthttp.ErrSmallBuffer
 	var network net.Error
 	f := errMangled
+	refused := clientOf(ctx).refused
 	switch {
+	case refused != nil:
+		f = *refused
 	case errors.As(err, &small):
 		f = errHeader
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
@@ -145,6 +152,7 @@ type passage struct {
 	status  int
 
 	stop     func()          // ends the watch over the client
+	client   *client         // whose body it holds
 	exchange *relay.Exchange // with the engine; nil before, and once it is Reply's
 	ended    bool
 }
@@ -158,6 +166,7 @@ var passages = sync.Pool{New: func() any {
 // forward passes the request to the engine. Whatever happens, the passage is
 // ended exactly once: by Reply's Done, or by fail.
 func (s *Server) forward(ctx *fasthttp.RequestCtx, p *passage) {
+	p.client = clientOf(ctx)
 	p.stop = s.watcher.Watch(ctx.Conn(), p.gone)
 	e, err := p.send(ctx)
 	if err == nil {
@@ -242,6 +251,9 @@ func (p *passage) end(o relay.Outcome, status int, err error) {
 	p.ended = true
 	defer s.release()
 	s.forget(p)
+	if p.client != nil {
+		p.client.give(0)
+	}
 	var failed *relay.Error
 	switch {
 	case o == relay.ClientGone:
@@ -253,6 +265,6 @@ func (p *passage) end(o relay.Outcome, status int, err error) {
 	}
 	c.Seconds.Observe(time.Since(p.started).Seconds())
 	s.count(status)
-	p.s, p.stop, p.exchange, p.body[0], p.request = nil, nil, nil, nil, relay.Request{}
+	p.s, p.stop, p.client, p.exchange, p.body[0], p.request = nil, nil, nil, nil, nil, relay.Request{}
 	passages.Put(p)
 }

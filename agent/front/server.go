@@ -30,6 +30,7 @@ const (
 // Limits bound what clients can make the front hold.
 type Limits struct {
 	MaxBody        int           // request body, bytes; above it 413
+	MaxBodies      int           // all request bodies above 64 KiB together, bytes, no less than MaxBody; above it 503
 	MaxHeader      int           // request head, bytes; above it 431
 	MaxConnections int           // open connections; above it they are closed
 	MaxRequests    int           // requests in flight; above it 503
@@ -71,6 +72,7 @@ type Server struct {
 	http    *fasthttp.Server
 	pool    *relay.Pool
 	watcher *relay.Watcher
+	bodies  bodies
 
 	inFlight atomic.Int64
 	idle     chan struct{} // signalled when inFlight reaches zero
@@ -97,10 +99,11 @@ func New(o Options) (*Server, error) {
 		Network: o.Engine.Network, Addr: o.Engine.Addr, TLS: o.EngineTLS,
 		Host: o.Engine.Host, BasePath: o.Engine.BasePath, Authorization: o.Authorization,
 	}, relay.PoolOptions{MaxConns: o.Limits.MaxRequests, IdleTimeout: enginePoolIdle})
+	s.bodies.limit = int64(o.Limits.MaxBodies)
 	intake.BoundBuffers()
 	s.http = &fasthttp.Server{
 		SecureErrorLogMessage: true, // never the bytes of a request
-		Handler:               s.handle, ErrorHandler: s.malformed, ConnState: s.track, Logger: s,
+		Handler:               s.handle, ErrorHandler: s.malformed, HeaderReceived: s.headRead, ConnState: s.track, Logger: s,
 		Concurrency: o.Limits.MaxConnections, MaxRequestBodySize: o.Limits.MaxBody, ReadBufferSize: o.Limits.MaxHeader,
 		ReadTimeout: o.Limits.ReadTimeout, IdleTimeout: o.Limits.KeepAlive, WriteTimeout: o.Limits.SlowReader,
 		NoDefaultServerHeader: true, NoDefaultDate: true, NoDefaultContentType: true,
@@ -122,7 +125,7 @@ func (s *Server) Serve(ln net.Listener) error {
 	if s.o.TLS != nil {
 		watched = tls.NewListener(watched, s.o.TLS)
 	}
-	err := s.http.Serve(watched)
+	err := s.http.Serve(clients{watched, &s.bodies})
 	if s.isClosed() {
 		return nil
 	}

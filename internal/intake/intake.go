@@ -5,6 +5,7 @@ package intake
 import (
 	"bytes"
 	"sync"
+	"unsafe"
 
 	"github.com/valyala/fasthttp"
 )
@@ -39,6 +40,15 @@ func TwiceFramed(h *fasthttp.RequestHeader) bool {
 		transfer = transfer || bytes.EqualFold(name, []byte("Transfer-Encoding"))
 	}
 	return length && transfer
+}
+
+// ContextOf is the context that h is a part of. fasthttp hands its
+// HeaderReceived hook the header in the context of its request; only the latter
+// knows the connection. fasthttp does not promise that (it is so in v1.74):
+// TestContextOf sees to it.
+func ContextOf(h *fasthttp.RequestHeader) *fasthttp.RequestCtx {
+	const offset = unsafe.Offsetof(fasthttp.RequestCtx{}.Request) + unsafe.Offsetof(fasthttp.Request{}.Header)
+	return (*fasthttp.RequestCtx)(unsafe.Add(unsafe.Pointer(h), -int(offset)))
 }
 
 // keptBody is the size, in bytes, above which body buffers are not kept for

@@ -2,6 +2,8 @@ package intake
 
 import (
 	"bufio"
+	"fmt"
+	"net"
 	"strings"
 	"testing"
 
@@ -39,5 +41,41 @@ func TestChangesEngine(t *testing.T) {
 		if ChangesEngine([]byte(path)) != want {
 			t.Errorf("%s: %v", path, !want)
 		}
+	}
+}
+
+// TestContextOf: the hook is given a header from which its connection is found, with every request.
+func TestContextOf(t *testing.T) {
+	found := make(chan net.Conn, 2)
+	answered := make(chan net.Conn, 2)
+	server := &fasthttp.Server{
+		HeaderReceived: func(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
+			found <- ContextOf(h).Conn()
+			return c
+		},
+		Handler: func(ctx *fasthttp.RequestCtx) { answered <- ctx.Conn() },
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, body := range []string{"", "body"} {
+		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		if at := <-answered; <-found != at || at.RemoteAddr().String() != conn.LocalAddr().String() {
+			t.Error("the header is elsewhere")
+		}
+	}
+	conn.Close()
+	if err := server.Shutdown(); err != nil {
+		t.Error(err)
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
 	}
 }

@@ -3,7 +3,6 @@ package gateway
 import (
 	"sync"
 	"time"
-	"unsafe"
 
 	"github.com/valyala/fasthttp"
 
@@ -13,7 +12,6 @@ import (
 
 const (
 	smallBody  = 64 << 10              // bytes of a body that are not counted: connections bound them well enough
-	keptBody   = 1 << 20               // larger body buffers are not kept for a connection's next request
 	growStep   = 256 << 10             // bytes that a body of unknown length takes at a time
 	bodyGrace  = 20                    // the part of the time for a body in which it is not asked how fast it comes
 	cutEvery   = 10 * time.Millisecond // between two searches for slow bodies of which the first has found too few
@@ -133,7 +131,7 @@ func (b *bodies) slow(size, got int64, took time.Duration) bool {
 // headRead gives a request body more time than its head, and room if there is any.
 func (g *Gateway) headRead(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	c := fasthttp.RequestConfig{ReadTimeout: g.limits.BodyTimeout, WriteTimeout: g.limits.SlowReader}
-	a := arrivingAt(contextOf(h))
+	a := arrivingAt(intake.ContextOf(h))
 	a.named(h)
 	if a.fault = faultOf(h); a.fault != nil {
 		c.MaxRequestBodySize = unreadBody
@@ -158,14 +156,6 @@ func faultOf(h *fasthttp.RequestHeader) *apierror.Error {
 		return errFraming
 	}
 	return nil
-}
-
-// contextOf is the context that h is a part of. The server hands its HeaderReceived hook the
-// header in the context of its request; only the latter knows the connection. fasthttp does not
-// promise that (it is so in v1.74): TestHeadReadKnowsItsConnection sees to it.
-func contextOf(h *fasthttp.RequestHeader) *fasthttp.RequestCtx {
-	const offset = unsafe.Offsetof(fasthttp.RequestCtx{}.Request) + unsafe.Offsetof(fasthttp.Request{}.Header)
-	return (*fasthttp.RequestCtx)(unsafe.Add(unsafe.Pointer(h), -int(offset)))
 }
 
 // counts tells whether an announced body of n bytes is one for which room is taken.

@@ -2,14 +2,11 @@ package gateway
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/valyala/fasthttp"
 )
 
 func TestBodies(t *testing.T) {
@@ -69,39 +66,6 @@ func TestSlowBodiesMakeRoom(t *testing.T) {
 	}
 	if _, err := slowConn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("its reader goes on: %v", err)
-	}
-}
-
-// TestHeadReadKnowsItsConnection: the hook is given a header from which its connection is found, with every request.
-func TestHeadReadKnowsItsConnection(t *testing.T) {
-	found := make(chan net.Conn, 2)
-	answered := make(chan net.Conn, 2)
-	server := &fasthttp.Server{
-		HeaderReceived: func(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
-			found <- contextOf(h).Conn()
-			return c
-		},
-		Handler: func(ctx *fasthttp.RequestCtx) { answered <- ctx.Conn() },
-	}
-	l := listen(t)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
-	conn, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, body := range []string{"", "body"} {
-		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-		if at := <-answered; <-found != at || at.RemoteAddr().String() != conn.LocalAddr().String() {
-			t.Error("the header is elsewhere")
-		}
-	}
-	conn.Close()
-	if err := server.Shutdown(); err != nil {
-		t.Error(err)
-	}
-	if err := <-served; err != nil {
-		t.Error(err)
 	}
 }
 

@@ -1,0 +1,94 @@
+package front
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// begin sends a request up to its body.
+func begin(t *testing.T, url, framing string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(patience))
+	fmt.Fprintf(c, "POST /v1/completions HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n", framing)
+	return c
+}
+
+// refusal reads an answer up to the end of the connection.
+func refusal(t *testing.T, c net.Conn, want string) {
+	t.Helper()
+	answer, err := io.ReadAll(c)
+	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 503") || !strings.Contains(string(answer), "Retry-After: 1") ||
+		!strings.Contains(string(answer), want) {
+		t.Errorf("got %q, %v, want 503 %s", answer, err, want)
+	}
+}
+
+func TestBodiesAreBoundedTogether(t *testing.T) {
+	o := testOptions(t)
+	var read atomic.Int64
+	engineOf(t, &o, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		read.Store(int64(len(body)))
+	})
+	s, url, client := serve(t, o)
+	holds := func(want int) {
+		t.Helper()
+		eventually(t, fmt.Sprint(want, " bytes held"), func() bool { return s.bodies.held.Load() == int64(want) })
+	}
+	whole := fmt.Sprint("Content-Length: ", o.Limits.MaxBody)
+	first, _, _ := begin(t, url, whole), begin(t, url, whole), begin(t, url, "Transfer-Encoding: chunked")
+	holds(o.Limits.MaxBodies)
+	refusal(t, begin(t, url, whole), "bodies_full")
+	refusal(t, begin(t, url, "Transfer-Encoding: chunked\r\n\r\n4\r\nbody"), "bodies_full")
+	if resp, body := post(t, client, url+"/v1/completions", strings.Repeat("x", smallBody)); resp.StatusCode != 200 || read.Load() != smallBody {
+		t.Errorf("a small body: %d %s", resp.StatusCode, body)
+	}
+	first.Close()
+	holds(2 * o.Limits.MaxBody)
+	for range 2 {
+		if resp, body := post(t, client, url+"/v1/completions", strings.Repeat("x", o.Limits.MaxBody)); resp.StatusCode != 200 || read.Load() != int64(o.Limits.MaxBody) {
+			t.Errorf("with room: %d %s", resp.StatusCode, body)
+		}
+		if resp, _ := post(t, client, url+"/nowhere", strings.Repeat("x", o.Limits.MaxBody)); resp.StatusCode != 404 {
+			t.Errorf("a path that is none: %d", resp.StatusCode)
+		}
+		holds(2 * o.Limits.MaxBody)
+	}
+}
+
+// TestLongBodyIsNotReadInVain: that there is no room for the request is told before its body has come, and one of unknown
+// length holds what it turned out to be.
+func TestLongBodyIsNotReadInVain(t *testing.T) {
+	o := testOptions(t)
+	o.Limits.MaxRequests = 1
+	arrived, finish := make(chan struct{}), make(chan struct{})
+	engineOf(t, &o, func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		arrived <- struct{}{}
+		<-finish
+	})
+	s, url, _ := serve(t, o)
+	const length = 100 << 10
+	c := begin(t, url, fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0", length, strings.Repeat("x", length)))
+	<-arrived
+	if held := s.bodies.held.Load(); held != length {
+		t.Errorf("%d bytes held, want %d", held, length)
+	}
+	refusal(t, begin(t, url, fmt.Sprint("Content-Length: ", length)), "agent_full")
+	close(finish)
+	if resp, err := io.ReadAll(io.LimitReader(c, 12)); string(resp) != "HTTP/1.1 200" {
+		t.Errorf("%q %v", resp, err)
+	}
+	eventually(t, "nothing held", func() bool { return s.bodies.held.Load() == 0 })
+}
