@@ -41,11 +41,12 @@ func eventually(t *testing.T, what string, ok func() bool) {
 func within(t *testing.T, bound time.Duration, what string, ok func() bool) time.Duration {
 	t.Helper()
 	began := time.Now()
-	for !ok() {
+	look := time.NewTicker(2 * time.Millisecond)
+	defer look.Stop()
+	for ; !ok(); <-look.C {
 		if time.Since(began) > bound {
 			t.Fatalf("not within %v: %s", bound, what)
 		}
-		time.Sleep(2 * time.Millisecond)
 	}
 	return time.Since(began)
 }
@@ -170,7 +171,10 @@ func (s *site) idle() {
 	s.t.Helper()
 	var left string
 	deadline := time.Now().Add(soon)
-	for page := s.metrics(); ; page = s.metrics() {
+	look := time.NewTicker(2 * time.Millisecond)
+	defer look.Stop()
+	for ; ; <-look.C {
+		page := s.metrics()
 		left = ""
 		for _, g := range gauges {
 			if v := page.sum(g); v != 0 {
@@ -184,7 +188,6 @@ func (s *site) idle() {
 			s.t.Errorf("left in flight:%s", left)
 			return
 		}
-		time.Sleep(2 * time.Millisecond)
 	}
 }
 

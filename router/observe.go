@@ -8,18 +8,34 @@ import (
 	"github.com/cognitora/dataplane/router/metrics"
 )
 
+// indexes of nodeGauges.
+const (
+	nodeInFlight = iota
+	nodeEligible
+	nodeState
+	nodeOpens
+	nodeBlockLifetime
+	nodeConnections
+)
+
 var nodeGauges = []metric.Def{
-	{Name: "cgn_router_node_in_flight", Labels: []string{"node"}, Help: "Requests that this router has in flight on the node."},
-	{Name: "cgn_router_node_eligible", Labels: []string{"node"}, Help: "1 if the node may be picked now, else 0."},
-	{Name: "cgn_router_node_state", Labels: []string{"node", "state"}, Help: "1 for the state of the node's breaker: unproven, healthy, half-open, open or aside."},
-	{Name: "cgn_router_node_breaker_opens_total", Kind: metric.Counter, Labels: []string{"node"}, Help: "How often the node's breaker has opened or the node was set aside."},
-	{Name: "cgn_router_block_lifetime_seconds", Labels: []string{"node"}, Help: "How long an untouched block is believed to stay in the node's cache."},
-	{Name: "cgn_router_upstream_connections", Labels: []string{"node", "state"}, Help: "Connections to the node: idle or open (idle ones included)."},
+	nodeInFlight:      {Name: "cgn_router_node_in_flight", Labels: []string{"node"}, Help: "Requests that this router has in flight on the node."},
+	nodeEligible:      {Name: "cgn_router_node_eligible", Labels: []string{"node"}, Help: "1 if the node may be picked now, else 0."},
+	nodeState:         {Name: "cgn_router_node_state", Labels: []string{"node", "state"}, Help: "1 for the state of the node's breaker: unproven, healthy, half-open, open or aside."},
+	nodeOpens:         {Name: "cgn_router_node_breaker_opens_total", Kind: metric.Counter, Labels: []string{"node"}, Help: "How often the node's breaker has opened or the node was set aside."},
+	nodeBlockLifetime: {Name: "cgn_router_block_lifetime_seconds", Labels: []string{"node"}, Help: "How long an untouched block is believed to stay in the node's cache."},
+	nodeConnections:   {Name: "cgn_router_upstream_connections", Labels: []string{"node", "state"}, Help: "Connections to the node: idle or open (idle ones included)."},
 }
 
+// indexes of poolGauges.
+const (
+	poolInFlight = iota
+	poolMaxQueue
+)
+
 var poolGauges = []metric.Def{
-	{Name: "cgn_router_model_in_flight", Labels: []string{"model", "role"}, Help: "Requests in flight on the model's nodes of the role; what max_queue caps."},
-	{Name: "cgn_router_model_max_queue", Labels: []string{"model", "role"}, Help: "The cap in force on that."},
+	poolInFlight: {Name: "cgn_router_model_in_flight", Labels: []string{"model", "role"}, Help: "Requests in flight on the model's nodes of the role; what max_queue caps."},
+	poolMaxQueue: {Name: "cgn_router_model_max_queue", Labels: []string{"model", "role"}, Help: "The cap in force on that."},
 }
 
 // observe defines the metrics that are read from the parts when they are scraped.
@@ -35,8 +51,8 @@ func (r *Router) observe() {
 	s.Read(nodeGauges, r.readNodes)
 	s.Read(poolGauges, func(emit func(def int, value float64, labels ...string)) {
 		r.gate.Each(func(model, role string, inFlight, limit int64) {
-			emit(0, float64(inFlight), model, role)
-			emit(1, float64(limit), model, role)
+			emit(poolInFlight, float64(inFlight), model, role)
+			emit(poolMaxQueue, float64(limit), model, role)
 		})
 	})
 }
@@ -47,16 +63,16 @@ func (r *Router) readNodes(emit func(def int, value float64, labels ...string)) 
 	now := time.Now()
 	for _, n := range r.fleet.Load().Nodes {
 		ok, _ := n.Eligible(now)
-		emit(0, float64(n.InFlight()), n.ID)
-		emit(1, number(ok), n.ID)
+		emit(nodeInFlight, float64(n.InFlight()), n.ID)
+		emit(nodeEligible, number(ok), n.ID)
 		for _, s := range states {
-			emit(2, number(n.State() == s), n.ID, s.String())
+			emit(nodeState, number(n.State() == s), n.ID, s.String())
 		}
-		emit(3, float64(n.Opens()), n.ID)
-		emit(4, r.index.Lifetime(n.Ref()).Seconds(), n.ID)
+		emit(nodeOpens, float64(n.Opens()), n.ID)
+		emit(nodeBlockLifetime, r.index.Lifetime(n.Ref()).Seconds(), n.ID)
 		idle, open := n.Pool.Stats()
-		emit(5, float64(idle), n.ID, "idle")
-		emit(5, float64(open), n.ID, "open")
+		emit(nodeConnections, float64(idle), n.ID, "idle")
+		emit(nodeConnections, float64(open), n.ID, "open")
 	}
 }
 

@@ -275,11 +275,13 @@ func TestEtcdComesBackEmpty(t *testing.T) {
 }
 
 func alwaysServed(f *Fleet, n *Node, stop chan struct{}) error {
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
 	for {
 		select {
 		case <-stop:
 			return nil
-		default:
+		case <-look.C:
 		}
 		if ok, reason := n.Eligible(time.Now()); !ok {
 			return errors.New("not eligible: " + reason)
@@ -287,6 +289,5 @@ func alwaysServed(f *Fleet, n *Node, stop chan struct{}) error {
 		if f.Load().Node(n.ID) != n {
 			return errors.New("the node was replaced or dropped")
 		}
-		time.Sleep(time.Millisecond)
 	}
 }

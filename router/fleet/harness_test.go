@@ -133,12 +133,13 @@ func run(t *testing.T, o Options) *Fleet {
 func eventually(t *testing.T, f *Fleet, what string, ok func(s *Snapshot) bool) {
 	t.Helper()
 	deadline := time.Now().Add(8 * time.Second)
-	for !ok(f.Load()) {
+	look := time.NewTicker(2 * time.Millisecond)
+	defer look.Stop()
+	for ; !ok(f.Load()); <-look.C {
 		if time.Now().After(deadline) {
 			view, _ := json.MarshalIndent(f.Load().View(time.Now()), "", " ")
 			t.Fatalf("never: %s; the fleet is %s", what, view)
 		}
-		time.Sleep(2 * time.Millisecond)
 	}
 }
 
