@@ -150,10 +150,10 @@ func Served(s *fleet.Snapshot, name []byte) (*fleet.ModelView, *apierror.Error) 
 	return view, nil
 }
 
-// unknownModel is not the client's mistake while a backend has not yet said what it serves.
+// unknownModel is not the client's mistake while a backend may still say that it serves the model.
 func unknownModel(s *fleet.Snapshot, name []byte) *apierror.Error {
 	switch {
-	case s.Partial && (len(name) > 0 || len(s.Models()) == 0):
+	case (len(name) > 0 || len(s.Models()) == 0) && s.MayCome(time.Now()):
 		return errNotKnownYet
 	case len(name) == 0:
 		return errModelMissing

@@ -42,6 +42,7 @@ type Options struct {
 	ScrapeInterval    time.Duration // engine metrics of static nodes; 2 s, at least 1 s
 	ModelsInterval    time.Duration // /v1/models of a healthy static node; 30 s
 	ResolveInterval   time.Duration // DNS names; 10 s
+	FirstWord         time.Duration // a new static backend is waited for to say what it serves; 60 s
 	// Grace is how long nodes are kept that etcd does not list after an outage, so that their agents have time to register
 	// again; 45 s, three leases.
 	Grace time.Duration
@@ -62,6 +63,7 @@ func (o Options) withDefaults() Options {
 	o.ScrapeInterval = max(o.ScrapeInterval, time.Second)
 	def(&o.ModelsInterval, 30*time.Second)
 	def(&o.ResolveInterval, 10*time.Second)
+	def(&o.FirstWord, 60*time.Second)
 	def(&o.Grace, 45*time.Second)
 	def(&o.StaleAfter, 30*time.Second)
 	if o.Log == nil {
@@ -209,7 +211,8 @@ func (f *Fleet) publish() {
 	f.rev++
 	s.Rev, s.Stale, s.StaleSince = f.rev, f.etcd.stale, f.etcd.staleSince
 	s.Problems = append(s.Problems, f.listProblems()...)
-	s.Partial, s.unheard = f.partial(), !f.etcd.heard
+	s.unheard = !f.etcd.heard
+	s.Partial, s.awaited = f.partial()
 	f.rememberDeparted(s, time.Now())
 	f.snap.Store(s)
 	f.dirty = false

@@ -48,17 +48,23 @@ func (m *ModelView) announced() bool {
 }
 
 // partial tells whether something has never yet said what it serves: a backend that was never checked with success, a name
-// that was never resolved, or etcd.
-func (f *Fleet) partial() bool {
+// that was never resolved, or etcd. Until is how long the last such backend is waited for.
+func (f *Fleet) partial() (partial bool, until time.Time) {
+	silent := func(url string) {
+		partial = true
+		if t := f.static.since[url].Add(f.opts.FirstWord); t.After(until) {
+			until = t
+		}
+	}
 	for _, m := range f.members {
 		if m.node.Source == Static && !m.heard {
-			return true
+			silent(m.backend.URL)
 		}
 	}
 	for _, b := range f.static.backends {
 		if name := b.dnsName(); name != "" && b.Model == "" && len(f.static.resolved[name]) == 0 {
-			return true
+			silent(b.URL)
 		}
 	}
-	return !f.etcd.heard
+	return partial || !f.etcd.heard, until
 }

@@ -18,7 +18,8 @@ type Snapshot struct {
 	Problems   []Problem // what keeps something configured from being a node
 	Partial    bool      // a backend, or etcd, has never yet said what there is: a model that is not here may still come
 
-	unheard bool // etcd is used and has never answered
+	unheard bool      // etcd is used and has never answered
+	awaited time.Time // until then a static backend may say for the first time what it serves
 
 	byID   map[string]*Node
 	names  map[string]*ModelView // canonical names and aliases
@@ -41,6 +42,12 @@ type ModelView struct {
 
 // Model finds a model by its name or an alias, nil if nobody serves it. It allocates nothing.
 func (s *Snapshot) Model(name []byte) *ModelView { return s.names[string(name)] }
+
+// MayCome tells whether a model that is not here may be one of which the router has only not heard yet: shortly after a
+// backend was configured, and for as long as etcd, or every backend there is, has never told anything.
+func (s *Snapshot) MayCome(now time.Time) bool {
+	return s.Partial && (s.unheard || len(s.models) == 0 || now.Before(s.awaited))
+}
 
 // Sole is the model that a request without a model's name means, nil if that is not clear: the only one that has nodes, or
 // else the only one known.

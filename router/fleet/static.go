@@ -20,6 +20,7 @@ const hidden = "configured as a backend, so the node of this id in etcd is not u
 // staticState is the configured backends, and the addresses that their names had last.
 type staticState struct {
 	backends []prepared
+	since    map[string]time.Time    // by URL: when it was configured
 	resolved map[string][]netip.Addr // by DNS name
 }
 
@@ -81,7 +82,13 @@ func (f *Fleet) Reload(ctx context.Context, backends []Backend) error {
 }
 
 func (f *Fleet) setStatic(backends []prepared) {
-	f.static.backends = backends
+	since := make(map[string]time.Time, len(backends))
+	for _, b := range backends {
+		if since[b.URL] = f.static.since[b.URL]; since[b.URL].IsZero() {
+			since[b.URL] = time.Now()
+		}
+	}
+	f.static.backends, f.static.since = backends, since
 	names := f.static.names()
 	f.solveOthers(ofName, func(name string) bool { return slices.Contains(names, name) })
 	maps.DeleteFunc(f.static.resolved, func(name string, _ []netip.Addr) bool { return !slices.Contains(names, name) })
