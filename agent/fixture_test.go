@@ -62,11 +62,12 @@ const patience = 20 * time.Second // for what happens at once on an idle machine
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); {
-		if time.Now().After(deadline) {
+	for deadline, tick := time.After(patience), time.Tick(5 * time.Millisecond); !ok(); {
+		select {
+		case <-tick:
+		case <-deadline:
 			t.Fatalf("not within %v: %s", patience, what)
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 }
 

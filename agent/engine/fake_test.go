@@ -47,10 +47,7 @@ func fakeEngine(mode, port string) {
 		fmt.Fprint(w, `{"object":"list","data":[{"id":"tiny"},{"id":"adapter"},{"id":"tiny"}]}`)
 	})
 	mux.HandleFunc("GET /exit", func(http.ResponseWriter, *http.Request) { os.Exit(4) })
-	go func() {
-		time.Sleep(time.Hour)
-		os.Exit(5)
-	}()
+	time.AfterFunc(time.Hour, func() { os.Exit(5) })
 	fmt.Fprintln(os.Stderr, http.ListenAndServe("127.0.0.1:"+port, mux))
 	os.Exit(6)
 }

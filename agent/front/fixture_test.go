@@ -130,10 +130,11 @@ func post(t *testing.T, c *http.Client, url, body string) (*http.Response, strin
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); {
-		if time.Now().After(deadline) {
+	for deadline, tick := time.After(patience), time.Tick(2 * time.Millisecond); !ok(); {
+		select {
+		case <-tick:
+		case <-deadline:
 			t.Fatalf("not within %v: %s", patience, what)
 		}
-		time.Sleep(2 * time.Millisecond)
 	}
 }

@@ -44,10 +44,7 @@ func engine(port, pidFile string) {
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
 	})
-	go func() {
-		time.Sleep(time.Hour)
-		os.Exit(1)
-	}()
+	time.AfterFunc(time.Hour, func() { os.Exit(1) })
 	if err := os.WriteFile(pidFile, []byte(strconv.Itoa(os.Getpid())), 0o600); err != nil {
 		panic(err)
 	}
@@ -58,11 +55,12 @@ const patience = 20 * time.Second // for what happens at once on an idle machine
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); {
-		if time.Now().After(deadline) {
+	for deadline, tick := time.After(patience), time.Tick(5 * time.Millisecond); !ok(); {
+		select {
+		case <-tick:
+		case <-deadline:
 			t.Fatalf("not within %v: %s", patience, what)
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 )
 
 const about = `Sends each OpenAI request to the engine that answers it soonest and cheapest: the one that
-has most of its prompt cached, weighed against load, power and capacity.
+has most of its prompt cached, weighed against load, capacity and, once it is measured, power.
 
   cgn-router --backend http://127.0.0.1:8001 --backend http://127.0.0.1:8002`
 

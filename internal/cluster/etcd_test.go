@@ -66,12 +66,12 @@ func (e *etcd) client() *Client {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	for !ok() {
-		if time.Now().After(deadline) {
+	for deadline, tick := time.After(10*time.Second), time.Tick(5*time.Millisecond); !ok(); {
+		select {
+		case <-tick:
+		case <-deadline:
 			t.Fatal("never: " + what)
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 }
 

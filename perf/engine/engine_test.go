@@ -124,12 +124,13 @@ func decoded(t testing.TB, doc string) map[string]any {
 // eventually polls until ok, for at most two seconds.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if ok() {
-			return
+	for deadline, tick := time.After(2*time.Second), time.Tick(time.Millisecond); !ok(); {
+		select {
+		case <-tick:
+		case <-deadline:
+			t.Fatal("never: " + what)
 		}
 	}
-	t.Fatal("never: " + what)
 }
 
 func chatBody(text string, more string) string {
