@@ -1,0 +1,208 @@
+package router_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/router"
+)
+
+// TestFurtherNodes: how many nodes are asked for a request that all of them fail.
+func TestFurtherNodes(t *testing.T) {
+	for fault, want := range map[string][3]int{ // with max_nodes 0, 1 and 2
+		"status=503": {1, 2, 3}, "status=429": {1, 2, 3}, "status=500": {1, 2, 2}, "reset": {1, 2, 2},
+	} {
+		for further, attempts := range want {
+			t.Run(fmt.Sprint(fault, "/", further), func(t *testing.T) {
+				s := serve(t, simulate(t, 5), func(c *router.Config) { c.Retry.MaxNodes = further })
+				r := s.chat(chatBody("hello", plain), "x-sim-fault", fault)
+				struck := int64(0)
+				for _, e := range s.engines {
+					struck += e.Stats().Faults
+				}
+				if r.attempts() != fmt.Sprint(attempts) || struck != int64(attempts) {
+					t.Errorf("%d nodes were asked, want %d: %v", struck, attempts, r)
+				}
+			})
+		}
+	}
+}
+
+// TestRetriesAreAShareOfTheRequests where the floor does not allow more.
+func TestRetriesAreAShareOfTheRequests(t *testing.T) {
+	for _, percent := range []int{0, 10, 60} {
+		s := serve(t, simulate(t, 3), func(c *router.Config) { c.Retry.Floor, c.Retry.Percent = 1, percent })
+		began := time.Now()
+		const requests = 100
+		for i := range requests {
+			s.chat(chatBody(fmt.Sprint("question ", i), plain), "x-sim-fault", "status=429")
+		}
+		n := int(s.metrics().sum("cgn_router_retries_total"))
+		if n > max(percent, 1) || n < max(percent, 1)-2 && time.Since(began) < 5*time.Second {
+			t.Errorf("%d retries of %d requests, %d %% are allowed", n, requests, percent)
+		}
+	}
+}
+
+// TestTimeoutsOfAModel: its own bounds hold, and none of the general ones, which are too long for this test. A node that is
+// silent for too long is to blame, one that only goes on for long is not.
+func TestTimeoutsOfAModel(t *testing.T) {
+	short := config.Duration(250 * time.Millisecond)
+	for name, c := range map[string]struct {
+		model       router.ModelConfig
+		more, fault string
+		code, kind  string
+	}{
+		"first byte of a stream": {router.ModelConfig{FirstByte: short}, streaming, "hang", "", "timeout"},
+		"head alone":             {router.ModelConfig{FirstByte: short}, streaming, "hang_body", "", "timeout"},
+		"first byte":             {router.ModelConfig{FirstByte: short}, plain, "hang", "", "timeout"},
+		"idle":                   {router.ModelConfig{Idle: short}, streaming, "stall_after=3", "backend_timeout", "idle"},
+		"total":                  {router.ModelConfig{Total: short}, `,"stream":true,"max_tokens":4000`, "", "backend_timeout", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t, simulate(t, 1), func(r *router.Config) {
+				c.model.Name = "sim"
+				r.Models = []router.ModelConfig{{Name: "other", FirstByte: 1e6, Idle: 1e6, Total: 1e6}, c.model}
+			})
+			var header []string
+			if c.fault != "" {
+				header = []string{"x-sim-fault", c.fault}
+			}
+			r := s.chat(chatBody("hello", c.more), header...)
+			if r.took < short.Std() || r.took > soon/2 {
+				t.Errorf("it took %v", r.took)
+			}
+			if c.code == "" && r.status != 504 {
+				t.Errorf("%v", r)
+			}
+			if events := r.events(); c.code != "" && (r.status != 200 || !strings.Contains(events[len(events)-1].data, `"code":"`+c.code+`"`)) {
+				t.Errorf("%d, in the end %+v", r.status, events[len(events)-1])
+			}
+			s.idle()
+			p := s.metrics()
+			want := 0.0
+			if c.kind != "" {
+				want = 1
+			}
+			if n := p.sum("cgn_router_upstream_errors_total", `node="sim-0"`); n != want || p.sum("cgn_router_upstream_errors_total", `kind="`+c.kind+`"`) != want {
+				t.Errorf("%v failures of kind %s are counted, want %v", n, c.kind, want)
+			}
+			if n := p.sum("cgn_router_stream_errors_total", `reason="backend_timeout"`); (n == 1) != (c.code != "") {
+				t.Errorf("%v streams ended with an error event", n)
+			}
+		})
+	}
+}
+
+// TestTimeoutsOpenTheBreaker: a node that keeps requests waiting beyond their bounds gets no more of them for a while.
+func TestTimeoutsOpenTheBreaker(t *testing.T) {
+	t.Parallel()
+	for fault, model := range map[string]router.ModelConfig{
+		"hang": {Name: "sim", FirstByte: config.Duration(100 * time.Millisecond)}, "stall_after=3": {Name: "sim", Idle: config.Duration(100 * time.Millisecond)},
+	} {
+		s := serve(t, simulate(t, 1), func(r *router.Config) { r.Models = []router.ModelConfig{model} })
+		eventually(t, fault+": the breaker opens", func() bool {
+			together(8, func(i int) *reply { return s.chat(chatBody(fmt.Sprint(i), streaming), "x-sim-fault", fault) })
+			return s.nodes()["sim-0"].Opens > 0
+		})
+	}
+}
+
+// TestBrokenStreamsLeaveNoBelief: neither those cut half-way nor those that the engine itself ends with an error.
+func TestBrokenStreamsLeaveNoBelief(t *testing.T) {
+	text := document(1, 6000)
+	failing := map[string]string{
+		"/v1/chat/completions": "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: {\"error\":{\"message\":\"out of memory\"}}\n\ndata: [DONE]\n\n",
+		"/v1/completions":      "data: {\"choices\":[{\"text\":\"a\"}]}\n\ndata: {\"error\":{\"message\":\"out of memory\"}}\n\ndata: [DONE]\n\n",
+		"/v1/messages":         "event: message_start\ndata: {\"type\":\"message_start\"}\n\nevent: error\ndata: {\"type\":\"error\"}\n\n",
+		"/v1/responses":        "event: response.created\ndata: {\"type\":\"response.created\"}\n\nevent: response.failed\ndata: {\"type\":\"response.failed\"}\n\n",
+	}
+	bodies := map[string]string{
+		"/v1/chat/completions": chatBody(text, streaming),
+		"/v1/completions":      fmt.Sprintf(`{"model":"sim","prompt":%q%s}`, text, streaming),
+		"/v1/messages":         chatBody(text, streaming),
+		"/v1/responses":        fmt.Sprintf(`{"model":"sim","input":%q,"stream":true,"max_output_tokens":8}`, text),
+	}
+	url := scripted(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		io.WriteString(w, failing[r.URL.Path])
+	})
+	own := serve(t, nil, func(c *router.Config) { c.Router.Backends = []string{url} })
+	eventually(t, "the backend is eligible", func() bool { return own.eligible() == 1 })
+	cut := serve(t, simulate(t, 1))
+	for path, body := range bodies {
+		for name, s := range map[string]*site{"ended by the engine": own, "cut": cut} {
+			r := s.post(path, body, "x-sim-fault", "die_after=3")
+			if r.status != 200 || strings.HasSuffix(r.header.Get("x-cgn-overlap"), "/0") {
+				t.Errorf("%s, %s: %v", path, name, r)
+			}
+			s.idle()
+			eventually(t, "it is taken back", func() bool { return s.index() == 0 && s.eligible() == 1 })
+		}
+	}
+}
+
+// index is the number of blocks in the prefix index.
+func (s *site) index() float64 { return s.metrics().sum("cgn_router_index_blocks") }
+
+// TestAccessLogTells what became of a request, as the answer itself does.
+func TestAccessLogTells(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "access")
+	s := serve(t, simulate(t, 2), func(c *router.Config) { c.Log.Access, c.Router.DrainTimeout = file, 0 })
+	body := chatBody(document(1, 6000), withUsage)
+	first := s.chat(body, "x-request-id", "first")
+	mustAll(t, "first", []*reply{first})
+	s.idle()
+	again := s.chat(body, "x-request-id", "again")
+	mustAll(t, "again", []*reply{again})
+	s.idle()
+	s.engines[strings.IndexByte("01", again.node()[4])].SetFault(&engine.Fault{Status: 503, Count: 1})
+	moved := s.chat(body, "x-request-id", "moved")
+	mustAll(t, "moved", []*reply{moved})
+	hung := s.chat(chatBody("hello", plain), "x-request-id", "hung", "x-sim-fault", "hang", "x-cgn-deadline-ms", "150", "x-cgn-node", "sim-1")
+	running := s.begin("/v1/chat/completions", chatBody("hello", streaming), "x-request-id", "running", "x-sim-fault", "stall_after=1", "x-cgn-node", "sim-0")
+	readTokens(t, running, `"content":"`, 1)
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	lines := accessLines(t, file)
+	for id, r := range map[string]*reply{"first": first, "again": again, "moved": moved} {
+		l := lines[id]
+		var matched, total int
+		fmt.Sscanf(r.header.Get("x-cgn-overlap"), "%d/%d", &matched, &total)
+		if l.Node != r.node() || l.Status != 200 || l.End != "complete" || fmt.Sprint(l.Attempts) != r.attempts() || !l.Stream || l.API != "chat" || l.Model != "sim" {
+			t.Errorf("%s: %+v of %v", id, l, r.header)
+		}
+		if l.Matched != matched || l.Total != total || total < 90 {
+			t.Errorf("%s: overlap %d/%d, the answer says %d/%d", id, l.Matched, l.Total, matched, total)
+		}
+		if l.TTFT <= 0 || l.TTFT > l.Duration || l.Duration > r.took.Seconds()+5 || l.Bytes == 0 {
+			t.Errorf("%s: first byte after %v s, end after %v s, %d bytes", id, l.TTFT, l.Duration, l.Bytes)
+		}
+		for name, n := range map[string]int{"prompt_tokens": l.Prompt, "completion_tokens": l.Completion, "cached_tokens": l.Cached} {
+			if !strings.Contains(string(r.body), fmt.Sprintf("%q:%d,", name, n)) {
+				t.Errorf("%s: %d %s are not what the engine says", id, n, name)
+			}
+		}
+	}
+	if l := lines["again"]; l.Matched < 90 || l.Cached == 0 || l.Attempts != 1 || l.Cause != "" {
+		t.Errorf("a repeat: %+v", l)
+	}
+	if l := lines["moved"]; l.Attempts != 2 || l.Cause != "overloaded" {
+		t.Errorf("a retry: %+v", l)
+	}
+	if l := lines["hung"]; hung.status != 504 || l.Status != 504 || l.Node != "sim-1" || l.End != "refused" || l.Cause != "timeout" {
+		t.Errorf("%v: %+v", hung, l)
+	}
+	if l := lines["running"]; l.End != "shutdown" || l.Node != "sim-0" || l.Status != 200 {
+		t.Errorf("ended by the drain: %+v", l)
+	}
+}
