@@ -1,0 +1,166 @@
+package router_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/router"
+)
+
+// TestClientsMustShowACertificate where tls.client_ca says so, and one of that CA.
+func TestClientsMustShowACertificate(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	for _, d := range []string{dir, other} {
+		if err := pki.Bootstrap(d, pki.Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own, roots := pki.FilesIn(dir, pki.Router), x509.NewCertPool()
+	page, err := os.ReadFile(own.CA)
+	if err != nil || !roots.AppendCertsFromPEM(page) {
+		t.Fatal(err)
+	}
+	engines := simulate(t, 1)
+	s := serve(t, engines, func(c *router.Config) {
+		c.TLS = router.TLSConfig{Cert: own.Cert, Key: own.Key, ClientCA: own.CA}
+	})
+	s.url = "https" + strings.TrimPrefix(s.url, "http")
+	with := func(files *pki.Files) *reply {
+		c := &tls.Config{RootCAs: roots}
+		if files != nil {
+			pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Certificates = []tls.Certificate{pair}
+		}
+		plainly := s.client
+		defer func() { s.client = plainly }()
+		s.client = &http.Client{Transport: &http.Transport{TLSClientConfig: c}, Timeout: soon}
+		defer s.client.CloseIdleConnections()
+		return s.chat(chatBody("hello", plain))
+	}
+	stranger := pki.FilesIn(other, pki.Agent)
+	if r := with(nil); r.err == nil {
+		t.Errorf("without a certificate: %v", r)
+	}
+	if r := with(&stranger); r.err == nil {
+		t.Errorf("with one of another CA: %v", r)
+	}
+	friend := pki.FilesIn(dir, pki.Agent)
+	mustAll(t, "with one of the CA", []*reply{with(&friend)})
+}
+
+// TestModeAndMaxQueue: the mode of the command line wins over that of any policy document, the document's max_queue over the
+// configuration's.
+func TestModeAndMaxQueue(t *testing.T) {
+	t.Parallel()
+	for given, want := range map[string][2]string{"": {"least_loaded", "random"}, "round_robin": {"round_robin", "round_robin"}} {
+		t.Run("mode="+given, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "policy.json")
+			write := func(doc string) {
+				t.Helper()
+				if err := os.WriteFile(file, []byte(doc), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write(`{"mode":"least_loaded","max_queue":2}`)
+			s := serve(t, simulate(t, 2), func(c *router.Config) {
+				c.Router.PolicyFile, c.Router.Mode, c.Admission.MaxQueue = file, given, 3
+			})
+			limit := func() float64 { return s.metrics().sum("cgn_router_model_max_queue", `model="sim"`) }
+			full := func(n int) {
+				t.Helper()
+				var running []*http.Response
+				for range n {
+					running = append(running, s.begin("/v1/chat/completions", chatBody("hello", streaming), "x-sim-fault", "stall_after=1"))
+				}
+				if r := s.chat(chatBody("one more", plain)); r.status != 503 || r.code() != "queue_full" {
+					t.Errorf("above %d: %v", n, r)
+				}
+				for _, resp := range running {
+					resp.Body.Close()
+				}
+				s.idle()
+			}
+			full(2)
+			if got := s.explain(chatBody("hello", "")).Mode; got != want[0] || limit() != 2 {
+				t.Errorf("at the start: %s, max_queue %v", got, limit())
+			}
+			write(`{"mode":"random"}`)
+			eventually(t, "the new document is in force", func() bool { return limit() == 3 })
+			full(3)
+			if got := s.explain(chatBody("hello", "")).Mode; got != want[1] {
+				t.Errorf("after the change: %s", got)
+			}
+		})
+	}
+}
+
+// TestLargeEngineBlocks: what an engine caches in blocks larger than the router's is no wrong prediction.
+func TestLargeEngineBlocks(t *testing.T) {
+	s := serve(t, simulate(t, 1, func(c *engine.Config) { c.BlockTokens, c.CacheBlocks = 256, 512 }))
+	seed := 0
+	eventually(t, "the size of a block is known and taken into account", func() bool {
+		seed++
+		before, _ := s.errors()
+		body := chatBody(document(seed, 2900), plain)
+		mustAll(t, "twice", []*reply{s.chat(body)})
+		s.idle()
+		eventually(t, "judged", func() bool { n, _ := s.errors(); return n == before+1 })
+		_, was := s.errors()
+		r := s.chat(body)
+		eventually(t, "judged", func() bool { n, _ := s.errors(); return n == before+2 })
+		if prompt, held := cached(t, r); held == 0 || prompt-held < 32 {
+			t.Fatalf("%v of %v tokens cached", held, prompt)
+		}
+		_, is := s.errors()
+		return is == was
+	})
+}
+
+// TestRequestIDs: the client's own is taken if it can stand in a log line, whatever else it is.
+func TestRequestIDs(t *testing.T) {
+	s := serve(t, simulate(t, 1))
+	for id, taken := range map[string]bool{
+		"mine": true, strings.Repeat("x", 128): true, strings.Repeat("x", 129): false, "two words": false, "größe": false, "": false,
+	} {
+		r := s.chat(chatBody("hello", plain), "x-request-id", id)
+		mustAll(t, id, []*reply{r})
+		got := r.header.Get("x-request-id")
+		if (got == id) != taken || len(got) == 0 || len(got) > 128 {
+			t.Errorf("%q became %q", id, got)
+		}
+		if seen := lastTo(t, s.engines[0], "/v1/chat/completions").Header.Get("x-request-id"); seen != got {
+			t.Errorf("the engine saw %q, the client %q", seen, got)
+		}
+	}
+}
+
+// TestEnginesAreNotChangedByClients, however the path is spelt.
+func TestEnginesAreNotChangedByClients(t *testing.T) {
+	s := serve(t, simulate(t, 1))
+	for _, path := range []string{
+		"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/load_lora_adapter/", "/v1//load_lora_adapter", "//v1/load_lora_adapter//",
+		"/v1/load_lora_adapter%2F", "/v1%2Fload_lora_adapter", "/v1/%6coad_lora_adapter", "/v1/Load_Lora_Adapter", "/v1/x/../load_lora_adapter",
+		"/v1/load_lora_adapter%252F", "/v1/load_lora_adapter?x=1", "/v1/audio/../unload_lora_adapter/",
+	} {
+		if r := s.post(path, `{"model":"sim","lora_name":"x","lora_path":"/x"}`); r.status != 404 || r.code() != "unknown_path" {
+			t.Errorf("%s: %v", path, r)
+		}
+	}
+	for _, seen := range s.engines[0].Requests() {
+		if strings.Contains(strings.ToLower(fmt.Sprint(seen.Path)), "lora") {
+			t.Errorf("the engine was asked for %s", seen.Path)
+		}
+	}
+}

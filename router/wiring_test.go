@@ -1,0 +1,86 @@
+package router
+
+import (
+	"io"
+	"log/slog"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/config"
+)
+
+// part follows fields, exported or not.
+func part(v any, names ...string) reflect.Value {
+	at := reflect.Indirect(reflect.ValueOf(v))
+	for _, name := range names {
+		at = reflect.Indirect(at.FieldByName(name))
+	}
+	return at
+}
+
+// TestSettingsReachTheirParts: each has a value of its own here, and arrives where it acts.
+func TestSettingsReachTheirParts(t *testing.T) {
+	var c Config
+	if err := config.Defaults(&c); err != nil {
+		t.Fatal(err)
+	}
+	seconds := func(n int) config.Duration { return config.Duration(time.Duration(n) * time.Second) }
+	c.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	c.Router.Listen, c.Router.Admin, c.Router.Backends = "127.0.0.1:0", "127.0.0.1:0", []string{"http://127.0.0.1:1"}
+	c.Prefix.MaxBlocks, c.Prefix.Lifetime, c.Prefix.Feedback = 5000, seconds(77), false
+	c.Timeouts = TimeoutConfig{
+		Dial: seconds(3), FirstByte: seconds(11), FirstByteCold: seconds(12), PatienceFloor: seconds(13), StallFloor: seconds(14),
+		Idle: seconds(15), Total: seconds(16),
+	}
+	c.Retry = RetryConfig{MaxNodes: 7, Percent: 31, Floor: 17}
+	c.Limits = LimitConfig{
+		MaxBody: 1 << 21, MaxBodyTotal: 1 << 23, MaxHeader: 5000, MaxConnections: 101, MaxStreams: 102, HeaderTimeout: seconds(21),
+		BodyTimeout: seconds(22), KeepAlive: seconds(23), SlowReader: seconds(24), ResponseIDs: 103,
+	}
+	c.Admission.Global = 104
+	c.Log.Access, c.Log.AccessQueue = filepath.Join(t.TempDir(), "access"), 105
+	r, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	second := int64(time.Second)
+	node := r.fleet.Load().Nodes[0]
+	for name, v := range map[string]struct {
+		got  reflect.Value
+		want int64
+	}{
+		"prefix.max_blocks":        {part(r.index, "opts", "MaxBlocks"), 5000},
+		"prefix.lifetime":          {reflect.ValueOf(r.index.Lifetime(node.Ref())), 77 * second},
+		"timeouts.dial":            {part(node.Pool, "options", "DialTimeout"), 3 * second},
+		"timeouts.first_byte":      {part(r.dispatch, "options", "Limits", "FirstByte"), 11 * second},
+		"timeouts.first_byte_cold": {part(r.dispatch, "options", "FirstByteCold"), 12 * second},
+		"timeouts.patience_floor":  {part(r.dispatch, "options", "PatienceFloor"), 13 * second},
+		"timeouts.stall_floor":     {part(r.dispatch, "options", "StallFloor"), 14 * second},
+		"timeouts.idle":            {part(r.dispatch, "options", "Limits", "Idle"), 15 * second},
+		"timeouts.total":           {part(r.dispatch, "options", "Limits", "Total"), 16 * second},
+		"retry.max_nodes":          {part(r.dispatch, "options", "MaxNodes"), 7},
+		"retry.percent":            {part(r.dispatch, "budget", "percent"), 31},
+		"retry.floor":              {part(r.dispatch, "budget", "floor"), 17},
+		"limits.max_body":          {part(r.gateway, "server", "MaxRequestBodySize"), 1 << 21},
+		"limits.max_body_total":    {part(r.gateway, "bodies", "limit"), 1 << 23},
+		"limits.max_header":        {part(r.gateway, "server", "ReadBufferSize"), 5000},
+		"limits.max_connections":   {part(r.gateway, "limits", "MaxConnections"), 101},
+		"limits.max_streams":       {part(r.gateway, "limits", "MaxStreams"), 102},
+		"limits.header_timeout":    {part(r.gateway, "server", "ReadTimeout"), 21 * second},
+		"limits.body_timeout":      {part(r.gateway, "bodies", "time"), 22 * second},
+		"limits.keep_alive":        {part(r.gateway, "server", "IdleTimeout"), 23 * second},
+		"limits.slow_reader":       {part(r.gateway, "server", "WriteTimeout"), 24 * second},
+		"limits.response_ids":      {reflect.ValueOf(part(r.dispatch, "stored", "ring").Cap()), 103},
+		"log.access_queue":         {reflect.ValueOf(part(r.access, "queue").Cap()), 105},
+	} {
+		if v.got.Int() != v.want {
+			t.Errorf("%s: %d, want %d", name, v.got.Int(), v.want)
+		}
+	}
+	if part(r.dispatch, "options", "Feedback").Bool() {
+		t.Error("prefix.feedback: on")
+	}
+}
