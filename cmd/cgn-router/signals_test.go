@@ -1,0 +1,250 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/perf/engine"
+)
+
+// TestMain makes the test binary the router where TEST_AS says so.
+func TestMain(m *testing.M) {
+	if os.Getenv("TEST_AS") == "router" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+const patience = 20 * time.Second // for what happens at once on an idle machine
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); !ok(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+// process is a router of its own.
+type process struct {
+	*exec.Cmd
+	t          *testing.T
+	url, admin string
+	config     string
+	access     string
+	exited     chan error
+	mu         sync.Mutex
+	log        strings.Builder
+}
+
+func (p *process) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.log.Write(b)
+}
+
+func (p *process) logged() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.log.String()
+}
+
+// configure writes the configuration with the given backends.
+func (p *process) configure(backends ...*engine.Engine) {
+	p.t.Helper()
+	doc := fmt.Sprintf("[router]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\ndrain_delay = \"1ms\"\ndrain_timeout = \"1h\"\n[log]\naccess = %q\n", p.access)
+	for i, e := range backends {
+		doc += fmt.Sprintf("[[backend]]\nurl = %q\nid = \"e%d\"\n", e.URL(), i)
+	}
+	if err := os.WriteFile(p.config, []byte(doc), 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+var serves = regexp.MustCompile(`msg="router serves" address=(\S+) admin=(\S+)`)
+
+func startRouter(t *testing.T, backends ...*engine.Engine) *process {
+	t.Helper()
+	dir := t.TempDir()
+	p := &process{t: t, config: filepath.Join(dir, "router.toml"), access: filepath.Join(dir, "access"), exited: make(chan error, 1)}
+	p.configure(backends...)
+	p.Cmd = exec.Command(os.Args[0], "--config", p.config)
+	p.Env = append(os.Environ(), "TEST_AS=router")
+	p.Stdout, p.Stderr = p, p
+	p.WaitDelay = time.Second
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.exited <- p.Wait()
+	}()
+	t.Cleanup(func() {
+		_ = p.Process.Kill() // fails where it has ended
+		<-ended
+		if t.Failed() {
+			t.Log(p.logged())
+		}
+	})
+	eventually(t, "it serves", func() bool {
+		at := serves.FindStringSubmatch(p.logged())
+		if at != nil {
+			p.url, p.admin = "http://"+at[1], "http://"+at[2]
+		}
+		return at != nil
+	})
+	eventually(t, "all nodes are eligible", func() bool { return p.eligible() == len(backends) })
+	return p
+}
+
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+
+func (p *process) eligible() (n int) {
+	resp, err := client.Get(p.admin + "/debug/fleet")
+	if err != nil {
+		return -1
+	}
+	defer resp.Body.Close()
+	var view struct{ Nodes []struct{ Eligible bool } }
+	if json.NewDecoder(resp.Body).Decode(&view) != nil {
+		return -1
+	}
+	for _, node := range view.Nodes {
+		if node.Eligible {
+			n++
+		}
+	}
+	return n
+}
+
+// stream begins a stream of so many tokens and returns once its first event is there.
+func (p *process) stream(tokens int, fault string) (first string, rest *bufio.Reader) {
+	p.t.Helper()
+	body := fmt.Sprintf(`{"model":"sim","stream":true,"max_tokens":%d,"messages":[{"role":"user","content":"hello"}]}`, tokens)
+	req, err := http.NewRequest(http.MethodPost, p.url+"/v1/chat/completions", strings.NewReader(body))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if fault != "" {
+		req.Header.Set("x-sim-fault", fault)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { resp.Body.Close() })
+	rest = bufio.NewReader(resp.Body)
+	if first, err = rest.ReadString('\n'); err != nil || resp.StatusCode != 200 {
+		p.t.Fatalf("%d %s %v", resp.StatusCode, first, err)
+	}
+	return first, rest
+}
+
+func (p *process) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.Process.Signal(s); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *process) mustExit(what string) {
+	p.t.Helper()
+	select {
+	case err := <-p.exited:
+		if err != nil {
+			p.t.Errorf("%s: %v", what, err)
+		}
+	case <-time.After(patience):
+		p.t.Errorf("it does not end: %s", what)
+	}
+}
+
+func simulate(t *testing.T) *engine.Engine {
+	t.Helper()
+	e, err := engine.New(engine.Config{DecodeStep: 2 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	return e
+}
+
+// TestHangupReloads the backends and opens the access log anew; SIGTERM then drains.
+func TestHangupReloads(t *testing.T) {
+	a, b := simulate(t), simulate(t)
+	p := startRouter(t, a)
+	p.stream(2, "")
+	old := p.access + ".1"
+	size := func(name string) int64 {
+		info, err := os.Stat(name)
+		if err != nil {
+			return 0
+		}
+		return info.Size()
+	}
+	if err := os.Rename(p.access, old); err != nil {
+		t.Fatal(err)
+	}
+	p.configure(a, b)
+	p.signal(syscall.SIGHUP)
+	eventually(t, "the second backend is used", func() bool { return p.eligible() == 2 })
+	eventually(t, "the reload is logged", func() bool { return strings.Contains(p.logged(), "msg=reloaded backends=2") })
+	eventually(t, "the access log is opened anew", func() bool { _, err := os.Stat(p.access); return err == nil })
+	if size(old) == 0 {
+		t.Error("what came before is not in the old access log")
+	}
+	_, rest := p.stream(200, "")
+	p.signal(syscall.SIGTERM)
+	page, err := io.ReadAll(rest)
+	if err != nil || !strings.HasSuffix(string(page), "data: [DONE]\n\n") {
+		t.Errorf("a running stream was cut: %v", err)
+	}
+	p.mustExit("drained")
+	if size(p.access) == 0 {
+		t.Error("nothing in the new access log")
+	}
+}
+
+// TestSecondSignalForces: the first one waits for running requests, the second does not.
+func TestSecondSignalForces(t *testing.T) {
+	p := startRouter(t, simulate(t))
+	_, rest := p.stream(8, "stall_after=2")
+	p.signal(syscall.SIGTERM)
+	eventually(t, "it does not accept any more", func() bool {
+		c, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://"))
+		if err == nil {
+			c.Close()
+		}
+		return err != nil
+	})
+	select {
+	case err := <-p.exited:
+		t.Fatalf("one signal has ended it with a request running: %v", err)
+	default:
+	}
+	p.signal(syscall.SIGTERM)
+	page, err := io.ReadAll(rest)
+	if err != nil || !strings.Contains(string(page), "shutting_down") {
+		t.Errorf("%v: %s", err, page)
+	}
+	p.mustExit("forced")
+}
