@@ -26,7 +26,7 @@ type etcdFleet struct {
 	*Fleet
 	t      *testing.T
 	client *cluster.Client
-	server *etcdserver.Server
+	close  func() // ends etcd
 	raw    *clientv3.Client
 	at     string
 }
@@ -35,7 +35,7 @@ func newEtcdFleet(t *testing.T, change func(o *Options)) *etcdFleet {
 	t.Helper()
 	e := &etcdFleet{t: t, at: "127.0.0.1:0"}
 	e.startEtcd()
-	t.Cleanup(func() { e.server.Close() })
+	t.Cleanup(func() { e.close() })
 	var err error
 	if e.client, err = cluster.Dial(cluster.Config{Endpoints: []string{e.at}, RequestTimeout: time.Second}); err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func (e *etcdFleet) startEtcd() {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	e.server, e.at = server, server.Endpoint()
+	e.close, e.at = sync.OnceFunc(func() { server.Close() }), server.Endpoint()
 }
 
 func (e *etcdFleet) put(key, value string) {
@@ -74,7 +74,7 @@ func (e *etcdFleet) put(key, value string) {
 func (e *etcdFleet) agent(h cluster.NodeHealth) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := cluster.NewRegistrar(e.client, cluster.Registration{
-		Health: func() cluster.NodeHealth { return h }, Heartbeat: 300 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
+		Health: func() cluster.NodeHealth { return h }, Heartbeat: time.Second, Log: slog.New(slog.DiscardHandler),
 	})
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
@@ -236,7 +236,7 @@ func (w lineWriter) Write(line []byte) (int, error) {
 // until their agents have had the time to register again. Nothing ever interrupts a node that answers.
 func TestEtcdComesBackEmpty(t *testing.T) {
 	t.Parallel()
-	e := newEtcdFleet(t, func(o *Options) { o.Grace = time.Second })
+	e := newEtcdFleet(t, func(o *Options) { o.Grace = 3 * time.Second })
 	eng, dead := newEngine(t, nil), newEngine(t, nil)
 	e.agent(node("n1", eng.URL))
 	value, _ := json.Marshal(node("n2", dead.URL)) // nobody will register it again
@@ -250,7 +250,7 @@ func TestEtcdComesBackEmpty(t *testing.T) {
 	stop := make(chan struct{})
 	watched := make(chan error, 1)
 	go func() { watched <- alwaysServed(e.Fleet, n1, stop) }()
-	e.server.Close()
+	e.close()
 	eventually(t, e.Fleet, "stale", func(s *Snapshot) bool { return s.Stale && !s.StaleSince.IsZero() })
 	if ready, detail := e.Load().Ready(time.Now()); !ready || !strings.Contains(detail, "etcd does not answer since") {
 		t.Fatal(ready, detail)

@@ -64,7 +64,7 @@ func TestAChangedKeyKeepsTheNode(t *testing.T) {
 	if err := f.Reload(context.Background(), []Backend{{URL: e.URL + "/elsewhere", ID: "n", APIKeyFile: key}}); err != nil {
 		t.Fatal(err)
 	}
-	if other := f.Load().Node("n"); other == n || other.State() != Unproven {
+	if other := f.Load().Node("n"); other == n || other.InFlight() != 0 {
 		t.Error("another URL is another node")
 	}
 	n.Release()
