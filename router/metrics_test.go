@@ -1,0 +1,208 @@
+package router_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/router"
+)
+
+// elsewhere are the metrics that TestEveryMetricMoves leaves to other tests: those of etcd and of bugs, and what takes a
+// fleet that has nothing but server errors.
+var elsewhere = map[string]bool{
+	"cgn_router_fleet_malformed_total": true, "cgn_router_fleet_stale": true, "cgn_router_panics_total": true,
+	"cgn_router_last_resort_total": true,
+}
+
+// TestEveryMetricMoves: whatever the reference names is counted when it happens.
+func TestEveryMetricMoves(t *testing.T) {
+	t.Parallel()
+	policy := filepath.Join(t.TempDir(), "policy.json")
+	write(t, policy, `{"mode":"score"}`)
+	access, unclog := clogged(t)
+	s := serve(t, simulate(t, 4), func(c *router.Config) {
+		c.Router.PolicyFile, c.Retry.Floor, c.Retry.Percent = policy, 64, 1
+		c.Log.Access, c.Log.AccessQueue = access, 1
+	})
+	t.Cleanup(unclog) // before the router stops
+	write(t, policy, `{"mode":"score","epsilon":0.02}`)
+	before := s.metrics()
+	s.succeed()
+	during := s.stall()
+	s.fail()
+	for range 8 { // a node that hangs is set aside; where no request went to it, again
+		s.engines[1].SetFault(&engine.Fault{Hang: true})
+		mustAll(t, "one hangs", sixteen(s, "while one hangs", streaming))
+		if s.metrics().sum("cgn_router_set_aside_total", `node="sim-1"`) > 0 {
+			break
+		}
+	}
+	if p := s.metrics(); p.sum("cgn_router_node_eligible", `node="sim-1"`) != 0 || p.sum("cgn_router_node_state", `node="sim-1"`, `state="aside"`) != 1 {
+		t.Error("a node that is set aside is said to be eligible, or another state than that")
+	}
+	noFault(s.engines[1])
+	for range 400 { // the retries of 10 s are spent in the end
+		if s.chat(chatBody("nobody can", plain), "x-sim-fault", "status=429"); s.metrics().sum("cgn_router_retries_refused_total") > 0 {
+			break
+		}
+	}
+	eventually(t, "the other policy is in force", func() bool { return s.metrics().sum("cgn_router_policy_reloads_total") > 0 })
+	eventually(t, "the access log is behind", func() bool {
+		s.get(s.url + "/v1/models")
+		return s.metrics().sum("cgn_router_access_log_dropped_total") > 0
+	})
+	after := s.metrics()
+	reference, err := os.ReadFile("../deploy/reference/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := regexp.MustCompile("(?m)^\\| `(cgn_router_[a-z_]+)` \\| ([a-z]+) ").FindAllStringSubmatch(string(reference), -1)
+	if len(rows) < 35 {
+		t.Fatalf("%d metrics in the reference", len(rows))
+	}
+	for _, row := range rows {
+		name, kind := row[1], row[2]
+		series := name
+		if kind == "histogram" {
+			series += "_sum"
+		}
+		if moved := after.sum(series) - before.sum(series); elsewhere[name] || moved > 0 || moved < 0 && kind == "histogram" {
+			continue
+		}
+		if kind != "gauge" || math.Max(during.sum(series), after.sum(series)) == 0 {
+			t.Errorf("%s is %v, as it was, and %v while a stream ran", series, after.sum(series), during.sum(series))
+		}
+	}
+	for id, n := range s.nodes() {
+		if v := after.sum("cgn_router_block_lifetime_seconds", `node="`+id+`"`); v < 1 || math.Abs(v-n.Lifetime) > n.Lifetime/2 {
+			t.Errorf("blocks of %s are believed for %v s in the metrics, %v s in /debug/fleet", id, v, n.Lifetime)
+		}
+	}
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// clogged is a file for an access log that takes nothing until unclog.
+func clogged(t *testing.T) (name string, unclog func()) {
+	t.Helper()
+	name = filepath.Join(t.TempDir(), "access")
+	if err := syscall.Mkfifo(name, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(name, os.O_RDWR, 0) // so that writers find a reader
+	if err != nil {
+		t.Fatal(err)
+	}
+	const fill = 1 << 20 // more than the pipe holds
+	if err := f.SetWriteDeadline(time.Now().Add(10 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := f.Write(make([]byte, fill)); err == nil {
+		t.Fatalf("the pipe holds %d bytes", n)
+	}
+	t.Cleanup(func() { f.Close() })
+	return name, func() { go io.Copy(io.Discard, f) }
+}
+
+// succeed asks for what moves the counts of good answers, and checks those that can be told exactly.
+func (s *site) succeed() {
+	s.t.Helper()
+	const requests, output = 5, 8
+	var prompt, held float64
+	var took time.Duration
+	for range requests {
+		r := s.chat(chatBody(document(1, 20000), withUsage))
+		mustAll(s.t, "the same again", []*reply{r})
+		var p, c float64
+		usage := regexp.MustCompile(`"prompt_tokens":(\d+).*"cached_tokens":(\d+)`).FindStringSubmatch(string(r.body))
+		if usage == nil {
+			s.t.Fatalf("no usage in %s", r.body)
+		}
+		fmt.Sscan(usage[1]+" "+usage[2], &p, &c)
+		prompt, held, took = prompt+p, held+c, took+r.took
+		s.idle()
+	}
+	p, bound := s.metrics(), took.Seconds()+1
+	for name, want := range map[string]float64{
+		"prompt_tokens_total": prompt, "cached_tokens_total": held, "completion_tokens_total": requests * output,
+		"ttft_seconds_count": requests, "itl_seconds_count": requests, "request_seconds_count": requests, "overlap_ratio_count": requests,
+		"prediction_error_ratio_count": requests,
+	} {
+		if got := p.sum("cgn_router_" + name); got != want {
+			s.t.Errorf("%s: %v after the first requests, want %v", name, got, want)
+		}
+	}
+	first, all, gap := p.sum("cgn_router_ttft_seconds_sum"), p.sum("cgn_router_request_seconds_sum"), p.sum("cgn_router_itl_seconds_sum")
+	if first <= 0 || first > all || all > bound || gap <= 0 || gap > all || p.sum("cgn_router_pick_seconds_sum") > all {
+		s.t.Errorf("first events after %v s, ends after %v s, gaps of %v s, in %v", first, all, gap, took)
+	}
+	if o := p.sum("cgn_router_overlap_ratio_sum"); o < .98*(requests-1) || o > requests-1 {
+		s.t.Errorf("the overlaps of %d requests are %v in all", requests, o)
+	}
+}
+
+// stall is what the metrics say while a stream runs.
+func (s *site) stall() page {
+	s.t.Helper()
+	ctx, leave := context.WithCancel(s.t.Context())
+	defer leave()
+	resp, err := s.send(ctx, http.MethodPost, "/v1/chat/completions", chatBody("hello", streaming), "x-sim-fault", "stall_after=2")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	readTokens(s.t, resp, `"content":"`, 2)
+	p := s.metrics()
+	for _, name := range []string{"in_flight", "streams", "node_in_flight", "model_in_flight"} {
+		if got := p.sum("cgn_router_" + name); got != 1 {
+			s.t.Errorf("%s is %v while one stream runs", name, got)
+		}
+	}
+	leave()
+	eventually(s.t, "that the client has left is counted", func() bool { return s.metrics().sum("cgn_router_client_cut_total", `reason="left"`) == 1 })
+	return p
+}
+
+// fail asks for what moves the counts of failures.
+func (s *site) fail() {
+	s.t.Helper()
+	s.chat(chatBody("cut", streaming), "x-sim-fault", "die_after=3")
+	s.chat(chatBody("no options", streaming), "x-sim-fault", "no_stream_options")
+	s.chat(chatBody(document(2, 2000), plain), "x-sim-fault", "no_cached_tokens")
+	s.chat(strings.Replace(chatBody("whose?", plain), `"sim"`, `"nobody's"`, 1))
+	s.get(s.url + "/v1/responses/resp_0123456789")
+	for _, e := range s.engines {
+		resp, err := s.client.Post(e.URL()+"/reset_prefix_cache", "", nil)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		resp.Body.Close()
+	}
+	s.chat(chatBody(document(1, 20000), plain)) // believed to be where it is no more
+	s.idle()
+	p := s.metrics()
+	for _, series := range [][]string{
+		{"stream_errors_total", `reason="backend_failed"`}, {"stream_options_rejected_total"}, {"cached_unreported_total"},
+		{"rejected_total", `reason="model_not_found"`}, {"response_lookups_total", `result="missing"`}, {"upstream_errors_total", `kind="cut"`},
+	} {
+		if got := p.sum("cgn_router_"+series[0], series[1:]...); got != 1 {
+			s.t.Errorf("%v is %v, want 1", series, got)
+		}
+	}
+}
