@@ -20,8 +20,7 @@ import (
 )
 
 // childConfig holds a Config in JSON and makes the test binary an engine process
-// of its own, so that a benchmark can tell the engine's CPU time from that of its
-// clients.
+// of its own, so that the engine's CPU time can be told from that of its clients.
 const childConfig = "TEST_ENGINE_CONFIG"
 
 func TestMain(m *testing.M) {
@@ -55,7 +54,7 @@ func beChild(doc []byte) error {
 
 // child starts an engine process and returns its address; stop ends it and
 // returns the CPU time it used.
-func child(b *testing.B, cfg Config) (addr string, stop func() time.Duration) {
+func child(b testing.TB, cfg Config) (addr string, stop func() time.Duration) {
 	b.Helper()
 	doc, err := json.Marshal(cfg)
 	if err != nil {
@@ -103,7 +102,7 @@ func BenchmarkStreams(b *testing.B) {
 }
 
 // drain reads one stream over a connection of its own, as cheaply as possible.
-func drain(b *testing.B, addr string, tokens int) {
+func drain(b testing.TB, addr string, tokens int) {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
 		b.Error(err)
