@@ -14,6 +14,11 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
+// patient keeps a busy machine from being taken for a slow node.
+func patient(c *router.Config) {
+	c.Timeouts.PatienceFloor, c.Timeouts.StallFloor = config.Duration(soon), config.Duration(soon)
+}
+
 // TestFurtherNodes: how many nodes are asked for a request that all of them fail.
 func TestFurtherNodes(t *testing.T) {
 	for fault, want := range map[string][3]int{ // with max_nodes 0, 1 and 2
@@ -21,7 +26,7 @@ func TestFurtherNodes(t *testing.T) {
 	} {
 		for further, attempts := range want {
 			t.Run(fmt.Sprint(fault, "/", further), func(t *testing.T) {
-				s := serve(t, simulate(t, 5), func(c *router.Config) { c.Retry.MaxNodes = further })
+				s := serve(t, simulate(t, 5), patient, func(c *router.Config) { c.Retry.MaxNodes = further })
 				r := s.chat(chatBody("hello", plain), "x-sim-fault", fault)
 				struck := int64(0)
 				for _, e := range s.engines {
@@ -38,7 +43,7 @@ func TestFurtherNodes(t *testing.T) {
 // TestRetriesAreAShareOfTheRequests where the floor does not allow more.
 func TestRetriesAreAShareOfTheRequests(t *testing.T) {
 	for _, percent := range []int{0, 10, 60} {
-		s := serve(t, simulate(t, 3), func(c *router.Config) { c.Retry.Floor, c.Retry.Percent = 1, percent })
+		s := serve(t, simulate(t, 3), patient, func(c *router.Config) { c.Retry.Floor, c.Retry.Percent = 1, percent })
 		began := time.Now()
 		const requests = 100
 		for i := range requests {
@@ -156,7 +161,7 @@ func (s *site) index() float64 { return s.metrics().sum("cgn_router_index_blocks
 // TestAccessLogTells what became of a request, as the answer itself does.
 func TestAccessLogTells(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "access")
-	s := serve(t, simulate(t, 2), func(c *router.Config) { c.Log.Access, c.Router.DrainTimeout = file, 0 })
+	s := serve(t, simulate(t, 2), patient, func(c *router.Config) { c.Log.Access, c.Router.DrainTimeout = file, 0 })
 	body := chatBody(document(1, 6000), withUsage)
 	first := s.chat(body, "x-request-id", "first")
 	mustAll(t, "first", []*reply{first})

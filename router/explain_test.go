@@ -98,7 +98,7 @@ func TestWhatNodesAnnounceIsWeighed(t *testing.T) {
 
 // TestDebugRouteSaysWhereARequestGoes: the same node as the request itself, with the headers that have a say in it.
 func TestDebugRouteSaysWhereARequestGoes(t *testing.T) {
-	s := serve(t, simulate(t, 4))
+	s := serve(t, simulate(t, 4), patient)
 	winners := map[string]bool{}
 	for i := range 12 {
 		session := fmt.Sprint("session ", i)

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
 )
@@ -34,6 +35,7 @@ func TestEveryMetricMoves(t *testing.T) {
 	s := serve(t, simulate(t, 4), func(c *router.Config) {
 		c.Router.PolicyFile, c.Retry.Floor, c.Retry.Percent = policy, 64, 1
 		c.Log.Access, c.Log.AccessQueue = access, 1
+		c.Timeouts.PatienceFloor, c.Timeouts.StallFloor = config.Duration(time.Second), config.Duration(time.Second)
 	})
 	t.Cleanup(unclog) // before the router stops
 	write(t, policy, `{"mode":"score","epsilon":0.02}`)
