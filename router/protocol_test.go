@@ -103,9 +103,10 @@ func TestModelWithoutNodes(t *testing.T) {
 			return r.status == 503 && r.code() == "no_eligible_node" && r.header.Get("Retry-After") != ""
 		})
 	}
-	if r := s.ask(http.MethodGet, "/v1/models/small", ""); r.status != 404 || r.code() != "model_not_found" {
-		t.Errorf("%v", r)
-	}
+	eventually(t, "etcd has told of its nodes too, and the model is unknown", func() bool {
+		r := s.ask(http.MethodGet, "/v1/models/small", "")
+		return r.status == 404 && r.code() == "model_not_found"
+	})
 }
 
 // TestHalfClosedClients have left: their connection is closed without an answer, and the engine is told.
