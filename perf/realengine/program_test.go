@@ -1,6 +1,8 @@
 package realengine
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -142,15 +144,20 @@ func healthy(url string) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-// free finds a loopback address that nobody listens on.
+// free finds a loopback address that nobody listens on, with a port that no outgoing connection is
+// given meanwhile.
 func free(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", 10_000+rand.IntN(20_000)))
+		if err != nil {
+			continue
+		}
+		defer l.Close()
+		return l.Addr().String()
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("no free port from 10000 to 29999")
+	return ""
 }
 
 // within polls until ok, and returns how long that took.
