@@ -130,7 +130,7 @@ func post(t *testing.T, c *http.Client, url, body string) (*http.Response, strin
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline, tick := time.After(patience), time.Tick(2 * time.Millisecond); !ok(); {
+	for deadline, tick := time.After(patience), time.Tick(2*time.Millisecond); !ok(); {
 		select {
 		case <-tick:
 		case <-deadline:

@@ -47,7 +47,6 @@ func ListenForeground(ctx context.Context) *Signals {
 }
 
 // listen handles what comes from ch. Without reload SIGHUP cancels Drain.
-
 func listen(ctx context.Context, ch <-chan os.Signal, reload func(), stop func()) *Signals {
 	force, cancelForce := context.WithCancel(ctx)
 	drain, cancelDrain := context.WithCancel(force)

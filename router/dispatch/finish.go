@@ -54,9 +54,11 @@ func (d *Dispatcher) learn(j *Job, a *attempt, ok, broken bool) {
 		e := d.index.Observe(&j.chain, prefix.Observation{
 			Ref: a.ref, Believed: a.matched,
 			PromptTokens: j.Usage.Prompt, CachedTokens: j.Usage.Cached,
-			EngineBlockTokens: a.node.Info().BlockTokens, DispatchedAt: a.sent,
+			EngineBlockTokens: a.node.Info().BlockTokens, DispatchedAt: a.sent, Uneven: j.Scan.Media > 0,
 		})
-		a.node.metrics.Prediction.Observe(e)
+		if j.Scan.Media == 0 {
+			a.node.metrics.Prediction.Observe(e)
+		}
 	case ok && j.Usage.HasPrompt:
 		a.node.metrics.Unreported.Inc()
 		if !a.node.saidUnreported.Swap(true) {

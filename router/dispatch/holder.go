@@ -43,7 +43,7 @@ func (d *Dispatcher) Holder(j *Job, id []byte) (node string, err *apierror.Error
 		}
 		return node, nil
 	}
-	nodes := t.serving()
+	nodes, more := t.serving(), t.snap.MayCome(time.Now())
 	if len(j.Scan.PreviousResponseID) > 0 {
 		if err := d.resolve(j); err != nil {
 			return "", err
@@ -53,7 +53,7 @@ func (d *Dispatcher) Holder(j *Job, id []byte) (node string, err *apierror.Error
 	switch {
 	case len(nodes) == 0:
 		return "", errNoNode
-	case len(nodes) == 1 && !t.snap.Partial:
+	case len(nodes) == 1 && !more:
 		return nodes[0].ID, nil
 	case !isResponseID(id):
 		return "", errNoResponse
@@ -64,7 +64,7 @@ func (d *Dispatcher) Holder(j *Job, id []byte) (node string, err *apierror.Error
 		return "", errLookups
 	}
 	defer d.lookups.Add(-1)
-	return d.lookUp(j, id, nodes, t.snap.Partial)
+	return d.lookUp(j, id, nodes, more)
 }
 
 // serving are the nodes that serve some model.

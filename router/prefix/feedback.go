@@ -19,6 +19,9 @@ type Observation struct {
 	// EngineBlockTokens is the size of the engine's own cache blocks, to which
 	// its count is rounded. 0 means 16.
 	EngineBlockTokens int
+	// Uneven says that the engine's tokens are not spread over the prompt as ours are: an image is
+	// hundreds of them, and one hash here. A cached count then tells only whether it is 0.
+	Uneven bool
 	// DispatchedAt is the time that Record was called with.
 	DispatchedAt time.Time
 }
@@ -64,6 +67,11 @@ func (x *Index) Observe(c *Chain, o Observation) float64 {
 	if o.PromptTokens <= 0 || c.blocks == 0 {
 		return 0
 	}
+	if o.Uneven && o.CachedTokens > 0 {
+		x.caches(o.Ref)
+		x.settle(c, o, c.blocks)
+		return 0
+	}
 	v := weigh(c, o)
 	cut := c.blocks
 	if x.learn(c, o, v) && v.short() {
@@ -102,8 +110,7 @@ func (x *Index) learn(c *Chain, o Observation, v verdict) bool {
 		return false
 	}
 	if o.CachedTokens > 0 {
-		n.zeros = 0
-		n.silent.Store(false)
+		n.cached()
 	}
 	if !v.short() {
 		x.learnLonger(n, &c.sent, v)
@@ -117,6 +124,20 @@ func (x *Index) learn(c *Chain, o Observation, v verdict) bool {
 	}
 	x.learnShorter(n, since(c.sent.at, gone.touched()), v)
 	return true
+}
+
+// caches notes that a node has found something cached.
+func (x *Index) caches(ref Ref) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if n := x.node(ref); n != nil {
+		n.cached()
+	}
+}
+
+func (n *node) cached() {
+	n.zeros = 0
+	n.silent.Store(false)
 }
 
 // silentAfter repeats in a row without a cached token, an engine is taken to

@@ -276,6 +276,27 @@ func TestZerosInParallelCountOnce(t *testing.T) {
 	}
 }
 
+// A prompt with images is mostly images for the engine: its count says no more than that there was something.
+func TestImagesTeachOnlyWhetherAnythingWasThere(t *testing.T) {
+	f := newFleet(t, 1)
+	base := prompt("base", 20)
+	image := branch(base, 20, "image", 21)
+	f.serve(0, image, 0)
+	f.advance(20 * time.Second)
+	fl := f.send(0, image)
+	o := Observation{Ref: fl.ref, Believed: fl.believed, DispatchedAt: fl.at, PromptTokens: 1258, CachedTokens: 320, Uneven: true}
+	if e := f.x.Observe(fl.c, o); e != 0 || f.x.Lifetime(fl.ref) != 120*time.Second {
+		t.Errorf("error %v, lifetime %v", e, f.x.Lifetime(fl.ref))
+	}
+	f.expect("what it has", image, 21)
+	f.advance(20 * time.Second)
+	fl = f.send(0, image)
+	o = Observation{Ref: fl.ref, Believed: fl.believed, DispatchedAt: fl.at, PromptTokens: 1258, Uneven: true}
+	if e := f.x.Observe(fl.c, o); e != 1 || f.x.Lifetime(fl.ref) == 120*time.Second {
+		t.Errorf("nothing was there: error %v, lifetime %v", e, f.x.Lifetime(fl.ref))
+	}
+}
+
 func TestMoreThanBelieved(t *testing.T) {
 	f := newFleet(t, 1)
 	base := prompt("base", 40)

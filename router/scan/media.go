@@ -15,6 +15,7 @@ const bufferBytes = guts.MaxSIMD * guts.ChunkSize
 
 // appendMediaHash appends the hash of data in hex.
 func (r *Request) appendMediaHash(dst, data []byte) []byte {
+	r.Media++
 	sum := r.blake3(data)
 	return hex.AppendEncode(dst, sum[:hashBytes])
 }

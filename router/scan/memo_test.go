@@ -149,8 +149,8 @@ func compare(m *Memo, before map[string][]byte, api API, body []byte) (passed bo
 		}
 		text = append(append([]byte{}, known...), r.Text[r.Head:]...)
 	}
-	got := fmt.Sprintf("%q %v %v %v %v %v %v %d %q %q %d %v", r.Model, r.ModelSpan, r.Stream, r.StreamOptions, r.IncludeUsage, r.MembersAt, r.Empty, r.MaxTokens, r.CacheSalt, r.PreviousResponseID, r.FirstTurn, r.options)
-	want := fmt.Sprintf("%q %v %v %v %v %v %v %d %q %q %d %v", whole.Model, whole.ModelSpan, whole.Stream, whole.StreamOptions, whole.IncludeUsage, whole.MembersAt, whole.Empty, whole.MaxTokens, whole.CacheSalt, whole.PreviousResponseID, whole.FirstTurn, whole.options)
+	got := fmt.Sprintf("%d %q %v %v %v %v %v %v %d %q %q %d %v", r.Media, r.Model, r.ModelSpan, r.Stream, r.StreamOptions, r.IncludeUsage, r.MembersAt, r.Empty, r.MaxTokens, r.CacheSalt, r.PreviousResponseID, r.FirstTurn, r.options)
+	want := fmt.Sprintf("%d %q %v %v %v %v %v %v %d %q %q %d %v", whole.Media, whole.Model, whole.ModelSpan, whole.Stream, whole.StreamOptions, whole.IncludeUsage, whole.MembersAt, whole.Empty, whole.MaxTokens, whole.CacheSalt, whole.PreviousResponseID, whole.FirstTurn, whole.options)
 	if got != want {
 		return r.Skipped > 0, fmt.Errorf("got  %s\nwant %s", got, want)
 	}

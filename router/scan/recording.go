@@ -33,6 +33,7 @@ type mark struct {
 	optionMembers, membersAt, maxTokens                int
 	stream, includeUsage, optionsNull, optionsEmpty    int
 	plain, turned, turnEnd, member, memberStart, index int
+	media                                              int
 
 	// The message and the part that the place is in.
 	turnStart, turnSeen, user, contentStart int
@@ -129,6 +130,7 @@ func (r *Request) note(m *mark, at where) bool {
 		optionMembers: r.options.membersAt, membersAt: r.MembersAt, maxTokens: int(r.MaxTokens),
 		stream: word(r.Stream), includeUsage: word(r.IncludeUsage), optionsNull: word(r.options.null), optionsEmpty: word(r.options.empty),
 		plain: word(r.plain), turned: word(r.turned), turnEnd: r.Skipped + r.turnEnd,
+		media:  r.Media,
 		member: int(r.frame.member), memberStart: r.Skipped + r.frame.start, index: r.at.index,
 		ofRoot: len(r.segments),
 	}

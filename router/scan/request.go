@@ -67,6 +67,7 @@ type Request struct {
 	Text      []byte // canonical prompt text, less what Skipped says; owned by the Request
 	Skipped   int    // bytes of the canonical text after the first Head of Text that were passed over, see Memo
 	Head      int
+	Media     int      // images, audio, videos and files in it: an engine counts many tokens for each
 	Tokens    []uint32 // the prompt where it was given as token ids; Text is empty then
 	FirstTurn int      // bytes of the canonical text, or 4 for each of Tokens, up to the end of the first user turn; 0 = none
 
