@@ -45,6 +45,7 @@ type Router struct {
 	gate      *admission.Gate
 	metrics   *metrics.Router
 	watcher   *relay.Watcher
+	loops     *relay.Loops
 	access    *accesslog.Logger
 	dispatch  *dispatch.Dispatcher
 	gateway   *gateway.Gateway
@@ -86,6 +87,9 @@ func New(c Config) (r *Router, err error) {
 	if r.watcher, err = relay.NewWatcher(); err != nil {
 		return r, fmt.Errorf("watching client connections: %w", err)
 	}
+	if r.loops, err = relay.NewLoops(relay.LoopsOptions{Lag: r.metrics.RelayLag.Observe, Panicked: r.panicked}); err != nil {
+		return r, fmt.Errorf("starting the relay's loops: %w", err)
+	}
 	if err = r.openAccessLog(); err != nil {
 		return r, err
 	}
@@ -98,6 +102,12 @@ func New(c Config) (r *Router, err error) {
 	}
 	r.assemble()
 	return r, nil
+}
+
+// panicked is told of a stream that ended because of a bug.
+func (r *Router) panicked(p any) {
+	r.log.Error("a stream failed, this is a bug", "panic", p)
+	r.metrics.Panics.Inc()
 }
 
 func (r *Router) openAccessLog() (err error) {
@@ -153,7 +163,7 @@ func (r *Router) assemble() {
 	}, c.dispatchOptions())
 	r.gateway = gateway.New(gateway.Parts{
 		Dispatch: r.dispatch, Fleet: r.fleet, Metrics: r.metrics,
-		Watcher: r.watcher, Access: r.access, Log: r.log,
+		Watcher: r.watcher, Loops: r.loops, Access: r.access, Log: r.log,
 	}, c.gatewayLimits(), c.Router.ForwardAuth)
 	r.applyPolicy(r.policy.Load())
 	r.observe()
@@ -224,6 +234,9 @@ func (r *Router) Close() {
 		if l != nil {
 			l.Close()
 		}
+	}
+	if r.loops != nil {
+		r.loops.Close()
 	}
 	if r.watcher != nil {
 		r.watcher.Close()

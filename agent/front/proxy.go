@@ -225,7 +225,7 @@ func (p *passage) fail(ctx *fasthttp.RequestCtx, err error) {
 }
 
 // Event keeps every event: the front changes nothing.
-func (p *passage) Event(sse.Event) bool { return true }
+func (p *passage) Event(sse.Event, time.Time) bool { return true }
 
 // Body lets everything pass.
 func (p *passage) Body([]byte, bool) {}

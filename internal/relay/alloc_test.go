@@ -69,7 +69,7 @@ func TestExchangeDoesNotAllocate(t *testing.T) {
 // quiet is an Observer that keeps everything and nothing.
 type quiet struct{}
 
-func (quiet) Event(sse.Event) bool                       { return true }
+func (quiet) Event(sse.Event, time.Time) bool            { return true }
 func (quiet) Body([]byte, bool)                          {}
 func (quiet) Tail(dst []byte, _ Outcome, _ error) []byte { return dst }
 func (quiet) Done(Outcome, error)                        {}

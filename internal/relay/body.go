@@ -221,6 +221,17 @@ func (e *Exchange) decode(p []byte) int {
 	return n
 }
 
+// push takes wire bytes that somebody else has read, or the error in their
+// place, and leaves the body bytes among them, m of them, at the front of p.
+// e.ended is set at the end of the body.
+func (e *Exchange) push(p []byte, err error) (m int) {
+	if len(p) == 0 {
+		e.ended = e.endOf(err)
+		return 0
+	}
+	return e.decode(p)
+}
+
 // wire puts bytes as they came from the connection at the front of p.
 func (e *Exchange) wire(p []byte) (int, error) {
 	if len(e.rest) > 0 {

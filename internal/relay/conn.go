@@ -40,6 +40,9 @@ type conn struct {
 
 	peek    func(fd uintptr)
 	waiting peeked // what the last peek found
+
+	loan loan
+	wire *wire // between TLS and the socket; nil without TLS
 }
 
 // peeked is the state of a socket's receive queue.
@@ -52,18 +55,25 @@ const (
 )
 
 func newConn(to *destination, nc, socket net.Conn) *conn {
-	c := &conn{to: to, nc: nc, socket: socket, buf: make([]byte, readBufferBytes)}
+	c := &conn{to: to, nc: nc, buf: make([]byte, readBufferBytes)}
 	_, c.tls = nc.(*tls.Conn)
 	switch nc.(type) {
 	case *net.TCPConn, *net.UnixConn:
 		c.vector = true
 	}
+	c.peek = func(fd uintptr) { c.waiting = peekSocket(fd) }
+	c.use(socket)
+	return c
+}
+
+// use makes socket what c is a connection over.
+func (c *conn) use(socket net.Conn) {
+	c.socket, c.raw = socket, nil
 	if sc, ok := socket.(syscall.Conn); ok {
 		if raw, err := sc.SyscallConn(); err == nil {
-			c.raw, c.peek = raw, func(fd uintptr) { c.waiting = peekSocket(fd) }
+			c.raw = raw
 		}
 	}
-	return c
 }
 
 // look says what waits in the socket without consuming it.
@@ -84,7 +94,11 @@ func (c *conn) usable(now time.Time) bool {
 	return now.Sub(c.idleSince) < peekAfterIdle || c.look() == peekNothing
 }
 
-func (c *conn) close() { c.socket.Close() }
+func (c *conn) close() {
+	if !c.loan.end() {
+		c.socket.Close()
+	}
+}
 
 func (c *conn) setWriteDeadline(t time.Time) {
 	if c.writeSet != t {

@@ -38,9 +38,11 @@ type Request struct {
 // one goroutine, apart from Cancel. The caller that got it from Send closes it
 // exactly once and does not touch it afterwards: it is recycled.
 type Exchange struct {
-	mu       sync.Mutex // guards the next two against Cancel
+	mu       sync.Mutex // guards the next four against Cancel
 	c        *conn
-	canceled error // why; nil: it is not
+	canceled error    // why; nil: it is not
+	lent     borrower // who uses c meanwhile; nil: this exchange
+	serial   uint64   // by which the borrower knows this exchange
 
 	pool     *Pool
 	abort    *Abort
@@ -334,10 +336,34 @@ func (e *Exchange) cancel(why error) {
 	if e.canceled == nil {
 		e.canceled = why
 	}
-	if e.c != nil {
+	switch {
+	case e.lent != nil:
+		e.lent.interrupt(e.serial)
+	case e.c != nil:
 		e.c.close()
 	}
 }
+
+// lend makes b what Cancel interrupts from now on. It may have come before.
+func (e *Exchange) lend(b borrower, serial uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lent, e.serial = b, serial
+}
+
+// takeBack ends that. A connection that goes back to the pool is made an
+// ordinary one again.
+func (e *Exchange) takeBack() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lent = nil
+	if e.canceled == nil && e.clean() && e.c.regain() != nil {
+		e.partial = true
+	}
+}
+
+// clean reports whether the connection can serve another exchange.
+func (e *Exchange) clean() bool { return e.atEnd() && !e.partial && !e.once }
 
 func (e *Exchange) whyCanceled() error {
 	e.mu.Lock()
@@ -351,7 +377,7 @@ func (e *Exchange) isCanceled() bool { return e.whyCanceled() != nil }
 // was written, the body read to its end and Once not set; otherwise it is closed.
 func (e *Exchange) Close() {
 	e.abort.detach()
-	clean := e.atEnd() && !e.partial && !e.once
+	clean := e.clean()
 	c, canceled := e.dropConn()
 	if c != nil && clean && !canceled {
 		e.pool.put(c)

@@ -36,7 +36,7 @@ func newObserved() *observed {
 	return &observed{tail: "data: {\"error\":1}\n\n", done: make(chan Outcome, 8)}
 }
 
-func (o *observed) Event(e sse.Event) bool {
+func (o *observed) Event(e sse.Event, _ time.Time) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.events = append(o.events, string(e.Data))
@@ -82,6 +82,8 @@ type front struct {
 	aborts   chan *Abort // if set, gets each request's
 	errs     chan error  // if set, gets what relay returned
 	canceled atomic.Int32
+	lending  *Lending // nil: no loops
+	stays    bool     // without loops
 }
 
 func newFront(t testing.TB, target Target, setup func(*front)) *front {
@@ -105,17 +107,34 @@ func newFront(t testing.TB, target Target, setup func(*front)) *front {
 		WriteTimeout: soon,
 		Logger:       discardLogger{},
 	}
+	if !f.stays {
+		f.lending = lendingTo(t, func(c net.Conn) { server.ServeConn(c) })
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		server.Serve(w.Listen(l, ListenOptions{SendBufferBytes: 32 << 10}))
 	}()
 	t.Cleanup(func() {
+		if f.lending != nil {
+			f.lending.Loops.Drain()
+			defer f.lending.Loops.Close()
+		}
 		server.Shutdown()
 		<-done
 		w.Close()
 	})
 	return f
+}
+
+// lendingTo makes loops whose connections go back to serve.
+func lendingTo(t testing.TB, serve func(net.Conn)) *Lending {
+	t.Helper()
+	loops, err := NewLoops(LoopsOptions{Panicked: func(p any) { t.Error("panic:", p) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Lending{Loops: loops, Serve: serve, KeepAlive: soon}
 }
 
 type discardLogger struct{}
@@ -158,7 +177,7 @@ func (f *front) relay(ctx *fasthttp.RequestCtx, abort *Abort, stop func()) error
 		if f.total > 0 {
 			e.SetReadDeadline(time.Now().Add(f.total))
 		}
-		err = Reply(ctx, e, ReplyOptions{SlowReader: f.slow, Observer: f.observer, Stop: stop})
+		err = Reply(ctx, e, ReplyOptions{SlowReader: f.slow, Observer: f.observer, Stop: stop, Lending: f.lending})
 	}
 	if err != nil {
 		e.Close()

@@ -43,6 +43,10 @@ func (c *clientConn) discard() {
 // resetOnClose makes the kernel forget, with the connection, what a client has
 // not read.
 func (c *clientConn) resetOnClose() {
+	if c.loan.out {
+		c.loan.reset()
+		return
+	}
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
 		tcp.SetLinger(0) // fails where nothing is left to reset
 	}

@@ -288,10 +288,13 @@ func (p *Pool) dial(ctx context.Context, deadline time.Time) (*conn, error) {
 	if to.TLS == nil {
 		return newConn(to, socket, socket), nil
 	}
-	secure := tls.Client(socket, to.TLS)
+	below := &wire{Conn: socket}
+	secure := tls.Client(below, to.TLS)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		socket.Close()
 		return nil, err
 	}
-	return newConn(to, secure, socket), nil
+	c := newConn(to, secure, socket)
+	c.wire = below
+	return c, nil
 }

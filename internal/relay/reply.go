@@ -41,11 +41,12 @@ var outcomeNames = [...]string{
 func (o Outcome) String() string { return outcomeNames[o] }
 
 // Observer follows one response. Its methods are called one at a time, Event,
-// Body and Tail never after Done. Byte slices are valid during the call.
+// Body and Tail never after Done. Byte slices are valid during the call. They
+// should be quick: other streams wait meanwhile.
 type Observer interface {
 	// Event is called for each event of an event stream before it is sent;
-	// false leaves it out.
-	Event(e sse.Event) (keep bool)
+	// false leaves it out. It was read at that time, together with others perhaps.
+	Event(e sse.Event, at time.Time) (keep bool)
 	// Body is called for each piece of any other body before it is sent. A
 	// body of up to 256 KiB is one piece, and whole.
 	Body(piece []byte, whole bool)
@@ -71,6 +72,11 @@ type ReplyOptions struct {
 	// Stop, if set, is called before the exchange is closed: what
 	// Watcher.Watch returned.
 	Stop func()
+	// Lending, if set, lets Loops relay an event stream.
+	Lending *Lending
+	// Lent, if set, is called if they do, before anything else of the Observer:
+	// what belongs to ctx and its request is not valid afterwards.
+	Lent func()
 }
 
 // Reply answers ctx with the body of e, whose head has been read; the caller
@@ -83,6 +89,9 @@ type ReplyOptions struct {
 // An event stream that is ended by nothing but the end of the connection must
 // have had an event that closes it (sse.Event.Closes): the crash of a server
 // looks the same as the end of such a stream, so without one it has failed.
+//
+// With o.Lending an event stream is relayed by Loops instead: see the package's
+// text.
 //
 // On success e belongs to Reply, which closes it. An error means that the body
 // could not be read and nothing has been sent: e is still the caller's, who
@@ -105,6 +114,9 @@ func Reply(ctx *fasthttp.RequestCtx, e *Exchange, o ReplyOptions) error {
 	if err != nil {
 		s.recycle()
 		return err
+	}
+	if length < 0 && s.lend(ctx, &o) {
+		return nil
 	}
 	ctx.Response.ImmediateHeaderFlush = s.events && length < 0 && len(e.Held()) == 0
 	s.bound()
@@ -171,6 +183,7 @@ func (s *stream) show() error {
 	case s.events && s.e.ContentLength() == lengthUntilClose && !closes(b):
 		return newError(PhaseBody, io.ErrUnexpectedEOF)
 	case s.events:
+		s.now = time.Now()
 		b = s.filter.Feed(b, b[:0], s.keep)
 		*s.whole = append(b, s.filter.Pending()...)
 	case s.observer != nil:

@@ -24,6 +24,7 @@ type stream struct {
 	events    bool
 	filter    sse.Filter
 	keep      func(sse.Event) bool // s.event, bound once
+	now       time.Time            // when what is being looked at was read
 	out       []byte               // events to be sent
 	whole     *[]byte              // the body read ahead, or its beginning
 	ahead     []byte               // what of it has not been sent
@@ -55,7 +56,7 @@ var finished = []byte(`"finish_reason":"`)
 
 func (s *stream) event(e sse.Event) bool {
 	s.closed = s.closed || s.mustClose && (e.Closes() || bytes.Contains(e.Data, finished))
-	return s.observer == nil || s.observer.Event(e)
+	return s.observer == nil || s.observer.Event(e, s.now)
 }
 
 // step returns what is to be sent next, at least one byte. io.EOF is the end
@@ -96,6 +97,7 @@ func (s *stream) step() ([]byte, error) {
 func (s *stream) next() ([]byte, error) {
 	for {
 		piece, err := s.e.Next()
+		s.now = time.Now()
 		if err == io.EOF {
 			err = s.end()
 		}

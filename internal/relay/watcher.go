@@ -155,6 +155,16 @@ func (c *watched) left() {
 	}
 }
 
+// rest is stop, and forgets the connection until it is watched again, with fd.
+func (c *watched) rest() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.onGone = nil; c.registered {
+		c.registered = false
+		c.w.remove(c)
+	}
+}
+
 // end forgets the connection; its descriptor may be closed afterwards.
 func (c *watched) end() {
 	c.mu.Lock()
@@ -210,10 +220,21 @@ type clientConn struct {
 	stop    func() // watched.stop, bound once
 	bounded bool   // a write deadline of Reply is in force; only the serving goroutine uses it
 	linger  atomic.Bool
+
+	Lease
+	loan    loan
+	handing bool   // it is being handed over, or has been
+	broken  error  // of a write meanwhile
+	ahead   []byte // read from the connection before it was lent
 }
 
 // Read ends the write deadline that the last streamed response has left.
 func (c *clientConn) Read(p []byte) (int, error) {
+	if len(c.ahead) > 0 {
+		n := copy(p, c.ahead)
+		c.ahead = c.ahead[n:]
+		return n, nil
+	}
 	if c.bounded {
 		c.bounded = false
 		c.Conn.SetWriteDeadline(time.Time{})
@@ -221,7 +242,39 @@ func (c *clientConn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
+// Write succeeds where the connection is being handed over, like SetDeadline.
+func (c *clientConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if err != nil && c.handing {
+		c.broken = err
+		return len(p), nil
+	}
+	return n, err
+}
+
+// SetDeadline succeeds where the connection is being handed over: fasthttp then
+// does what Hijack has asked for, whatever has become of the connection.
+func (c *clientConn) SetDeadline(t time.Time) error {
+	err := c.Conn.SetDeadline(t)
+	if c.handing {
+		return nil
+	}
+	return err
+}
+
+// SetWriteDeadline is like SetDeadline.
+func (c *clientConn) SetWriteDeadline(t time.Time) error {
+	err := c.Conn.SetWriteDeadline(t)
+	if c.handing {
+		return nil
+	}
+	return err
+}
+
 func (c *clientConn) Close() error {
+	if c.Kept() || c.loan.end() {
+		return nil
+	}
 	if c.linger.Swap(false) {
 		c.discard()
 	}

@@ -21,13 +21,13 @@ type stream struct {
 	last   time.Time
 }
 
-// Event looks at one event of the answer and tells whether the client gets it.
-func (j *Job) Event(e sse.Event) (keep bool) {
+// Event looks at one event of the answer, read at time now, and tells whether the client
+// gets it.
+func (j *Job) Event(e sse.Event, now time.Time) (keep bool) {
 	if e.IsDone() {
 		return true
 	}
 	s := &j.stream
-	now := time.Now()
 	if s.events++; s.events == 1 {
 		s.first = now
 	}

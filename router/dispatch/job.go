@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"strings"
 	"sync"
 	"time"
 
@@ -135,6 +136,21 @@ func (j *Job) reset() {
 
 // wipe clears all of a slice's memory: behind its end may be what an earlier attempt has left.
 func wipe[T any](s []T) { clear(s[:cap(s)]) }
+
+// Detach lets go of the client's buffers, for an answer that goes on without them: from now
+// on only what Done and Finish need is there.
+func (j *Job) Detach() {
+	if j.Method == "POST" {
+		j.Method = "POST" // not the client's bytes
+	} else {
+		j.Method = strings.Clone(j.Method)
+	}
+	j.Path, j.Body, j.Auth, j.Session, j.Pin = "", nil, nil, nil, nil
+	wipe(j.request.Body)
+	j.request = relay.Request{Body: j.request.Body[:0]}
+	wipe(j.edits)
+	j.edits = j.edits[:0]
+}
 
 // Cancel gives the job up because the client has left. It may be called from any goroutine
 // until Finish.

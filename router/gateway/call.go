@@ -25,6 +25,7 @@ type call struct {
 	id     []byte // x-request-id
 	pin    []byte // node of a stored response
 	stop   func() // ends the watch over the client
+	lent   bool   // to the relay's loops: there is no ctx any more
 
 	blind     bool // following the answer has failed: it goes on unseen
 	streaming bool // the client asked for a stream, and counts as one
@@ -33,15 +34,15 @@ type call struct {
 	bytes     int64
 
 	// Methods bound once, so that handing them over costs nothing.
-	picked, left func()
-	reply        func(*relay.Exchange) error
+	picked, left, detached func()
+	reply                  func(*relay.Exchange) error
 }
 
 var callNumbers atomic.Uint64
 
 var calls = sync.Pool{New: func() any {
 	c := &call{number: callNumbers.Add(1)}
-	c.picked, c.left, c.reply = c.onPick, c.onLeft, c.onReply
+	c.picked, c.left, c.detached, c.reply = c.onPick, c.onLeft, c.onDetach, c.onReply
 	return c
 }}
 
@@ -77,7 +78,15 @@ func (c *call) onReply(ex *relay.Exchange) error {
 	c.describe(h)
 	return relay.Reply(c.ctx, ex, relay.ReplyOptions{
 		SlowReader: c.g.limits.SlowReader, Observer: c, Stop: c.stop, MustClose: closes(c.api) && c.status < 300,
+		Lending: &c.g.lending, Lent: c.detached,
 	})
+}
+
+// onDetach is called when the answer goes on without the request.
+func (c *call) onDetach() {
+	c.g.bodies.give(arrivingAt(c.ctx))
+	c.job.Detach()
+	c.ctx, c.lent = nil, true
 }
 
 // closes tells whether a stream of api has an event that says that all is said.
@@ -91,13 +100,13 @@ func closes(api scan.API) bool {
 
 // Event, Body, Tail and Done follow the answer as relay.Observer. A bug in that costs what would have been learnt from the
 // answer, not the answer.
-func (c *call) Event(e sse.Event) (keep bool) {
+func (c *call) Event(e sse.Event, at time.Time) (keep bool) {
 	if c.blind {
 		return true
 	}
 	keep = true
 	defer c.stumble()
-	if keep = c.job.Event(e); keep {
+	if keep = c.job.Event(e, at); keep {
 		c.bytes += int64(len(e.Data))
 	}
 	return keep
@@ -153,11 +162,13 @@ func (c *call) end(o relay.Outcome) {
 	g, j := c.g, c.job
 	defer func() {
 		c.job, c.ctx, c.stop, c.bytes, c.status = nil, nil, nil, 0, 0
-		c.blind, c.streaming, c.refused = false, false, false
+		c.lent, c.blind, c.streaming, c.refused = false, false, false, false
 		calls.Put(c)
 	}()
 	defer g.dispatch.Finish(j, o)
-	defer g.bodies.give(arrivingAt(c.ctx))
+	if !c.lent {
+		defer g.bodies.give(arrivingAt(c.ctx))
+	}
 	defer g.live.remove(c)
 	if c.streaming {
 		g.streams.give()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/scan"
 )
@@ -84,6 +85,7 @@ func (a *arrival) asked() (method string, api scan.API) {
 // plain is a connection without TLS.
 type plain struct {
 	net.Conn
+	relay.Lease
 	arrival
 	bodies *bodies
 }
@@ -101,8 +103,26 @@ func (c *plain) Read(p []byte) (int, error) {
 func (c *plain) NetConn() net.Conn { return c.Conn }
 
 func (c *plain) Close() error {
+	if c.Kept() {
+		return nil
+	}
 	c.bodies.give(&c.arrival)
 	return c.Conn.Close()
+}
+
+// returned is a plain connection that the relay's loops have given back: another one to the
+// server, which may not be through with the first.
+type returned struct{ *plain }
+
+// serveAgain goes on serving a connection whose next request has come.
+func (g *Gateway) serveAgain(c net.Conn) {
+	if r, ok := c.(*returned); ok {
+		c = r.plain
+	}
+	if p, ok := c.(*plain); ok {
+		c = &returned{p}
+	}
+	g.server.ServeConn(c) // which has nobody to tell of an error
 }
 
 // secure is a connection with TLS.

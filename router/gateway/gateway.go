@@ -46,6 +46,7 @@ type Parts struct {
 	Fleet    *fleet.Fleet
 	Metrics  *metrics.Router
 	Watcher  *relay.Watcher
+	Loops    *relay.Loops      // nil: streams stay with their goroutines
 	Access   *accesslog.Logger // nil: no access log
 	Log      *slog.Logger
 }
@@ -56,6 +57,7 @@ type Gateway struct {
 	fleet       *fleet.Fleet
 	metrics     *metrics.Router
 	watcher     *relay.Watcher
+	lending     relay.Lending
 	access      *accesslog.Logger
 	log         *slog.Logger
 	limits      Limits
@@ -84,6 +86,7 @@ func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 		watcher: p.Watcher, access: p.Access, log: p.Log, limits: l, forwardAuth: forwardAuth, started: time.Now(),
 		empty: make(chan struct{}, 1),
 	}
+	g.lending = relay.Lending{Loops: p.Loops, Serve: g.serveAgain, KeepAlive: l.KeepAlive}
 	g.bodies.limit, g.bodies.longest, g.bodies.buffer, g.bodies.time = int64(l.MaxBodies), int64(l.MaxBody), l.MaxHeader, l.BodyTimeout
 	intake.BoundBuffers()
 	g.server = &fasthttp.Server{
@@ -146,7 +149,14 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 	if err := g.stopAccepting(); err != nil {
 		return err
 	}
+	g.StartDrain()
+	if g.lending.Loops != nil {
+		g.lending.Loops.Drain()
+	}
 	err := ignoreClosed(g.server.ShutdownWithContext(ctx))
+	if err == nil && g.lending.Loops != nil {
+		err = g.lending.Loops.Wait(ctx)
+	}
 	if err == nil {
 		return nil
 	}

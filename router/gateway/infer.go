@@ -35,6 +35,9 @@ func (g *Gateway) survive(c *call) {
 		return
 	}
 	g.bug(p)
+	if c.ctx.Hijacked() { // the answer goes its way
+		return
+	}
 	defer func() {
 		if recover() != nil {
 			c.ctx.SetConnectionClose()

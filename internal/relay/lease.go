@@ -1,0 +1,68 @@
+package relay
+
+import (
+	"net"
+	"sync/atomic"
+	"time"
+)
+
+// Lending says how Reply may lend the connections of an event stream to Loops.
+// It is not modified, and may be shared by all replies of a server.
+type Lending struct {
+	Loops *Loops // nil: streams stay with their goroutines
+	// Serve goes on serving a connection that has come back: its next request
+	// has begun to arrive. It closes the connection in the end, as
+	// fasthttp.Server.ServeConn does.
+	Serve func(net.Conn)
+	// KeepAlive is how long a connection may wait in the loop for its next
+	// request.
+	KeepAlive time.Duration
+}
+
+// Lease is embedded by the type of a server's connections, the outermost one
+// where they are wrapped: those that have it may be lent. The server closes a
+// connection that it has handed over once its handler has returned; that Close
+// must do nothing, which is what Kept is for.
+type Lease struct{ handed atomic.Int32 }
+
+// Kept is called by Close, which must return at once, doing nothing, where it
+// reports true.
+func (l *Lease) Kept() bool {
+	for {
+		n := l.handed.Load()
+		if n == 0 {
+			return false
+		}
+		if l.handed.CompareAndSwap(n, n-1) {
+			return true
+		}
+	}
+}
+
+func (l *Lease) hand() { l.handed.Add(1) }
+
+// leased is a connection with a Lease.
+type leased interface {
+	net.Conn
+	Kept() bool
+	hand()
+}
+
+// borrower is who uses the connection of an exchange in place of its goroutine.
+type borrower interface {
+	// interrupt tells it that the exchange has been canceled. It may come late:
+	// serial says which exchange is meant.
+	interrupt(serial uint64)
+}
+
+// LoopsOptions tune Loops.
+type LoopsOptions struct {
+	Threads int // default: GOMAXPROCS
+	// Lag is told how many seconds each turn of a loop has taken: the longest
+	// that something which became ready meanwhile has waited to be looked at.
+	// It may be nil, and is called from all threads.
+	Lag func(seconds float64)
+	// Panicked is told of a panic of an Observer, which ends only its own
+	// stream. It may be nil.
+	Panicked func(recovered any)
+}

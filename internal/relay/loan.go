@@ -1,0 +1,60 @@
+package relay
+
+import (
+	"errors"
+	"net"
+	"time"
+)
+
+// loan is a connection's socket while a loop has it: a descriptor of its own,
+// unknown to the runtime's poller.
+type loan struct {
+	fd  int
+	out bool // fd is the only one
+}
+
+// regain makes c an ordinary connection again, in the hands of its pool.
+func (c *conn) regain() error {
+	socket, err := c.loan.back()
+	if err != nil {
+		return err
+	}
+	if c.wire == nil {
+		c.nc = socket
+	} else {
+		c.wire.Conn, c.wire.lent = socket, false
+	}
+	c.use(socket)
+	c.readSet, c.writeSet = time.Time{}, time.Time{}
+	return nil
+}
+
+// lendOut gives the socket to the loan that has been reserved.
+func (c *conn) lendOut() {
+	c.loan.take(c.socket)
+	if c.wire != nil {
+		c.wire.fd, c.wire.lent, c.wire.dry, c.wire.ending = c.loan.fd, true, false, false
+	}
+}
+
+// wire is the socket under a TLS connection. While it is lent it never waits:
+// errNotNow says that there is nothing to read, which crypto/tls takes for
+// temporary and goes on from later.
+type wire struct {
+	net.Conn
+	fd     int
+	lent   bool
+	dry    bool // the last read found less than it had room for
+	ending bool // the peer has shut down: a short read says nothing
+}
+
+// errNotNow is what a lent wire returns in place of waiting.
+var errNotNow net.Error = notNow{}
+
+type notNow struct{}
+
+func (notNow) Error() string   { return "nothing to read now" }
+func (notNow) Timeout() bool   { return false }
+func (notNow) Temporary() bool { return true }
+
+var errNoDescriptor = errors.New("connection has no descriptor of its own")

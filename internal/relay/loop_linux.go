@@ -1,0 +1,215 @@
+package relay
+
+import (
+	"math"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	turnBytes    = 32 << 10 // read from one stream in one turn, at most
+	keptOutBytes = 256 << 10
+	tickLength   = 10 * time.Millisecond
+	noSlot       = math.MaxUint32
+)
+
+// loop is one thread around one epoll instance.
+type loop struct {
+	loops   *Loops
+	ep      int
+	wake    int // an eventfd
+	streams atomic.Int32
+	asleep  atomic.Bool // a message has to wake the thread
+
+	mu    sync.Mutex
+	inbox []message
+	dead  bool // the thread has ended
+
+	// The rest is used by the thread only.
+	letters []message // read from inbox
+	ready   [256]unix.EpollEvent
+	at, n   int // ready[at:n] has not been looked at
+	slots   []slot
+	free    []uint32
+	timers  wheel
+	again   []ticket // flows that have not read all there was
+	turn    []ticket
+	gone    []*flow // in this turn
+	current *flow   // whose event is being looked at
+	began   time.Time
+	now     time.Time // of this turn
+	space   []byte    // for reading
+	out     []byte    // for what is made of it
+	closed  bool
+}
+
+// slot is where an event finds its flow. Events of an earlier user of the slot
+// have another generation.
+type slot struct {
+	flow       *flow
+	generation uint32
+}
+
+type ticket struct{ slot, generation uint32 }
+
+func (l *loop) run() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for !l.closed {
+		l.wait()
+		for !l.step() {
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, m := range l.inbox {
+		l.obey(m)
+	}
+	l.dead = true
+}
+
+// wait returns when something is ready.
+func (l *loop) wait() {
+	timeout := l.timeout()
+	if timeout != 0 {
+		if l.asleep.Store(true); l.mail() {
+			timeout = 0
+		}
+	}
+	n, err := unix.EpollWait(l.ep, l.ready[:], timeout)
+	l.asleep.Store(false)
+	if err != nil { // interrupted by a signal
+		n = 0
+	}
+	l.at, l.n, l.now = 0, n, time.Now()
+}
+
+// timeout is how long to wait in milliseconds, -1 for ever.
+func (l *loop) timeout() int {
+	if len(l.again) > 0 {
+		return 0
+	}
+	tick, ok := l.timers.next()
+	if !ok {
+		return -1
+	}
+	left := time.Duration(tick)*tickLength - l.now.Sub(l.began)
+	return max(0, int((left+time.Millisecond-1)/time.Millisecond))
+}
+
+// step looks at all that is ready. It reports false if it has to be called
+// again, after a panic.
+func (l *loop) step() (done bool) {
+	defer l.rescue()
+	for l.at < l.n {
+		ev := &l.ready[l.at]
+		l.at++
+		l.dispatch(uint32(ev.Fd), uint32(ev.Pad), ev.Events)
+	}
+	l.turn, l.again = append(l.turn, l.again...), l.again[:0]
+	for len(l.turn) > 0 {
+		t := l.turn[len(l.turn)-1]
+		l.turn = l.turn[:len(l.turn)-1]
+		if f := l.find(t.slot, t.generation); f != nil {
+			l.current, f.queued = f, false
+			f.pump()
+		}
+	}
+	l.readMail()
+	l.timers.advance(int64(l.now.Sub(l.began)/tickLength), fire)
+	l.current = nil
+	for i, f := range l.gone {
+		l.gone[i] = nil
+		f.recycle()
+	}
+	l.gone = l.gone[:0]
+	l.loops.options.Lag(time.Since(l.now).Seconds())
+	return true
+}
+
+// rescue ends the stream whose observer has panicked.
+func (l *loop) rescue() {
+	p := recover()
+	if p == nil {
+		return
+	}
+	l.loops.options.Panicked(p)
+	if f := l.current; f != nil && f.started {
+		l.current = nil
+		f.abandon()
+	}
+}
+
+// dispatch takes an event of slot id>>1: of the client's side where the last
+// bit is set.
+func (l *loop) dispatch(id, generation, events uint32) {
+	f := l.find(id>>1, generation)
+	if f == nil {
+		return
+	}
+	if l.current = f; id&1 != 0 {
+		f.clientEvent(events)
+	} else {
+		f.upstreamEvent(events)
+	}
+}
+
+func (l *loop) find(at, generation uint32) *flow {
+	if int(at) >= len(l.slots) || l.slots[at].generation != generation {
+		return nil
+	}
+	return l.slots[at].flow
+}
+
+// watch asks, edge triggered, for events of fd.
+func (l *loop) watch(fd int, id, generation, events uint32) error {
+	err := unix.EpollCtl(l.ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{
+		Events: events | unix.EPOLLET&math.MaxUint32, Fd: int32(id), Pad: int32(generation),
+	})
+	return os.NewSyscallError("epoll_ctl", err)
+}
+
+func (l *loop) unwatch(fd int) { unix.EpollCtl(l.ep, unix.EPOLL_CTL_DEL, fd, nil) }
+
+// admit gives f a slot.
+func (l *loop) admit(f *flow) {
+	if len(l.free) == 0 {
+		l.free = append(l.free, uint32(len(l.slots)))
+		l.slots = append(l.slots, slot{})
+	}
+	f.slot = l.free[len(l.free)-1]
+	l.free = l.free[:len(l.free)-1]
+	s := &l.slots[f.slot]
+	s.flow = f
+	f.generation = s.generation
+}
+
+// dismiss takes f out of the loop.
+func (l *loop) dismiss(f *flow) {
+	s := &l.slots[f.slot]
+	s.flow = nil
+	s.generation++
+	l.free = append(l.free, f.slot)
+	l.timers.drop(&f.timer)
+	f.started = false
+	l.gone = append(l.gone, f)
+}
+
+func (l *loop) eachFlow(do func(*flow)) {
+	for i := range l.slots {
+		if f := l.slots[i].flow; f != nil {
+			l.current = f
+			do(f)
+		}
+	}
+}
+
+// tick is the first one at or after t.
+func (l *loop) tick(t time.Time) int64 {
+	return int64((t.Sub(l.began) + tickLength - 1) / tickLength)
+}

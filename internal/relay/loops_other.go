@@ -1,0 +1,26 @@
+//go:build !linux
+
+package relay
+
+import (
+	"context"
+
+	"github.com/valyala/fasthttp"
+)
+
+// Loops relays nothing on this system: streams stay with their goroutines.
+type Loops struct{}
+
+// NewLoops returns Loops that do nothing.
+func NewLoops(LoopsOptions) (*Loops, error) { return new(Loops), nil }
+
+// Drain does nothing.
+func (*Loops) Drain() {}
+
+// Wait returns nil.
+func (*Loops) Wait(context.Context) error { return nil }
+
+// Close does nothing.
+func (*Loops) Close() {}
+
+func (*stream) lend(*fasthttp.RequestCtx, *ReplyOptions) bool { return false }
