@@ -218,6 +218,9 @@ func (f *flow) fail(out []byte, err error) []byte {
 	s := f.s
 	s.fail(upstreamOutcome(err), err)
 	f.drained = true
+	if s.outcome == ClientGone { // nobody is there to take it
+		f.pending, f.sent = f.pending[:0], 0
+	}
 	tail := s.tail()
 	if f.cut = len(tail) == 0; f.cut {
 		return out

@@ -83,7 +83,24 @@ type front struct {
 	errs     chan error  // if set, gets what relay returned
 	canceled atomic.Int32
 	lending  *Lending // nil: no loops
-	stays    bool     // without loops
+	close    func()
+}
+
+// lendStreams makes fronts lend their connections to loops.
+var lendStreams = true
+
+// TestWithoutLoops runs again what can take either way.
+func TestWithoutLoops(t *testing.T) {
+	lendStreams = false
+	defer func() { lendStreams = true }()
+	for name, test := range map[string]func(*testing.T){
+		"ClientLeaves": TestClientLeaves, "SlowReader": TestSlowReader, "StreamsTornDown": TestStreamsTornDown, "Stop": TestStop,
+		"TruncatedReplies": TestTruncatedReplies, "EngineDiesMidStream": TestEngineDiesMidStream, "HugeEvents": TestHugeEvents,
+		"EventsAreFiltered": TestEventsAreFiltered, "EventsUntilClose": TestEventsUntilClose, "StreamTimeouts": TestStreamTimeouts,
+		"PipelinedRequests": TestPipelinedRequests,
+	} {
+		t.Run(name, test)
+	}
 }
 
 func newFront(t testing.TB, target Target, setup func(*front)) *front {
@@ -107,7 +124,7 @@ func newFront(t testing.TB, target Target, setup func(*front)) *front {
 		WriteTimeout: soon,
 		Logger:       discardLogger{},
 	}
-	if !f.stays {
+	if lendStreams {
 		f.lending = lendingTo(t, func(c net.Conn) { server.ServeConn(c) })
 	}
 	done := make(chan struct{})
@@ -115,7 +132,7 @@ func newFront(t testing.TB, target Target, setup func(*front)) *front {
 		defer close(done)
 		server.Serve(w.Listen(l, ListenOptions{SendBufferBytes: 32 << 10}))
 	}()
-	t.Cleanup(func() {
+	f.close = sync.OnceFunc(func() {
 		if f.lending != nil {
 			f.lending.Loops.Drain()
 			defer f.lending.Loops.Close()
@@ -123,7 +140,9 @@ func newFront(t testing.TB, target Target, setup func(*front)) *front {
 		server.Shutdown()
 		<-done
 		w.Close()
+		f.pool.Close()
 	})
+	t.Cleanup(f.close)
 	return f
 }
 

@@ -73,6 +73,7 @@ func (f *flow) onHandOver(c net.Conn) {
 func (f *flow) greet() {
 	s, e := f.s, f.s.e
 	out, mark := openChunk(s.out)
+	s.out = nil // which is used for the tail
 	if n := e.held; n > 0 {
 		e.held = 0
 		out = s.filter.Feed(e.space[:n], out, s.keep)
