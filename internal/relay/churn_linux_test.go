@@ -1,0 +1,178 @@
+package relay
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/sse"
+)
+
+// openFiles counts the descriptors of this process.
+func openFiles(t testing.TB) int {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(files)
+}
+
+// churnEngine does what the body of a request says: the number of events, and
+// how they end. Events go out one by one.
+func churnEngine(c net.Conn, r *bufio.Reader) {
+	for {
+		_, body, err := readRequest(r)
+		if err != nil {
+			return
+		}
+		events, how := int(body[0]), body[1]
+		io.WriteString(c, sseHead)
+		for range events {
+			if _, err := io.WriteString(c, chunk("data: a\n\n")); err != nil {
+				return
+			}
+		}
+		switch how {
+		case 'd': // dies inside an event
+			io.WriteString(c, chunk("data: unfini"))
+			return
+		case 'r': // and with a reset
+			c.(*net.TCPConn).SetLinger(0)
+			return
+		case 's': // stalls
+			io.Copy(io.Discard, r)
+			return
+		case 'g': // talks nonsense
+			io.WriteString(c, "nonsense\r\n")
+			return
+		case 'f': // says that it will close, and does not
+			io.WriteString(c, chunk("data: b\n\n"))
+		}
+		io.WriteString(c, lastChunk)
+	}
+}
+
+// churnClient has one connection and sends requests on it until it leaves.
+type churnClient struct {
+	t      *testing.T
+	o      *observed
+	addr   string
+	random *rand.Rand
+}
+
+// run makes up to streams requests and returns how many it has made.
+func (k *churnClient) run(streams int) (made int) {
+	c, err := net.Dial("tcp", k.addr)
+	if err != nil {
+		k.t.Error(err)
+		return 0
+	}
+	defer c.Close()
+	r := bufio.NewReader(c)
+	for made < streams {
+		events, how := byte(1+k.random.IntN(60)), "ccccdrsgf"[k.random.IntN(9)]
+		c.SetDeadline(time.Now().Add(6 * soon))
+		fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n%c%c", events, how)
+		made++
+		switch k.random.IntN(8) {
+		case 0: // leaves in the middle
+			io.CopyN(io.Discard, r, int64(k.random.IntN(100)))
+			if k.random.IntN(2) == 0 {
+				c.(*net.TCPConn).SetLinger(0)
+			}
+			return made
+		case 1: // shuts down its side
+			r.Peek(1)
+			c.(*net.TCPConn).CloseWrite()
+			io.Copy(io.Discard, r)
+			return made
+		}
+		if !k.read(r, int(events), how) {
+			return made
+		}
+	}
+	return made
+}
+
+// read checks an answer.
+func (k *churnClient) read(r *bufio.Reader, events int, how byte) bool {
+	resp, err := http.ReadResponse(r, nil)
+	if err != nil {
+		k.t.Errorf("%d events, %c: %v", events, how, err)
+		return false
+	}
+	got, err := io.ReadAll(resp.Body)
+	want := strings.Repeat("data: a\n\n", events)
+	switch how {
+	case 'f':
+		want += "data: b\n\n"
+	case 'd', 's', 'g':
+		want += k.o.tail
+	case 'r': // what had not been read before it is lost
+		n := len(got) - len(k.o.tail)
+		if err != nil || n < 0 || !strings.HasPrefix(want, string(got[:n])) || string(got[n:]) != k.o.tail {
+			k.t.Errorf("%d events, %c: %q, %v", events, how, got, err)
+		}
+		return err == nil
+	}
+	if err != nil || string(got) != want {
+		k.t.Errorf("%d events, %c: %d bytes of %d: %v", events, how, len(got), len(want), err)
+	}
+	return err == nil
+}
+
+// TestChurn opens streams and ends them in all the ways that there are, at
+// random, on connections that are used again. Each is accounted for, and
+// nothing is left open.
+func TestChurn(t *testing.T) {
+	streams, clients := 1500, 48
+	if thorough {
+		streams, clients = 10_000, 128
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Log("seed", seed)
+	before := openFiles(t)
+	o := newObserved()
+	o.done = make(chan Outcome, 2*streams)
+	f := newFront(t, rawServer(t, "tcp", churnEngine), func(f *front) {
+		f.observer, f.idle = passing{o}, 300*time.Millisecond
+	})
+	var left sync.WaitGroup
+	for i := range clients {
+		left.Go(func() {
+			k := churnClient{t, o, f.addr, rand.New(rand.NewPCG(seed, uint64(i)))}
+			for n := 0; n < streams/clients && !t.Failed(); {
+				n += k.run(streams/clients - n)
+			}
+		})
+	}
+	left.Wait()
+	for end := soonest(); f.lending.Loops.busy.Load() > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d streams are left", f.lending.Loops.busy.Load())
+		}
+	}
+	if idle, open := f.pool.Stats(); idle != open {
+		t.Errorf("%d idle of %d connections", idle, open)
+	}
+	f.close()
+	for end := soonest(); openFiles(t) > before+3; time.Sleep(time.Millisecond) { // the server's own listener and connections
+		if time.Now().After(end) {
+			t.Fatalf("%d descriptors, %d before", openFiles(t), before)
+		}
+	}
+}
+
+// passing is observed without keeping events.
+type passing struct{ *observed }
+
+func (passing) Event(sse.Event, time.Time) bool { return true }
