@@ -61,6 +61,9 @@ func churnEngine(c net.Conn, r *bufio.Reader) {
 	}
 }
 
+// churnEnds are the ways, as often as they are written here.
+const churnEnds = "ccccccccccccccccddddrrrrggggffffffs"
+
 // churnClient has one connection and sends requests on it until it leaves.
 type churnClient struct {
 	t      *testing.T
@@ -79,7 +82,7 @@ func (k *churnClient) run(streams int) (made int) {
 	defer c.Close()
 	r := bufio.NewReader(c)
 	for made < streams {
-		events, how := byte(1+k.random.IntN(60)), "ccccdrsgf"[k.random.IntN(9)]
+		events, how := byte(1+k.random.IntN(60)), churnEnds[k.random.IntN(len(churnEnds))]
 		c.SetDeadline(time.Now().Add(6 * soon))
 		fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n%c%c", events, how)
 		made++
@@ -144,7 +147,7 @@ func TestChurn(t *testing.T) {
 	o := newObserved()
 	o.done = make(chan Outcome, 2*streams)
 	f := newFront(t, rawServer(t, "tcp", churnEngine), func(f *front) {
-		f.observer, f.idle = passing{o}, 300*time.Millisecond
+		f.observer, f.idle = passing{o}, 2*time.Second
 	})
 	var left sync.WaitGroup
 	for i := range clients {
@@ -170,6 +173,54 @@ func TestChurn(t *testing.T) {
 			t.Fatalf("%d descriptors, %d before", openFiles(t), before)
 		}
 	}
+}
+
+// TestStopAtAnyTime: streams are given up from outside, some before they begin
+// and some after their end. What the client gets is whole in any case.
+func TestStopAtAnyTime(t *testing.T) {
+	const streams, clients, event = 2000, 16, "data: a\n\n"
+	seed := uint64(time.Now().UnixNano())
+	t.Log("seed", seed)
+	o := newObserved()
+	o.done = make(chan Outcome, streams)
+	aborts := make(chan *Abort, clients)
+	f := newFront(t, rawServer(t, "tcp", churnEngine), func(f *front) { f.observer, f.aborts = passing{o}, aborts })
+	random := rand.New(rand.NewPCG(seed, 0))
+	var stoppers, all sync.WaitGroup
+	stoppers.Go(func() {
+		for a := range aborts {
+			delay := time.Duration(random.IntN(3000)) * time.Microsecond
+			stoppers.Add(1)
+			time.AfterFunc(delay, func() {
+				defer stoppers.Done()
+				a.Stop()
+			})
+		}
+	})
+	for range clients {
+		c := dial(t, f.addr)
+		all.Go(func() {
+			for range streams / clients {
+				c.SetDeadline(soonest())
+				io.WriteString(c.Conn, strings.Replace(request, "{}", "(c", 1))
+				resp, err := http.ReadResponse(c.r, nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				body, err := io.ReadAll(resp.Body)
+				left := strings.ReplaceAll(string(body), event, "")
+				if err != nil || resp.StatusCode == 200 && left != "" && left != o.tail {
+					t.Errorf("%d %q %v", resp.StatusCode, left, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	close(aborts)
+	stoppers.Wait()
+	f.close()
 }
 
 // passing is observed without keeping events.

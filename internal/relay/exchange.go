@@ -344,7 +344,8 @@ func (e *Exchange) cancel(why error) {
 	}
 }
 
-// lend makes b what Cancel interrupts from now on. It may have come before.
+// lend makes b, if not nil, what Cancel interrupts from now on. Cancel may have
+// come before.
 func (e *Exchange) lend(b borrower, serial uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

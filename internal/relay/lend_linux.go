@@ -121,8 +121,11 @@ func (s *stream) closeLent() {
 // over ends the stream. The connection waits for its next request, or is closed.
 func (f *flow) over() {
 	s, l := f.s, f.l
-	if s.e != nil && s.e.clean() {
-		l.unwatch(f.ufd) // where it is not, its end is that of the descriptor
+	if s.e != nil {
+		if s.e.clean() {
+			l.unwatch(f.ufd) // where it is not, its end is that of the descriptor
+		}
+		s.e.lend(nil, 0)
 	}
 	stays := f.drained && !f.cut && !f.blocked() && !f.closing && !f.left && !l.closed && !l.loops.draining.Load()
 	n := newEnding()
