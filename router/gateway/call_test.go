@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"testing"
+	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/internal/sse"
@@ -15,7 +16,7 @@ func TestBugsInFollowingAnAnswer(t *testing.T) {
 	c.streaming = g.streams.take(1)
 	g.live.add(c)
 	for range 2 { // there is no node that an event could come from
-		if !c.Event(sse.Event{Data: []byte("{}")}) {
+		if !c.Event(sse.Event{Data: []byte("{}")}, time.Now()) {
 			t.Error("the event is kept from the client")
 		}
 	}
