@@ -57,7 +57,11 @@ type borrower interface {
 
 // LoopsOptions tune Loops.
 type LoopsOptions struct {
-	Threads int // default: GOMAXPROCS
+	// Threads is the number of loops. Default: GOMAXPROCS less one, at least 1.
+	// With as many as that, all of the scheduler's processors would be held by
+	// loops that sleep in the kernel, and its monitor would wake every 20 us to
+	// take them away: a tenth of the CPU on two cores.
+	Threads int
 	// Lag is told how many seconds each turn of a loop has taken: the longest
 	// that something which became ready meanwhile has waited to be looked at.
 	// It may be nil, and is called from all threads.

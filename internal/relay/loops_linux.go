@@ -31,8 +31,8 @@ type Loops struct {
 
 // NewLoops starts the threads. Close ends them.
 func NewLoops(o LoopsOptions) (*Loops, error) {
-	if o.Threads <= 0 {
-		o.Threads = runtime.GOMAXPROCS(0)
+	if o.Threads <= 0 { // see LoopsOptions
+		o.Threads = max(1, runtime.GOMAXPROCS(0)-1)
 	}
 	if o.Lag == nil {
 		o.Lag = func(float64) {}
