@@ -344,28 +344,6 @@ func (e *Exchange) cancel(why error) {
 	}
 }
 
-// lend makes b, if not nil, what Cancel interrupts from now on. Cancel may have
-// come before.
-func (e *Exchange) lend(b borrower, serial uint64) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.lent, e.serial = b, serial
-}
-
-// takeBack ends that. A connection that goes back to the pool is made an
-// ordinary one again.
-func (e *Exchange) takeBack() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.lent = nil
-	if e.canceled == nil && e.clean() && e.c.regain() != nil {
-		e.partial = true
-	}
-}
-
-// clean reports whether the connection can serve another exchange.
-func (e *Exchange) clean() bool { return e.atEnd() && !e.partial && !e.once }
-
 func (e *Exchange) whyCanceled() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -13,6 +13,28 @@ type loan struct {
 	out bool // fd is the only one
 }
 
+// lend makes b, if not nil, what Cancel interrupts from now on. Cancel may have
+// come before.
+func (e *Exchange) lend(b borrower, serial uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lent, e.serial = b, serial
+}
+
+// takeBack ends that. A connection that goes back to the pool is made an
+// ordinary one again.
+func (e *Exchange) takeBack() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lent = nil
+	if e.canceled == nil && e.clean() && e.c.regain() != nil {
+		e.partial = true
+	}
+}
+
+// clean reports whether the connection can serve another exchange.
+func (e *Exchange) clean() bool { return e.atEnd() && !e.partial && !e.once }
+
 // regain makes c an ordinary connection again, in the hands of its pool.
 func (c *conn) regain() error {
 	socket, err := c.loan.back()
