@@ -137,7 +137,7 @@ func (k *churnClient) read(r *bufio.Reader, events int, how byte) bool {
 // random, on connections that are used again. Each is accounted for, and
 // nothing is left open.
 func TestChurn(t *testing.T) {
-	streams, clients := 1500, 48
+	streams, clients := 600, 24
 	if thorough {
 		streams, clients = 10_000, 128
 	}
@@ -178,7 +178,7 @@ func TestChurn(t *testing.T) {
 // TestStopAtAnyTime: streams are given up from outside, some before they begin
 // and some after their end. What the client gets is whole in any case.
 func TestStopAtAnyTime(t *testing.T) {
-	const streams, clients, event = 2000, 16, "data: a\n\n"
+	const streams, clients, event = 800, 16, "data: a\n\n"
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)
 	o := newObserved()
