@@ -13,6 +13,8 @@ type ending struct {
 	top     net.Conn // to be closed, or to go back; nil: it stays where it is
 	client  *clientConn
 	lending *Lending
+	l       *loop // to be told, of the connection of that ticket; may be nil
+	ticket  ticket
 	do      func() // run, bound once
 }
 
@@ -61,6 +63,9 @@ func (n *ending) hangUp() {
 	}
 	if n.top != nil {
 		n.top.Close()
+	}
+	if n.l != nil {
+		n.l.post(message{kind: msgSettled, ticket: n.ticket})
 	}
 }
 

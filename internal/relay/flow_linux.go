@@ -39,6 +39,7 @@ type flow struct {
 	left     bool    // the client has shut down or reset the connection
 	asked    bool    // the client has sent something
 	queued   bool    // in loop.again
+	settling bool    // the stream is over, but its end is not through yet
 
 	pending []byte // what the client's socket has not taken
 	sent    int    // of pending

@@ -135,15 +135,23 @@ func (f *flow) over() {
 	f.s = nil
 	f.serial.Store(0)
 	l.streams.Add(-1)
-	l.loops.running.Go(n.do)
-	switch {
-	case !stays:
-		l.dismiss(f)
-	case f.asked || len(f.client.ahead) > 0:
-		f.serveAgain()
-	default:
+	if stays {
+		n.l, n.ticket, f.settling = l, ticket{f.slot, f.generation}, true
 		f.idleSince, f.pending = l.now, nil
 		f.arm()
+	} else {
+		l.dismiss(f)
+	}
+	l.loops.running.Go(n.do)
+}
+
+// settled is called when what the last stream had is given back: the next
+// request on the connection finds it so.
+func (f *flow) settled() {
+	if f.settling = false; len(f.client.ahead) > 0 {
+		f.serveAgain()
+	} else {
+		f.wake()
 	}
 }
 
@@ -160,6 +168,9 @@ func (f *flow) abandon() {
 
 // wake is called when something happens on a connection that waits for a request.
 func (f *flow) wake() {
+	if f.settling {
+		return
+	}
 	if f.left && peekSocket(uintptr(f.cfd)) != peekBytes {
 		f.closeIdle()
 	} else if f.left || f.asked {

@@ -109,6 +109,7 @@ type message struct {
 	kind   messageKind
 	flow   *flow
 	serial uint64
+	ticket ticket // of msgSettled
 }
 
 type messageKind uint8
@@ -116,6 +117,7 @@ type messageKind uint8
 const (
 	msgStart     messageKind = iota // flow is the loop's from now on
 	msgInterrupt                    // the exchange of that serial has been canceled
+	msgSettled                      // the end of the last stream of ticket's connection is through
 	msgDrain
 	msgClose
 )
@@ -168,6 +170,11 @@ func (l *loop) obey(m message) {
 		if m.flow.serial.Load() == m.serial && m.flow.started {
 			l.current = m.flow
 			m.flow.interrupted()
+		}
+	case msgSettled:
+		if f := l.find(m.ticket.slot, m.ticket.generation); f != nil {
+			l.current = f
+			f.settled()
 		}
 	case msgDrain:
 		l.eachFlow((*flow).closeIdle)
