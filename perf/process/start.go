@@ -50,13 +50,13 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 func (p *Process) Usage() (Usage, error) {
 	u, err := Read(p.PID())
 	if err != nil {
-		return u, p.explain(err)
+		return u, p.Explain(err)
 	}
 	return u, nil
 }
 
-// explain adds the end of the program's log.
-func (p *Process) explain(err error) error {
+// Explain is err with the end of the program's log.
+func (p *Process) Explain(err error) error {
 	const most = 2 << 10
 	text, _ := os.ReadFile(p.log)
 	return fmt.Errorf("%s: %w; the end of its log:\n%s", p.Name, err, text[max(0, len(text)-most):])
@@ -71,9 +71,9 @@ func (p *Process) WaitHealthy(ctx context.Context, addr, path string) error {
 		}
 		select {
 		case <-ctx.Done():
-			return p.explain(errors.New("not healthy in time"))
+			return p.Explain(errors.New("not healthy in time"))
 		case <-p.done:
-			return p.explain(errors.New("ended before it was healthy"))
+			return p.Explain(errors.New("ended before it was healthy"))
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
@@ -109,13 +109,19 @@ func (p *Process) Stop() {
 	<-p.done
 }
 
-// RaiseFiles lifts the limit of open files to what the system allows, for this process and those
-// it starts, and returns it.
+// wantFiles is enough for 10,000 streams, each with a connection on both sides of client, router and engine.
+const wantFiles = 1 << 17
+
+// RaiseFiles lifts the limit of open files for this process and those it starts, beyond the hard
+// limit where that is allowed, and returns it.
 func RaiseFiles() (uint64, error) {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
 		return 0, err
 	}
-	l.Cur = l.Max
+	if l.Max < wantFiles && syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: wantFiles, Max: wantFiles}) == nil {
+		return wantFiles, nil
+	}
+	l.Cur = min(l.Max, wantFiles)
 	return l.Cur, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &l)
 }
