@@ -37,6 +37,16 @@ type measurement struct {
 	notes   []string
 }
 
+// Measure makes one measurement of s that takes window, on a contestant that runs.
+func Measure(s *Scenario, on *Running, window time.Duration) (Figures, error) {
+	m := &measurement{Scenario: *s, on: on, seconds: window}
+	f, err := kinds[s.Kind].measure(m)
+	if err == nil && len(m.notes) > 0 {
+		err = fmt.Errorf("%s: %s: %s", on.Name, s.Name, m.notes[0])
+	}
+	return f, err
+}
+
 func (m *measurement) target() load.Target { return load.Target{Addr: m.on.Addr()} }
 
 // chat makes the scenario's requests; wish and tokens are for streams.

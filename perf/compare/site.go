@@ -89,6 +89,13 @@ func (s *Site) addrs() (a []string) {
 	return a
 }
 
+// Step lets the stream that asked for steps go on, on whichever engine it is.
+func (s *Site) Step() {
+	for _, e := range s.engines {
+		e.Step()
+	}
+}
+
 // needs starts what a contestant asks for, once.
 func (s *Site) needs(c *Contestant) error {
 	if c.NeedsEtcd && s.etcd == nil {

@@ -4,6 +4,7 @@
 // A request says in its user field what it wants, as words of the form name=value:
 //
 //	pace=20000    microseconds between the tokens of a stream; 0: as fast as they are taken
+//	step=1        a token of the stream for each call of Step
 //	prompt=512    prompt tokens of the usage
 //	cached=256    cached prompt tokens of the usage
 //	hang=1        no answer, not even a head, until the client leaves

@@ -25,6 +25,8 @@ type Engine struct {
 	pacer   pacer
 	served  sync.WaitGroup
 	serials atomic.Uint32
+	steps   chan struct{}
+	closing chan struct{}
 
 	requests, tokens atomic.Int64
 
@@ -42,7 +44,7 @@ func Start(cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{cfg: cfg, ln: ln, conns: map[net.Conn]struct{}{}}
+	e := &Engine{cfg: cfg, ln: ln, conns: map[net.Conn]struct{}{}, steps: make(chan struct{}, 1), closing: make(chan struct{})}
 	e.pacer.start()
 	e.served.Go(e.accept)
 	return e, nil
@@ -60,10 +62,20 @@ func (e *Engine) Requests() int64 { return e.requests.Load() }
 // Tokens counts the tokens that were sent so far.
 func (e *Engine) Tokens() int64 { return e.tokens.Load() }
 
+// Step lets a stream that asked for steps send its next token. A step that nobody has taken yet is not
+// taken twice.
+func (e *Engine) Step() {
+	select {
+	case e.steps <- struct{}{}:
+	default:
+	}
+}
+
 // Close cuts every connection and waits.
 func (e *Engine) Close() {
 	e.mu.Lock()
 	e.closed = true
+	close(e.closing)
 	_ = e.ln.Close()
 	for c := range e.conns {
 		_ = c.Close()
@@ -155,6 +167,9 @@ func (e *Engine) stream(c net.Conn, r *bufio.Reader, q *request, serial uint32) 
 	s, err := newStream(e, c, q, serial)
 	if err != nil {
 		return false
+	}
+	if q.step {
+		return s.climb() == nil
 	}
 	if q.pace == 0 {
 		if s.flood() != nil {

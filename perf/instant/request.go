@@ -22,6 +22,7 @@ type request struct {
 	stream       bool
 	usage        bool // include_usage
 	hang         bool
+	step         bool
 	tokens       int
 	pace         time.Duration
 	prompt       int
@@ -175,6 +176,9 @@ func (q *request) fields(b []byte) {
 	}
 	if n, ok := number(user, "hang="); ok {
 		q.hang = n == 1
+	}
+	if n, ok := number(user, "step="); ok {
+		q.step = n == 1
 	}
 }
 

@@ -43,6 +43,24 @@ func newStream(e *Engine, c net.Conn, q *request, serial uint32) (*stream, error
 	return s, err
 }
 
+// climb sends a token for each step.
+func (s *stream) climb() error {
+	for ; s.sent < s.tokens; s.sent++ {
+		select {
+		case <-s.engine.steps:
+		case <-s.engine.closing:
+			return net.ErrClosed
+		}
+		s.stamp(time.Now())
+		if _, err := s.conn.Write(s.event); err != nil {
+			return err
+		}
+		s.engine.tokens.Add(1)
+	}
+	_, err := s.conn.Write(s.closing)
+	return err
+}
+
 // floodTokens are written at once where no pace is asked for.
 const floodTokens = 16
 

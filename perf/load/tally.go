@@ -79,6 +79,7 @@ func (f *Failures) all() map[string]int {
 func reason(err error) string {
 	var status statusError
 	var network net.Error
+	var errno syscall.Errno
 	switch {
 	case errors.As(err, &status):
 		return status.Error()
@@ -88,6 +89,8 @@ func reason(err error) string {
 		return "refused"
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return "reset"
+	case errors.As(err, &errno):
+		return errno.Error()
 	case errors.Is(err, io.EOF):
 		return "closed"
 	}
@@ -96,7 +99,7 @@ func reason(err error) string {
 			return known.Error()
 		}
 	}
-	return "no connection"
+	return "another error"
 }
 
 // Result is what came of a run.
