@@ -41,7 +41,7 @@ type measurement struct {
 func Measure(s *Scenario, on *Running, window time.Duration) (Figures, error) {
 	m := &measurement{Scenario: *s, on: on, seconds: window}
 	f, err := kinds[s.Kind].measure(m)
-	if err == nil && len(m.notes) > 0 {
+	if err == nil && f["failed"] > 0 {
 		err = fmt.Errorf("%s: %s: %s", on.Name, s.Name, m.notes[0])
 	}
 	return f, err
@@ -149,6 +149,9 @@ func (m *measurement) streams() (Figures, error) {
 	f, err := m.figures(w, r, r.Tokens)
 	if err == nil {
 		f.quantiles("", r.Token)
+		if due := m.Rate * float64(m.Streams); f["per_second"] < 0.97*due {
+			m.notes = append(m.notes, fmt.Sprintf("fell behind: %.0f tokens/s of %.0f", f["per_second"], due))
+		}
 	}
 	return f, err
 }

@@ -222,6 +222,10 @@ func (c *comparison) measure(ctx context.Context, s *Scenario, contestant *Conte
 	}
 	begun := time.Now()
 	m := &measurement{Scenario: *s, seconds: s.seconds(c.Full)}
+	if n := c.site.clients; max(m.Clients, m.Streams) > n {
+		m.Clients, m.Streams = min(m.Clients, n), min(m.Streams, n)
+		row.note(fmt.Sprintf("only %d connections: the limit of open files is %d", n, c.site.files))
+	}
 	figures, err := c.once(ctx, m, contestant)
 	c.done++
 	switch {

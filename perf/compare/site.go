@@ -23,7 +23,8 @@ type Site struct {
 	Bin   string // our programs
 	Cache string // venvs of peers
 
-	clients int // that a contestant can have, two open files for each
+	files   uint64 // limit of open files
+	clients int    // that it leaves room for: each has two connections in this process, and two in a router
 	engines []*instant.Engine
 	etcd    *etcdserver.Server
 	pki     string
@@ -50,7 +51,7 @@ func NewSite(root string) (*Site, error) {
 	if err := os.Chmod(dir, 0o755); err != nil { // nginx's workers are another user
 		return nil, err
 	}
-	s := &Site{clients: min(30000, int(files)/2-200), Dir: dir, Bin: filepath.Join(root, "bin"), Cache: filepath.Join(root, ".cache", "peers"), left: make(chan time.Time, 1<<15)}
+	s := &Site{files: files, clients: min(20000, int(files)/2-1000), Dir: dir, Bin: filepath.Join(root, "bin"), Cache: filepath.Join(root, ".cache", "peers"), left: make(chan time.Time, 1<<15)}
 	for range engineCount {
 		e, err := instant.Start(instant.Config{Left: s.onLeft})
 		if err != nil {

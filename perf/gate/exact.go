@@ -23,10 +23,10 @@ const (
 	countedRequests = 20000
 	countedTokens   = 20000
 	warmRequests    = 2000
-	rest            = time.Second // how long the router is watched doing nothing
+	rest            = 2 * time.Second // how long the router is watched doing nothing
 )
 
-// work makes n requests, one after the other.
+// requests makes n of them, one after the other.
 func requests(r *compare.Running, n uint64) error {
 	bodies := load.NewChat(load.ChatConfig{Model: instant.Model, PromptBytes: 2048, Shared: 0.5, Tokens: 16, Salt: uint64(time.Now().UnixNano())})
 	result, _ := load.Closed{Target: load.Target{Addr: r.Addr()}, Bodies: bodies, Clients: 1, Requests: n, Window: load.Window{Measure: time.Minute}}.Run()
@@ -47,28 +47,29 @@ func (s *site) tokens(r *compare.Running, n int) error {
 	return nil
 }
 
-// perUnit is what counter grows by for each unit of work, less what it grows by in the same time at rest.
+// perUnit is what counter grows by for each unit of work, less what it grows by in the same time at rest
+// and by being read.
 func perUnit(counter func() (float64, error), work func() error, units int) (float64, error) {
-	var read [4]float64
+	var read [4]float64 // twice in turn, after a rest, after the work
 	var took [2]time.Duration
-	for i, step := range []func() error{func() error { time.Sleep(rest); return nil }, work} {
+	nothing := func() error { return nil }
+	idle := func() error { time.Sleep(rest); return nil }
+	for i, step := range []func() error{nothing, nothing, idle, work} {
 		begun := time.Now()
-		var err error
-		if read[2*i], err = counter(); err != nil {
-			return 0, err
-		}
 		if err := step(); err != nil {
 			return 0, err
 		}
-		took[i] = time.Since(begun)
-		if read[2*i+1], err = counter(); err != nil {
+		if i >= 2 {
+			took[i-2] = time.Since(begun)
+		}
+		var err error
+		if read[i], err = counter(); err != nil {
 			return 0, err
 		}
 	}
-	// Reading the counter costs something too: a rest of no length would show it. It is
-	// in both differences once, and is taken out with the smaller part of the rest.
-	idle := (read[1] - read[0]) * max(1, took[1].Seconds()/took[0].Seconds())
-	return (read[3] - read[2] - idle) / float64(units), nil
+	reading := read[1] - read[0]
+	resting := (read[2] - read[1] - reading) / took[0].Seconds()
+	return (read[3] - read[2] - reading - resting*took[1].Seconds()) / float64(units), nil
 }
 
 // allocations reads how many objects a program has allocated since its start.
@@ -132,25 +133,34 @@ func calls(r *compare.Running, work func() error) (process.Calls, error) {
 }
 
 func callsPerRequest(ctx context.Context, s *site) (float64, string, error) {
+	c, err := s.requestCalls(ctx)
+	return float64(c.Useful(s.SchedulerCalls...)) / countedRequests, c.PerUnit(countedRequests), err
+}
+
+func emptyPerRequest(ctx context.Context, s *site) (float64, string, error) {
+	c, err := s.requestCalls(ctx)
+	return float64(c[process.Again]) / countedRequests, c.PerUnit(countedRequests), err
+}
+
+func callsPerToken(ctx context.Context, s *site) (float64, string, error) {
+	c, err := s.tokenCalls(ctx)
+	return float64(c.Useful(s.SchedulerCalls...)) / countedTokens, c.PerUnit(countedTokens), err
+}
+
+func emptyPerToken(ctx context.Context, s *site) (float64, string, error) {
+	c, err := s.tokenCalls(ctx)
+	return float64(c[process.Again]) / countedTokens, c.PerUnit(countedTokens), err
+}
+
+func (s *site) requestCalls(ctx context.Context) (process.Calls, error) {
 	r, err := s.start(ctx, ours)
 	if err == nil {
 		err = requests(r, warmRequests)
 	}
 	if err != nil {
-		return 0, "", err
+		return nil, err
 	}
-	c, err := calls(r, func() error { return requests(r, countedRequests) })
-	return float64(c.Total(s.SchedulerCalls...)) / countedRequests, c.PerUnit(countedRequests), err
-}
-
-func callsPerToken(ctx context.Context, s *site) (float64, string, error) {
-	c, err := s.tokenCalls(ctx)
-	return float64(c.Total(s.SchedulerCalls...)) / countedTokens, c.PerUnit(countedTokens), err
-}
-
-func allCallsPerToken(ctx context.Context, s *site) (float64, string, error) {
-	c, err := s.tokenCalls(ctx)
-	return float64(c.Total()) / countedTokens, c.PerUnit(countedTokens), err
+	return calls(r, func() error { return requests(r, countedRequests) })
 }
 
 func (s *site) tokenCalls(ctx context.Context) (process.Calls, error) {

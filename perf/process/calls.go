@@ -13,17 +13,22 @@ import (
 	"syscall"
 )
 
-// Calls are system calls by name, as the kernel counted them.
+// Calls are system calls by name, as the kernel counted them, and under Again those of them
+// that returned EAGAIN.
 type Calls map[string]int64
 
-// Total is the number of all calls but those named.
-func (c Calls) Total(but ...string) (n int64) {
+// Again is where Calls has the number of calls that found nothing to do, of any name.
+const Again = "EAGAIN"
+
+// Useful is the number of all calls but those named, less those that found nothing to do: whether a read is
+// tried before there is something to read depends on the moment.
+func (c Calls) Useful(but ...string) (n int64) {
 	for name, count := range c {
-		if !slices.Contains(but, name) {
+		if name != Again && !slices.Contains(but, name) {
 			n += count
 		}
 	}
-	return n
+	return n - c[Again]
 }
 
 // PerUnit lists the calls, the most frequent first, divided by n.
@@ -83,7 +88,7 @@ type strace struct {
 }
 
 func startStrace(pid int) (*strace, error) {
-	s := &strace{cmd: exec.Command("strace", "-c", "-f", "-U", "calls,name", "-p", strconv.Itoa(pid)), read: make(chan struct{})}
+	s := &strace{cmd: exec.Command("strace", "-c", "-f", "-U", "calls,errors,name", "-p", strconv.Itoa(pid)), read: make(chan struct{})}
 	messages, err := s.cmd.StderrPipe()
 	if err != nil {
 		return nil, err
@@ -113,7 +118,7 @@ func (s *strace) stop() (Calls, error) {
 	return parseStrace(s.out.String())
 }
 
-// parseStrace reads the table that `strace -c -U calls,name` ends with.
+// parseStrace reads the table that `strace -c -U calls,errors,name` ends with.
 func parseStrace(text string) (Calls, error) {
 	_, table, ok := strings.Cut(text, "----\n")
 	if !ok && !strings.Contains(text, "detached") {
@@ -122,14 +127,18 @@ func parseStrace(text string) (Calls, error) {
 	calls := Calls{} // there is no table where there were no calls
 	for line := range strings.Lines(table) {
 		f := strings.Fields(line)
-		if len(f) != 2 || strings.HasPrefix(f[0], "-") {
+		if len(f) < 2 || strings.HasPrefix(f[0], "-") {
 			break
 		}
 		n, err := strconv.ParseInt(f[0], 10, 64)
 		if err != nil {
 			return nil, fmt.Errorf("process: strace's table: %w", err)
 		}
-		calls[f[1]] += n
+		calls[f[len(f)-1]] += n
+		if len(f) == 3 { // which error it does not say; of those that servers get, EAGAIN is the usual one
+			failed, _ := strconv.ParseInt(f[1], 10, 64)
+			calls[Again] += failed
+		}
 	}
 	return calls, nil
 }
