@@ -57,7 +57,7 @@ func (m *measurement) chat(stream bool, tokens int, wish string) *load.Chat {
 
 // warmup is long enough for caches, pools and code to have been used.
 func (m *measurement) warmup() time.Duration {
-	return min(max(m.seconds/4, 300*time.Millisecond), time.Second)
+	return min(m.seconds/4, time.Second)
 }
 
 // metered is a window that reads what the contestant uses in it.
@@ -131,7 +131,7 @@ func (m *measurement) open() (Figures, error) {
 
 // ramp is the time in which streams are opened.
 func (m *measurement) ramp() time.Duration {
-	return 300*time.Millisecond + time.Duration(m.Streams)*time.Millisecond/2
+	return time.Duration(m.Streams) * time.Millisecond
 }
 
 // paced makes requests for streams that outlast the window.

@@ -83,7 +83,6 @@ type comparison struct {
 // Run compares until it is through or ctx ends. A contestant that fails is reported with the reason;
 // the others go on.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
-	cfg.Repetitions = max(cfg.Repetitions, 1)
 	all, err := Contestants()
 	if err != nil {
 		return nil, err
@@ -92,6 +91,11 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	return run(ctx, cfg, all, scenarios)
+}
+
+func run(ctx context.Context, cfg Config, all []Contestant, scenarios []Scenario) (*Report, error) {
+	cfg.Repetitions = max(cfg.Repetitions, 1)
 	if err := known(cfg.Contestants, all, func(c Contestant) string { return c.Name }); err != nil {
 		return nil, err
 	}
