@@ -18,7 +18,7 @@ import (
 
 // loadFlags are those of bench load.
 type loadFlags struct {
-	mode, url, wish  string
+	mode, url        string
 	clients, streams int
 	rate             float64
 	window           load.Window
@@ -27,7 +27,6 @@ type loadFlags struct {
 	pace             time.Duration
 	arrivals         traceFlags
 	speed            float64
-	requests         int
 }
 
 func newLoad(a *app) *cobra.Command {

@@ -2,6 +2,7 @@ package compare
 
 import (
 	"context"
+	"encoding/json"
 	"encoding/xml"
 	"io"
 	"math"
@@ -169,6 +170,13 @@ func TestSpread(t *testing.T) {
 	}
 	if r := Ratios([]float64{1, nan, 3}, []float64{2, 2, 0}); r.N != 1 || r.Median != 0.5 {
 		t.Errorf("pairs without a partner: %+v", r)
+	}
+}
+
+func TestFiguresAsJSON(t *testing.T) {
+	b, err := json.Marshal(Figures{"a": math.NaN(), "b": math.Inf(1), "c": 1.5})
+	if err != nil || string(b) != `{"a":null,"b":"never","c":1.5}` {
+		t.Errorf("%s, %v", b, err)
 	}
 }
 

@@ -40,6 +40,9 @@ func NewSite(root string) (*Site, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin"); err != nil { // where Debian puts servers
+		return nil, err
+	}
 	files, err := process.RaiseFiles()
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package compare
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -8,6 +9,22 @@ import (
 
 // Figures are what one measurement gave, by name; the unit is in the name.
 type Figures map[string]float64
+
+// MarshalJSON writes what was not measured as null, and what never happened as "never".
+func (f Figures) MarshalJSON() ([]byte, error) {
+	doc := make(map[string]any, len(f))
+	for name, v := range f {
+		switch {
+		case math.IsNaN(v):
+			doc[name] = nil
+		case math.IsInf(v, 0):
+			doc[name] = "never"
+		default:
+			doc[name] = v
+		}
+	}
+	return json.Marshal(doc)
+}
 
 // Spread is the median of repetitions and the interval that holds all of them.
 type Spread struct {

@@ -65,7 +65,7 @@ func TestChatBodies(t *testing.T) {
 		}
 		return doc.Messages[0].Content
 	}
-	if prompt(never, 7) != prompt(never, 7) {
+	if first := prompt(never, 7); prompt(never, 7) != first {
 		t.Error("one number, two bodies")
 	}
 	for n := range uint64(100) {

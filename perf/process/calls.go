@@ -47,8 +47,6 @@ func (c Calls) PerUnit(n int64) string {
 	return strings.TrimSpace(b.String())
 }
 
-var errNotHere = errors.New("process: system calls can be counted on Linux only")
-
 // counter counts one process's calls from when it was made.
 type counter interface {
 	// stop ends the counting.
