@@ -48,14 +48,15 @@ func (e statusError) Error() string { return "status " + strconv.Itoa(int(e)) }
 
 // conn is one keep-alive connection. Its methods but cut are for one goroutine.
 type conn struct {
-	target *Target
-	dialed net.Conn // nil: none
-	open   atomic.Pointer[net.TCPConn]
-	r      *bufio.Reader
-	out    []byte
-	prefix []byte
-	events events
-	used   bool // an answer has come over dialed
+	target  *Target
+	dialed  net.Conn // nil: none
+	open    atomic.Pointer[net.TCPConn]
+	stopped atomic.Bool // by cut
+	r       *bufio.Reader
+	out     []byte
+	prefix  []byte
+	events  events
+	used    bool // an answer has come over dialed
 }
 
 const readBuffer = 16 << 10
@@ -73,6 +74,7 @@ func (c *conn) close() {
 
 // cut makes the exchange that runs on another goroutine fail.
 func (c *conn) cut() {
+	c.stopped.Store(true)
 	if d := c.open.Load(); d != nil {
 		_ = d.Close()
 	}
@@ -89,6 +91,9 @@ func (c *conn) send(bodies *Chat, n uint64, deadline time.Time) error {
 		}
 		c.dialed, c.used = d, false
 		c.open.Store(d.(*net.TCPConn))
+		if c.stopped.Load() {
+			return net.ErrClosed
+		}
 		c.r.Reset(d)
 	}
 	if err := c.dialed.SetDeadline(deadline); err != nil {
