@@ -69,7 +69,7 @@ func (r *Report) section(b *strings.Builder, s *Result) {
 		columns = append(columns, heading(f))
 	}
 	fmt.Fprintf(b, "| %s |\n|%s\n", strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
-	var notes []string
+	var notes notes
 	for i := range s.Points {
 		p := &s.Points[i]
 		for k := range p.Rows {
@@ -77,8 +77,7 @@ func (r *Report) section(b *strings.Builder, s *Result) {
 			cells := s.cells(p, row, reference)
 			fmt.Fprintf(b, "| %s |\n", strings.Join(cells, " | "))
 			for _, n := range row.Notes {
-				first, _, _ := strings.Cut(n, "\n")
-				notes = append(notes, "- "+row.Contestant+": "+first)
+				notes.add(row.Contestant, n)
 			}
 		}
 	}
@@ -87,8 +86,34 @@ func (r *Report) section(b *strings.Builder, s *Result) {
 			fmt.Fprintf(b, "| %s |%s\n", e.Name, strings.Repeat(" missing |", len(columns)-1))
 		}
 	}
-	if len(notes) > 0 {
-		fmt.Fprintf(b, "\n%s\n", strings.Join(slices.Compact(notes), "\n"))
+	notes.write(b)
+}
+
+// notes are what went wrong, each with those that it is about.
+type notes struct {
+	texts []string
+	about map[string][]string
+}
+
+func (n *notes) add(contestant, text string) {
+	text, _, _ = strings.Cut(text, "\n")
+	if n.about == nil {
+		n.about = map[string][]string{}
+	}
+	if n.about[text] == nil {
+		n.texts = append(n.texts, text)
+	}
+	if !slices.Contains(n.about[text], contestant) {
+		n.about[text] = append(n.about[text], contestant)
+	}
+}
+
+func (n *notes) write(b *strings.Builder) {
+	if len(n.texts) > 0 {
+		b.WriteString("\n")
+	}
+	for _, text := range n.texts {
+		fmt.Fprintf(b, "- %s: %s\n", strings.Join(n.about[text], ", "), text)
 	}
 }
 

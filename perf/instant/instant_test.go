@@ -92,7 +92,7 @@ func TestAnswerLooksLikeVLLM(t *testing.T) {
 	e, c := started(t)
 	long := strings.Repeat("word ", 50000)
 	for _, chunked := range []bool{false, true} {
-		body := io.Reader(strings.NewReader(fmt.Sprintf(`{"messages":[{"role":"user","content":%q}],"max_tokens":7,"user":"prompt=62500 cached=60000"}`, long)))
+		body := io.Reader(strings.NewReader(fmt.Sprintf(`{"messages":[{"role":"user","content":%q}],"max_completion_tokens":7}`, long+"instant: prompt=62500 cached=60000")))
 		if chunked {
 			body = struct{ io.Reader }{body} // of unknown length
 		}
@@ -114,8 +114,12 @@ func TestAnswerLooksLikeVLLM(t *testing.T) {
 
 func TestStreams(t *testing.T) {
 	e, c := started(t)
-	for name, want := range map[string]int{`"user":"pace=1000"`: 5, `"user":"pace=0"`: 40, `"stream_options":{"include_usage":true},"user":"pace=200 prompt=3"`: 5, `"user":"step=1"`: 3} {
-		body := fmt.Sprintf(`{"messages":[],"max_tokens":%d,"stream":true,%s}`, want, name)
+	for name, want := range map[string]int{"pace=1000": 5, "pace=0": 40, "pace=200 prompt=3": 5, "step=1": 3} {
+		more := ""
+		if strings.Contains(name, "prompt=3") {
+			more = `,"stream_options":{"include_usage":true}`
+		}
+		body := fmt.Sprintf(`{"messages":[{"role":"user","content":"instant: %s"}],"max_tokens":%d,"stream":true%s}`, name, want, more)
 		resp, err := c.Post(e.URL()+chatPath, "application/json", strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
@@ -143,7 +147,7 @@ func TestStreams(t *testing.T) {
 			})
 		}
 		resp.Body.Close()
-		if err != io.EOF || tokens != want || !done || usage != strings.Contains(name, "usage") {
+		if err != io.EOF || tokens != want || !done || usage != (more != "") {
 			t.Errorf("%s: %d tokens, done %v, usage %v, %v", name, tokens, done, usage, err)
 		}
 		for len(e.steps) > 0 {
@@ -159,7 +163,7 @@ func TestLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	for _, user := range []string{`"stream":true,"user":"pace=3600000000"`, `"stream":true,"user":"hang=1"`, `"user":"hang=1"`} {
+	for _, user := range []string{`"stream":true,"prompt":"instant: pace=3600000000"`, `"stream":true,"prompt":"instant: hang=1"`, `"prompt":"instant: hang=1"`} {
 		conn, err := net.Dial("tcp", e.Addr())
 		if err != nil {
 			t.Fatal(err)

@@ -158,26 +158,28 @@ func (q *request) understand(n int) {
 func (q *request) fields(b []byte) {
 	q.stream = q.stream || bytes.Contains(b, []byte(`"stream":true`)) || bytes.Contains(b, []byte(`"stream": true`))
 	q.usage = q.usage || bytes.Contains(b, []byte(`"include_usage":true`)) || bytes.Contains(b, []byte(`"include_usage": true`))
-	if n, ok := number(b, `"max_tokens":`); ok {
-		q.tokens = n
+	for _, name := range []string{`"max_tokens":`, `"max_completion_tokens":`} {
+		if n, ok := number(b, name); ok {
+			q.tokens = n
+		}
 	}
-	_, user, ok := bytes.Cut(b, []byte(`"user":`))
+	_, wish, ok := bytes.Cut(b, []byte("instant: "))
 	if !ok {
 		return
 	}
-	if n, ok := number(user, "pace="); ok {
+	if n, ok := number(wish, "pace="); ok {
 		q.pace = time.Duration(n) * time.Microsecond
 	}
-	if n, ok := number(user, "prompt="); ok {
+	if n, ok := number(wish, "prompt="); ok {
 		q.prompt = n
 	}
-	if n, ok := number(user, "cached="); ok {
+	if n, ok := number(wish, "cached="); ok {
 		q.cached = n
 	}
-	if n, ok := number(user, "hang="); ok {
+	if n, ok := number(wish, "hang="); ok {
 		q.hang = n == 1
 	}
-	if n, ok := number(user, "step="); ok {
+	if n, ok := number(wish, "step="); ok {
 		q.step = n == 1
 	}
 }

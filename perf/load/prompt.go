@@ -13,7 +13,8 @@ type Chat struct {
 	cfg  ChatConfig
 	text []byte // of ASCII words
 	head []byte // the body up to the prompt
-	tail []byte // from the prompt's end to the value of the user field
+	wish []byte // the prompt's last words
+	tail []byte // the body after the prompt
 }
 
 // ChatConfig describes requests.
@@ -29,7 +30,7 @@ type ChatConfig struct {
 	Stream bool
 	// Tokens is max_tokens.
 	Tokens int
-	// Wish is what the user field says to the instant engine besides the token counts.
+	// Wish is what the prompt's last words say to the instant engine besides the token counts.
 	Wish string
 	// Salt makes the prompts differ from those of another Chat with the same fields.
 	Salt uint64
@@ -43,11 +44,12 @@ func NewChat(cfg ChatConfig) *Chat {
 	cfg.Documents = max(cfg.Documents, 1)
 	c := &Chat{cfg: cfg}
 	c.head = fmt.Appendf(nil, `{"model":%q,"messages":[{"role":"user","content":"`, cfg.Model)
-	c.tail = fmt.Appendf(nil, `"}],"max_tokens":%d,`, cfg.Tokens)
+	c.wish = fmt.Appendf(nil, " instant: %s ", cfg.Wish)
+	c.tail = fmt.Appendf(nil, `"}],"max_tokens":%d`, cfg.Tokens)
 	if cfg.Stream {
-		c.tail = append(c.tail, `"stream":true,`...)
+		c.tail = append(c.tail, `,"stream":true`...)
 	}
-	c.tail = fmt.Appendf(c.tail, `"user":"%s `, cfg.Wish)
+	c.tail = append(c.tail, '}')
 	random := rand.New(rand.NewPCG(cfg.Salt, 1))
 	for len(c.text) < cfg.PromptBytes {
 		for range 2 + random.IntN(7) {
@@ -68,14 +70,14 @@ func (c *Chat) Append(b []byte, n uint64) []byte {
 	shared := int(c.cfg.Shared * float64(len(prompt)))
 	c.mark(prompt[:shared], 0, n%uint64(c.cfg.Documents))
 	c.mark(prompt[shared:], 1, n)
-	b = append(b, c.tail...)
+	b = append(b, c.wish...)
 	b = strconv.AppendInt(append(b, "prompt="...), int64(len(prompt)/trace.TokenBytes), 10)
 	cached := 0
 	if n >= uint64(c.cfg.Documents) { // the first requests bring the documents
 		cached = shared / trace.TokenBytes / 16 * 16
 	}
 	b = strconv.AppendInt(append(b, " cached="...), int64(cached), 10)
-	return append(b, `"}`...)
+	return append(b, c.tail...)
 }
 
 // mark writes words made of id into text.
