@@ -150,7 +150,7 @@ func (m *measurement) streams() (Figures, error) {
 	if err == nil {
 		f.quantiles("", r.Token)
 		if due := m.Rate * float64(m.Streams); f["per_second"] < 0.97*due {
-			m.notes = append(m.notes, fmt.Sprintf("fell behind: %.0f tokens/s of %.0f", f["per_second"], due))
+			m.notes = append(m.notes, fmt.Sprintf("fell behind the %.0f tokens/s that were due", due))
 		}
 	}
 	return f, err

@@ -19,6 +19,9 @@ func (m *measurement) warm() error {
 }
 
 func (m *measurement) rss() (float64, error) {
+	if len(m.on.processes) == 0 {
+		return math.NaN(), nil
+	}
 	u, err := m.on.Usage()
 	return float64(u.RSS), err
 }

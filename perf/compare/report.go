@@ -52,7 +52,10 @@ func (r *Report) Markdown(command string) string {
 }
 
 func (r *Report) section(b *strings.Builder, s *Result) {
-	reference := r.reference(s.Group)
+	reference := ""
+	if s.Show[0] == "cpu_us" || s.Show[0] == "kib_each" { // what is used, not what happened
+		reference = r.reference(s.Group)
+	}
 	fmt.Fprintf(b, "\n### %s\n\n", s.Title)
 	columns := []string{""}
 	if s.Sweep != "" {
