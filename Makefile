@@ -12,7 +12,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
 .PHONY: help build up test check check-race check-fuzz check-sdk check-llama check-vllm \
-	bench perf generate lint clean $(BINARIES)
+	bench perf perf-full perf-peers gate generate lint clean $(BINARIES)
 
 help: ## list the targets
 	@printf 'Usage: make TARGET\n\n'
@@ -64,8 +64,26 @@ check-vllm: build ## two real vLLM servers on the CPU behind the router (not in 
 bench: ## Go benchmarks of the hot path
 	CGO_ENABLED=0 $(GO) test -run '^$$' -bench . -benchmem ./...
 
-perf: build ## side-by-side runs that write perf/RESULTS.md
+gate: build ## fail if a request or a token has become more expensive (GATE=flags of cgn-ctl bench gate)
+	@perf/compare/install.sh
+	@bin/cgn-ctl bench gate $(GATE)
+
+perf: build ## our router beside haproxy and nginx in 2 minutes, and one more for each installed peer; writes perf/RESULTS.md (PERF=full: perf-full)
+ifeq ($(PERF),full)
+	@$(MAKE) perf-full
+else
+	@perf/compare/install.sh
+	@bin/cgn-ctl bench compare --write
+endif
+
+perf-full: build ## the same with everything, and routing quality (TRACE=FILE), in more than an hour
+	@perf/compare/install.sh
+	@bin/cgn-ctl bench compare --full --write
 	@TRACE="$(TRACE)" perf/perf.sh
+
+perf-peers: ## install the KV-aware routers that make perf compares with (needs python3 with venv)
+	@perf/tools.sh python
+	@perf/compare/install.sh smg vllm-router sglang-router
 
 ## Upkeep
 

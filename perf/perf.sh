@@ -1,10 +1,9 @@
 #!/bin/sh
-# Writes the measured part of perf/RESULTS.md: machine, commit, command and the routing-quality
+# Writes the routing-quality section of perf/RESULTS.md: machine, commit, command and the routing-quality
 # table. TRACE names a trace in Mooncake's format; without one the project's generator makes it.
 set -eu
 cd "$(dirname "$0")/.."
 : "${TRACE:=}"
-[ -n "$TRACE" ] || [ ! -f ../shared/traces/conversation_trace.jsonl ] || TRACE=../shared/traces/conversation_trace.jsonl
 out=$(mktemp)
 trap 'rm -f "$out"' EXIT
 {

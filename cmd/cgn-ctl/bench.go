@@ -43,7 +43,7 @@ func (f *traceFlags) open(requests int) (trace.Source, func() error, error) {
 }
 
 func newBench(a *app) *cobra.Command {
-	return group("bench", "Load a fleet and measure it", newReplay(a), newTrace(a))
+	return group("bench", "Load a fleet and measure it", newReplay(a), newTrace(a), newLoad(a), newEngine(a), newCompare(a), newGate(a))
 }
 
 func newReplay(a *app) *cobra.Command {

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cognitora/dataplane/perf/compare"
+)
+
+func newCompare(a *app) *cobra.Command {
+	cfg := compare.Config{Progress: a.err}
+	write := false
+	c := &cobra.Command{
+		Use:   "compare",
+		Short: "Measure this router beside haproxy, nginx and other routers that are installed",
+		Long: "Sends the same requests through each router in turn to instant engines and prints CPU, latency and memory side by side.\n" +
+			"The quick form takes about two minutes with haproxy and nginx, the full form more than an hour. Run it in the\n" +
+			"repository, after make build; make perf does.",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+			return a.compare(ctx, cfg, write)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&cfg.Root, "root", ".", "the repository, whose bin is measured")
+	f.BoolVar(&cfg.Full, "full", false, "the full form")
+	f.StringSliceVar(&cfg.Contestants, "contestants", nil, "only these; see perf/compare/contestants.toml")
+	f.StringSliceVar(&cfg.Scenarios, "scenarios", nil, "only these; see perf/compare/scenarios.toml")
+	f.IntVar(&cfg.Repetitions, "repetitions", 3, "how often each measurement is made")
+	f.BoolVar(&write, "write", false, "write the result into perf/RESULTS.md and perf/plots")
+	return c
+}
+
+func (a *app) compare(ctx context.Context, cfg compare.Config, write bool) error {
+	report, err := compare.Run(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	command, section := "cgn-ctl bench compare", "compare quick"
+	if cfg.Full {
+		command, section = command+" --full", "compare full"
+	}
+	for flag, values := range map[string][]string{"contestants": cfg.Contestants, "scenarios": cfg.Scenarios} {
+		if len(values) > 0 {
+			command += fmt.Sprintf(" --%s %q", flag, strings.Join(values, ","))
+		}
+	}
+	text := report.Markdown(command)
+	if err := a.show(report, func(t *table) { t.line(text) }); err != nil || !write {
+		return err
+	}
+	if err := compare.WriteSection(filepath.Join(cfg.Root, "perf", "RESULTS.md"), section, text); err != nil {
+		return err
+	}
+	_, err = report.Plots(filepath.Join(cfg.Root, "perf", "plots"))
+	return err
+}

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"context"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cognitora/dataplane/perf/gate"
+)
+
+func newGate(a *app) *cobra.Command {
+	cfg := gate.Config{Progress: a.err}
+	c := &cobra.Command{
+		Use:   "gate",
+		Short: "Fail if the router has become more expensive than perf/gate/thresholds.toml allows",
+		Long: "Counts allocations and system calls of a running router per request and per token, and compares its CPU time with that\n" +
+			"of haproxy and of a bare Go server in the same run. What is over its limit is measured again before it fails.",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+			return a.gate(ctx, cfg)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&cfg.Root, "root", ".", "the repository, whose bin is measured")
+	f.StringSliceVar(&cfg.Only, "only", nil, "only these gates")
+	f.BoolVar(&cfg.Strict, "strict", false, "what cannot be measured here fails too")
+	return c
+}
+
+func (a *app) gate(ctx context.Context, cfg gate.Config) error {
+	report, err := gate.Run(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	if err := a.show(report, func(t *table) { t.line(report.String()) }); err != nil {
+		return err
+	}
+	return report.Err()
+}

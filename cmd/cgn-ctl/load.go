@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cognitora/dataplane/perf/instant"
+	"github.com/cognitora/dataplane/perf/load"
+)
+
+// loadFlags are those of bench load.
+type loadFlags struct {
+	mode, url        string
+	clients, streams int
+	rate             float64
+	window           load.Window
+	ramp, timeout    time.Duration
+	chat             load.ChatConfig
+	pace             time.Duration
+	arrivals         traceFlags
+	speed            float64
+}
+
+func newLoad(a *app) *cobra.Command {
+	f := loadFlags{}
+	c := &cobra.Command{
+		Use:   "load closed|open|streams",
+		Short: "Put load on an OpenAI endpoint and check every answer",
+		Long: "closed keeps --clients requests in flight; open sends at --rate, or when the requests of a --trace are due, and counts times\n" +
+			"from then; streams holds --streams streams and checks that every token arrives once and in order. With `bench engine` behind\n" +
+			"the endpoint, tokens carry the time they were sent, and streams come at --pace. The result is JSON with -o json.",
+		Example: "  cgn-ctl bench load closed --clients 16\n  cgn-ctl bench load open --rate 500 --stream\n  cgn-ctl bench load streams --streams 512 --pace 20ms",
+		Args:    cobra.ExactArgs(1), ValidArgs: []string{"closed", "open", "streams"},
+		RunE: func(c *cobra.Command, args []string) error {
+			f.mode = args[0]
+			return a.load(&f)
+		},
+	}
+	fl := c.Flags()
+	fl.StringVar(&f.url, "url", "http://127.0.0.1:8080", "endpoint, http only, without /v1; its key is taken from OPENAI_API_KEY")
+	fl.StringVar(&f.chat.Model, "model", instant.Model, "model to ask for")
+	fl.IntVar(&f.clients, "clients", 16, "closed: requests in flight; open: most connections, at least 1024")
+	fl.IntVar(&f.streams, "streams", 512, "streams held at once")
+	fl.DurationVar(&f.pace, "pace", 20*time.Millisecond, "time between the tokens of a stream, for bench engine; 0: no pause")
+	fl.IntVar(&f.chat.Tokens, "tokens", 16, "max_tokens of each request; streams last as long as they must")
+	fl.BoolVar(&f.chat.Stream, "stream", false, "closed and open: ask for streams")
+	fl.IntVar(&f.chat.PromptBytes, "prompt-bytes", 2048, "length of a prompt")
+	fl.Float64Var(&f.chat.Shared, "shared", 0, "part of a prompt, 0 to 1, that other requests begin with too")
+	fl.IntVar(&f.chat.Documents, "documents", 1, "number of different shared beginnings")
+	fl.Float64Var(&f.rate, "rate", 100, "open: requests per second, in a Poisson process")
+	fl.StringVar(&f.arrivals.file, "trace", "", "open: take the arrivals of this trace in Mooncake's format")
+	fl.Float64Var(&f.speed, "speed", 1, "open with --trace: divides the time between requests")
+	fl.DurationVar(&f.window.Warmup, "warmup", time.Second, "time before the measured window")
+	fl.DurationVar(&f.window.Measure, "for", 10*time.Second, "length of the measured window")
+	fl.DurationVar(&f.ramp, "ramp", time.Second, "time in which streams are opened")
+	fl.DurationVar(&f.timeout, "timeout", time.Minute, "time one request has")
+	return c
+}
+
+func (a *app) load(f *loadFlags) error {
+	u, err := url.Parse(f.url)
+	if err != nil || u.Scheme != "http" || u.Port() == "" {
+		return fmt.Errorf("--url %q: must be http://HOST:PORT", f.url)
+	}
+	target := load.Target{Addr: u.Host, Key: os.Getenv("OPENAI_API_KEY")}
+	if f.pace > 0 && (f.chat.Stream || f.mode == "streams") {
+		f.chat.Wish = fmt.Sprintf("pace=%d", f.pace.Microseconds())
+	}
+	f.chat.Salt = uint64(time.Now().UnixNano())
+	var result *load.Result
+	switch f.mode {
+	case "closed":
+		result, _ = load.Closed{Target: target, Bodies: load.NewChat(f.chat), Clients: f.clients, Window: f.window, Timeout: f.timeout}.Run()
+	case "open":
+		arrivals, closeTrace, err := f.open()
+		if err != nil {
+			return err
+		}
+		defer closeTrace()
+		result = load.Open{Target: target, Bodies: load.NewChat(f.chat), Arrivals: arrivals, MaxClients: max(f.clients, 1024), Window: f.window, Timeout: f.timeout}.Run()
+	case "streams":
+		f.chat.Stream = true
+		if f.pace > 0 {
+			f.chat.Tokens = int((f.ramp+f.window.Warmup+f.window.Measure)/f.pace) + 1
+		}
+		result = load.Streams{Target: target, Bodies: load.NewChat(f.chat), N: f.streams, Ramp: f.ramp, Window: f.window, Timeout: f.timeout + f.window.Measure}.Run()
+	default:
+		return fmt.Errorf("%q: must be closed, open or streams", f.mode)
+	}
+	if err := a.show(result, func(t *table) { t.line(loadText(result)) }); err != nil {
+		return err
+	}
+	if result.Failed() > 0 {
+		return fmt.Errorf("%d requests failed: %v", result.Failed(), result.Failures)
+	}
+	return nil
+}
+
+// open returns the arrivals of a trace, or a Poisson process.
+func (f *loadFlags) open() (func() (time.Duration, bool), func() error, error) {
+	if f.arrivals.file == "" {
+		return load.Poisson(f.rate, f.chat.Salt), func() error { return nil }, nil
+	}
+	source, closeTrace, err := f.arrivals.open(0)
+	if err != nil {
+		return nil, nil, err
+	}
+	return func() (time.Duration, bool) {
+		q, err := source.Next()
+		if err != nil {
+			return 0, false
+		}
+		return time.Duration(float64(q.Timestamp) / f.speed * float64(time.Millisecond)), true
+	}, closeTrace, nil
+}
+
+func loadText(r *load.Result) string {
+	text := fmt.Sprintf("%d answers in %.1f s (%.0f/s), %d failed; this program used %.2f s of CPU", r.Requests, r.Seconds, float64(r.Requests)/r.Seconds, r.Failed(), r.OwnCPUSeconds)
+	if r.Tokens > 0 {
+		text += fmt.Sprintf("\n%d tokens (%.0f/s)", r.Tokens, float64(r.Tokens)/r.Seconds)
+	}
+	for _, q := range []struct {
+		name string
+		q    load.Quantiles
+	}{{"whole answer", r.Latency}, {"first token", r.TTFT}, {"token, from sending", r.Token}, {"sent late by", r.Late}} {
+		if q.q.Count > 0 {
+			text += fmt.Sprintf("\n%-20s p50 %.3f  p90 %.3f  p99 %.3f  max %.3f ms", q.name, q.q.P50*1e3, q.q.P90*1e3, q.q.P99*1e3, q.q.Max*1e3)
+		}
+	}
+	return text
+}
+
+func newEngine(a *app) *cobra.Command {
+	cfg := instant.Config{}
+	c := &cobra.Command{
+		Use:   "engine",
+		Short: "Run an engine that answers at once and costs next to nothing",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return a.engine(ctx, cfg)
+		},
+	}
+	c.Flags().StringVar(&cfg.Addr, "listen", "127.0.0.1:8001", "address")
+	return c
+}
+
+func (a *app) engine(ctx context.Context, cfg instant.Config) error {
+	e, err := instant.Start(cfg)
+	if err != nil {
+		return errors.Join(errors.New("--listen"), err)
+	}
+	defer e.Close()
+	at := struct {
+		URL string `json:"url"`
+	}{e.URL()}
+	if err := a.show(at, func(t *table) { t.line("instant engine at " + at.URL) }); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
+}

@@ -1,0 +1,198 @@
+package compare
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/xml"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/cognitora/dataplane/perf/instant"
+)
+
+// engineAt makes the test binary a contestant: an engine at that address.
+const engineAt = "TEST_COMPARE_ENGINE"
+
+func TestMain(m *testing.M) {
+	if addr := os.Getenv(engineAt); addr != "" {
+		if _, err := instant.Start(instant.Config{Addr: addr}); err != nil {
+			os.Exit(1)
+		}
+		select {} // until it is killed
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func self(name, more string) Contestant {
+	return Contestant{Name: name, Program: os.Args[0], Health: "/health", Version: []string{"/bin/echo", "v1"},
+		Processes: []ProcessRow{{Command: []string{os.Args[0]}, Env: []string{engineAt + "=127.0.0.1:{{port `front`}}" + more}}}}
+}
+
+func TestRun(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("reads /proc")
+	}
+	reference, broken := self("reference", ""), self("broken", "x")
+	reference.Reference = true
+	contestants := []Contestant{
+		{Name: "direct", Note: "nothing"}, self("one", ""), reference, broken,
+		{Name: "absent", Program: "{{.Bin}}/no-such-program", Install: "make absent"},
+	}
+	scenarios := []Scenario{
+		{Name: "closed", Title: "Closed", Kind: "closed", Clients: 2, PromptBytes: 500, Tokens: 1, Quick: 0.1, Show: []string{"cpu_us", "p50_ms"}},
+		{Name: "streams", Title: "Streams", Kind: "streams", Sweep: "streams", Values: []float64{4, 8}, Rate: 100, PromptBytes: 500,
+			Repetitions: 1, Quick: 0.1, Show: []string{"harness_us", "p99_ms"}, Plot: Plot{Figure: "p99_ms", X: "streams", Y: "ms"}, Only: []string{"one", "reference"}},
+		{Name: "leave", Title: "Leave", Kind: "leave", PromptBytes: 500, Repetitions: 1, Quick: 0.1, Show: []string{"silent_stream_ms"}, Only: []string{"direct"}},
+		{Name: "long", Kind: "closed", Full: 100, Show: []string{"cpu_us"}},
+	}
+	var progress strings.Builder
+	report, err := run(context.Background(), Config{Root: t.TempDir(), Repetitions: 2, Progress: &progress}, contestants, scenarios)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := report.Markdown("the command")
+	for _, want := range []string{
+		"- absent: **missing**: not installed: make absent", "- one: v1", "| absent | missing | missing | missing |", "÷ reference",
+		"| reference | ", "1.00 (1.00–1.00)", "- broken: failed: broken: 0-0: ended before it was healthy", "### Leave", "| 8.00 | one |",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "long") || !strings.Contains(progress.String(), "MISSING: absent") {
+		t.Errorf("%s\n%s", text, progress.String())
+	}
+	closed := report.Results[0].Points[0].Rows
+	if v := closed[1].values("per_second"); len(v) != 2 || !(v[0] > 10) || closed[1].Notes != nil {
+		t.Errorf("one: %v, %v", v, closed[1].Notes)
+	}
+	if v := closed[0].values("cpu_us"); !math.IsNaN(v[0]) {
+		t.Errorf("direct has no CPU time of its own: %v", v)
+	}
+	if ms := report.Results[2].Points[0].Rows[0].values("silent_stream_ms")[0]; !(ms > 0 && ms < 1000) {
+		t.Errorf("an engine saw its client leave after %v ms", ms)
+	}
+	files, err := report.Plots(t.TempDir())
+	if err != nil || len(files) != 1 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	wellFormed(t, files[0])
+}
+
+func wellFormed(t *testing.T, file string) {
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	lines := 0
+	for d := xml.NewDecoder(f); ; {
+		token, err := d.Token()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "polyline" {
+			lines++
+		}
+	}
+	if lines != 2 {
+		t.Errorf("%d lines drawn", lines)
+	}
+}
+
+// TestTables: every template of the tables renders, and nothing in them is unknown.
+func TestTables(t *testing.T) {
+	contestants, err := Contestants()
+	if err != nil {
+		t.Fatal(err)
+	}
+	scenarios, err := Scenarios()
+	if err != nil {
+		t.Fatal(err)
+	}
+	references := map[string]int{}
+	for i := range contestants {
+		c := &contestants[i]
+		if c.Reference {
+			references[c.Group]++
+		}
+		r := &Running{Contestant: c, ports: map[string]int{}, spare: make([]int, maxPorts)}
+		v := view{Engines: []string{"a:1", "b:2"}, Engine: "a:1", I: "0"}
+		for _, p := range c.Processes {
+			for name, text := range p.Files {
+				if _, err := r.renderAll([]string{name, text}, v); err != nil {
+					t.Errorf("%s: %v", c.Name, err)
+				}
+			}
+			for _, texts := range [][]string{p.Command, p.Each, p.Env} {
+				if _, err := r.renderAll(texts, v); err != nil {
+					t.Errorf("%s: %v", c.Name, err)
+				}
+			}
+		}
+		if _, ok := r.ports["front"]; !ok && c.Program != "" {
+			t.Errorf("%s has no port front", c.Name)
+		}
+	}
+	for _, s := range scenarios {
+		if references[s.Group] != 1 {
+			t.Errorf("%s: group %q has %d references", s.Name, s.Group, references[s.Group])
+		}
+		if s.Quick == 0 && s.Full == 0 {
+			t.Errorf("%s is part of no form", s.Name)
+		}
+	}
+	if _, err := run(context.Background(), Config{Contestants: []string{"nobody"}}, contestants, scenarios); err == nil || !strings.Contains(err.Error(), "nobody") {
+		t.Errorf("an unknown contestant: %v", err)
+	}
+}
+
+func TestSpread(t *testing.T) {
+	nan, inf := math.NaN(), math.Inf(1)
+	for want, got := range map[string]Spread{
+		"-": spread([]float64{nan}), "2.00": spread([]float64{2}), "3.00 (1.00–10.0)": spread([]float64{10, 1, 3, nan}),
+		"2.00 (1.00–3.00)": spread([]float64{3, 1}), "never": spread([]float64{inf}), "0.50 (0.25–2.00)": Ratios([]float64{1, 2, 8}, []float64{4, 4, 4}),
+		"0.0012": spread([]float64{0.00123}), "123": spread([]float64{123.4}),
+	} {
+		if got.String() != want {
+			t.Errorf("%+v is %q, want %q", got, got, want)
+		}
+	}
+	if r := Ratios([]float64{1, nan, 3}, []float64{2, 2, 0}); r.N != 1 || r.Median != 0.5 {
+		t.Errorf("pairs without a partner: %+v", r)
+	}
+}
+
+func TestFiguresAsJSON(t *testing.T) {
+	b, err := json.Marshal(Figures{"a": math.NaN(), "b": math.Inf(1), "c": 1.5})
+	if err != nil || string(b) != `{"a":null,"b":"never","c":1.5}` {
+		t.Errorf("%s, %v", b, err)
+	}
+}
+
+func TestWriteSection(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "RESULTS.md")
+	if err := os.WriteFile(path, []byte("a\n<!-- x: begin -->\nold\n<!-- x: end -->\nb\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteSection(path, "x", "new\n"); err != nil {
+		t.Fatal(err)
+	}
+	text, _ := os.ReadFile(path)
+	if string(text) != "a\n<!-- x: begin -->\n\nnew\n\n<!-- x: end -->\nb\n" {
+		t.Errorf("%q", text)
+	}
+	if err := WriteSection(path, "y", "new"); err == nil {
+		t.Error("a section that is not there was written")
+	}
+}

@@ -1,0 +1,48 @@
+#!/bin/sh
+# Installs what our router is compared with, if it is missing.
+#
+#   perf/compare/install.sh                          haproxy and nginx, from Debian's packages
+#   perf/compare/install.sh smg vllm-router ...      peers from PyPI, each in a venv under .cache/peers
+#
+# Nothing is started: while the packages are installed a policy-rc.d says no to that.
+set -eu
+cd "$(dirname "$0")/../.."
+
+as_root() {
+	if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+debian() {
+	missing=
+	for p in haproxy nginx; do
+		PATH=$PATH:/usr/sbin command -v "$p" >/dev/null || missing="$missing $p"
+	done
+	[ -n "$missing" ] || return 0
+	if ! command -v apt-get >/dev/null; then
+		echo "not installed:$missing; there is no apt-get to install them with" >&2
+		return 0
+	fi
+	echo "== installing$missing" >&2
+	policy=/usr/sbin/policy-rc.d
+	if [ ! -e $policy ]; then
+		printf '#!/bin/sh\nexit 101\n' | as_root sh -c "cat >$policy && chmod 755 $policy"
+		trap 'as_root rm -f $policy' EXIT
+	fi
+	as_root apt-get update -q >&2
+	# shellcheck disable=SC2086
+	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing >&2
+}
+
+peer() {
+	venv=.cache/peers/$1
+	[ ! -x "$venv/bin/$1" ] || return 0
+	echo "== installing $1 into $venv" >&2
+	python3 -m venv "$venv"
+	"$venv/bin/pip" install -q "$1" >&2
+}
+
+if [ $# -eq 0 ]; then
+	debian
+else
+	for p in "$@"; do peer "$p"; done
+fi

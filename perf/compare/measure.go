@@ -1,0 +1,157 @@
+package compare
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/cognitora/dataplane/perf/instant"
+	"github.com/cognitora/dataplane/perf/load"
+	"github.com/cognitora/dataplane/perf/process"
+)
+
+// kind is a way to measure.
+type kind struct {
+	measure func(m *measurement) (Figures, error)
+	// fresh: the contestant is started for this measurement alone.
+	fresh bool
+}
+
+var kinds = map[string]*kind{
+	"closed":       {measure: (*measurement).closed},
+	"open":         {measure: (*measurement).open},
+	"streams":      {measure: (*measurement).streams},
+	"leave":        {measure: (*measurement).leave, fresh: true},
+	"idle":         {measure: (*measurement).idle, fresh: true},
+	"open_streams": {measure: (*measurement).openStreams, fresh: true},
+	"slow_reader":  {measure: (*measurement).slowReader, fresh: true},
+	"steady":       {measure: (*measurement).steady, fresh: true},
+}
+
+// measurement is one contestant in one scenario, once.
+type measurement struct {
+	Scenario
+	on      *Running
+	seconds time.Duration
+	notes   []string
+}
+
+// Measure makes one measurement of s that takes window, on a contestant that runs.
+func Measure(s *Scenario, on *Running, window time.Duration) (Figures, error) {
+	m := &measurement{Scenario: *s, on: on, seconds: window}
+	f, err := kinds[s.Kind].measure(m)
+	if err == nil && f["failed"] > 0 {
+		err = fmt.Errorf("%s: %s: %s", on.Name, s.Name, m.notes[0])
+	}
+	return f, err
+}
+
+func (m *measurement) target() load.Target { return load.Target{Addr: m.on.Addr()} }
+
+// chat makes the scenario's requests; wish and tokens are for streams.
+func (m *measurement) chat(stream bool, tokens int, wish string) *load.Chat {
+	return load.NewChat(load.ChatConfig{Model: instant.Model, PromptBytes: m.PromptBytes, Shared: m.Shared, Documents: m.Documents,
+		Stream: stream, Tokens: tokens, Wish: wish, Salt: uint64(len(m.Name))})
+}
+
+// warmup is long enough for caches, pools and code to have been used.
+func (m *measurement) warmup() time.Duration {
+	return min(m.seconds/4, time.Second)
+}
+
+// metered is a window that reads what the contestant uses in it.
+type metered struct {
+	load.Window
+	from, to process.Usage
+	err      error
+}
+
+func (m *measurement) window(warmup time.Duration) *metered {
+	w := &metered{Window: load.Window{Warmup: warmup, Measure: m.seconds}}
+	read := func(into *process.Usage) {
+		u, err := m.on.Usage()
+		*into, w.err = u, errors.Join(w.err, err)
+	}
+	w.Begin, w.End = func() { read(&w.from) }, func() { read(&w.to) }
+	return w
+}
+
+// figures divides what was used by the units of work.
+func (m *measurement) figures(w *metered, r *load.Result, units int64) (Figures, error) {
+	if w.err != nil {
+		return nil, w.err
+	}
+	if units == 0 {
+		return nil, fmt.Errorf("nothing was answered: %v", r.Failures)
+	}
+	if r.Failed() > 0 {
+		m.notes = append(m.notes, fmt.Sprintf("failed: %v", r.Failures))
+	}
+	f := Figures{
+		"cpu_us":     w.to.Sub(w.from).CPU.Seconds() * 1e6 / float64(units),
+		"harness_us": r.OwnCPUSeconds * 1e6 / float64(units),
+		"per_second": float64(units) / r.Seconds,
+		"rss_mib":    float64(w.to.RSS) / (1 << 20),
+		"failed":     float64(r.Failed()),
+	}
+	if len(m.on.processes) == 0 {
+		f["cpu_us"], f["rss_mib"] = math.NaN(), math.NaN()
+	}
+	return f, nil
+}
+
+func (f Figures) quantiles(prefix string, q load.Quantiles) {
+	f[prefix+"p50_ms"], f[prefix+"p99_ms"], f[prefix+"max_ms"] = q.P50*1e3, q.P99*1e3, q.Max*1e3
+}
+
+func (m *measurement) closed() (Figures, error) {
+	w := m.window(m.warmup())
+	r, next := load.Closed{Target: m.target(), Bodies: m.chat(false, m.Tokens, ""), Clients: m.Clients, First: m.on.next[m.Name], Window: w.Window}.Run()
+	m.on.next[m.Name] = next
+	f, err := m.figures(w, r, r.Requests)
+	if err == nil {
+		f.quantiles("", r.Latency)
+	}
+	return f, err
+}
+
+func (m *measurement) open() (Figures, error) {
+	w := m.window(m.warmup())
+	first := m.on.next[m.Name]
+	r := load.Open{Target: m.target(), Bodies: m.chat(true, m.Tokens, ""), Arrivals: load.Poisson(m.Rate, 1), First: first, Window: w.Window, Timeout: 10 * time.Second}.Run()
+	m.on.next[m.Name] = first + 1<<32
+	f, err := m.figures(w, r, r.Requests)
+	if err == nil {
+		f.quantiles("", r.Latency)
+		f.quantiles("ttft_", r.TTFT)
+	}
+	return f, err
+}
+
+// ramp is the time in which streams are opened.
+func (m *measurement) ramp() time.Duration {
+	return time.Duration(m.Streams) * time.Millisecond
+}
+
+// paced makes requests for streams that outlast the window.
+func (m *measurement) paced(warmup time.Duration) *load.Chat {
+	lasts := m.ramp() + warmup + m.seconds + 200*time.Millisecond
+	return m.chat(true, int(lasts.Seconds()*m.Rate)+1, fmt.Sprintf("pace=%d", int(1e6/m.Rate)))
+}
+
+func (m *measurement) streams() (Figures, error) {
+	w := m.window(m.warmup())
+	first := m.on.next[m.Name]
+	r := load.Streams{Target: m.target(), Bodies: m.paced(m.warmup()), N: m.Streams, Ramp: m.ramp(), First: first,
+		Window: w.Window, Timeout: m.seconds + time.Minute}.Run()
+	m.on.next[m.Name] = first + uint64(m.Streams)
+	f, err := m.figures(w, r, r.Tokens)
+	if err == nil {
+		f.quantiles("", r.Token)
+		if due := m.Rate * float64(m.Streams); f["per_second"] < 0.97*due {
+			m.notes = append(m.notes, fmt.Sprintf("fell behind the %.0f tokens/s that were due", due))
+		}
+	}
+	return f, err
+}

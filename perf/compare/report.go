@@ -1,0 +1,171 @@
+package compare
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/buildinfo"
+	"github.com/cognitora/dataplane/perf/process"
+)
+
+// headings of the figures in tables.
+var headings = map[string]string{
+	"cpu_us": "CPU µs", "per_second": "per second", "p50_ms": "p50 ms", "p99_ms": "p99 ms", "max_ms": "max ms",
+	"ttft_p50_ms": "TTFT p50 ms", "ttft_p99_ms": "TTFT p99 ms", "harness_us": "load + engines µs", "kib_each": "KiB each", "rss_mib": "RSS MiB",
+	"growth_mib": "growth MiB", "growth_percent": "growth %", "others_p99_ms": "others' p99 ms",
+	"silent_stream_ms": "silent stream ms", "before_head_ms": "before the head ms", "no_stream_ms": "not a stream ms",
+}
+
+func heading(figure string) string {
+	if h, ok := headings[figure]; ok {
+		return h
+	}
+	return figure
+}
+
+// Markdown is the report as text; command is how it was made.
+func (r *Report) Markdown(command string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Measured %s, commit %s, %s, %s, in %.0f s.\n\n    %s\n\n", time.Now().UTC().Format("2006-01-02"), buildinfo.Commit(),
+		process.Machine(runtime.NumCPU()), runtime.Version(), r.Took.Seconds(), command)
+	fmt.Fprintf(&b, "%d instant engines and the load share the machine with the router. CPU µs are the router's own, per request or token; figures are medians,\n"+
+		"(smallest–largest) of %d repetitions in turn; ratios are of the pairs of one turn. Token times count from the engine's sending.\n\n", engineCount, r.Repetitions)
+	for _, e := range r.Entrants {
+		what := e.Version
+		if e.Missing != "" {
+			what = "**missing**: " + e.Missing
+		}
+		if e.Note != "" {
+			what = strings.TrimPrefix(what+"; "+e.Note, "; ")
+		}
+		fmt.Fprintf(&b, "- %s: %s\n", e.Name, what)
+	}
+	for i := range r.Results {
+		r.section(&b, &r.Results[i])
+	}
+	return b.String()
+}
+
+func (r *Report) section(b *strings.Builder, s *Result) {
+	reference := ""
+	if s.Show[0] == "cpu_us" || s.Show[0] == "kib_each" { // what is used, not what happened
+		reference = r.reference(s.Group)
+	}
+	fmt.Fprintf(b, "\n### %s\n\n", s.Title)
+	columns := []string{""}
+	if s.Sweep != "" {
+		columns[0] = s.Sweep
+	}
+	if s.Sweep != "" {
+		columns = append(columns, "")
+	}
+	columns = append(columns, heading(s.Show[0]))
+	if reference != "" {
+		columns = append(columns, "÷ "+reference)
+	}
+	for _, f := range s.Show[1:] {
+		columns = append(columns, heading(f))
+	}
+	fmt.Fprintf(b, "| %s |\n|%s\n", strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
+	var notes notes
+	for i := range s.Points {
+		p := &s.Points[i]
+		for k := range p.Rows {
+			row := &p.Rows[k]
+			cells := s.cells(p, row, reference)
+			fmt.Fprintf(b, "| %s |\n", strings.Join(cells, " | "))
+			for _, n := range row.Notes {
+				notes.add(row.Contestant, n)
+			}
+		}
+	}
+	for _, e := range r.Entrants {
+		if e.Missing != "" && e.Group == s.Group && (len(s.Only) == 0 || slices.Contains(s.Only, e.Name)) {
+			fmt.Fprintf(b, "| %s |%s\n", e.Name, strings.Repeat(" missing |", len(columns)-1))
+		}
+	}
+	notes.write(b)
+}
+
+// notes are what went wrong, each with those that it is about.
+type notes struct {
+	texts []string
+	about map[string][]string
+}
+
+func (n *notes) add(contestant, text string) {
+	text, _, _ = strings.Cut(text, "\n")
+	if n.about == nil {
+		n.about = map[string][]string{}
+	}
+	if n.about[text] == nil {
+		n.texts = append(n.texts, text)
+	}
+	if !slices.Contains(n.about[text], contestant) {
+		n.about[text] = append(n.about[text], contestant)
+	}
+}
+
+func (n *notes) write(b *strings.Builder) {
+	if len(n.texts) > 0 {
+		b.WriteString("\n")
+	}
+	for _, text := range n.texts {
+		fmt.Fprintf(b, "- %s: %s\n", strings.Join(n.about[text], ", "), text)
+	}
+}
+
+func (s *Result) cells(p *Point, row *Row, reference string) []string {
+	cells := []string{row.Contestant}
+	if s.Sweep != "" {
+		cells = []string{short(p.Value), row.Contestant}
+	}
+	cells = append(cells, spread(row.values(s.Show[0])).String())
+	if reference != "" {
+		cells = append(cells, p.ratio(row, reference, s.Show[0]).String())
+	}
+	for _, f := range s.Show[1:] {
+		cells = append(cells, short(spread(row.values(f)).Median))
+	}
+	return cells
+}
+
+// ratio of a figure to the reference's, pair by pair.
+func (p *Point) ratio(row *Row, reference, figure string) Spread {
+	for i := range p.Rows {
+		if p.Rows[i].Contestant == reference {
+			return Ratios(row.values(figure), p.Rows[i].values(figure))
+		}
+	}
+	return Spread{Median: math.NaN()}
+}
+
+func (r *Report) reference(group string) string {
+	for _, e := range r.Entrants {
+		if e.Group == group && e.Reference && e.Missing == "" {
+			return e.Name
+		}
+	}
+	return ""
+}
+
+// WriteSection puts text between the marks of a name in a Markdown file:
+// <!-- NAME: begin --> and <!-- NAME: end -->.
+func WriteSection(path, name, text string) error {
+	old, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	begin, end := "<!-- "+name+": begin -->", "<!-- "+name+": end -->"
+	before, rest, ok := strings.Cut(string(old), begin)
+	_, after, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		return fmt.Errorf("%s has no section %q to write to", path, begin)
+	}
+	return os.WriteFile(path, []byte(before+begin+"\n\n"+strings.TrimSpace(text)+"\n\n"+end+after), 0o644)
+}

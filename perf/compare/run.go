@@ -1,0 +1,314 @@
+package compare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"time"
+)
+
+// Config says what is compared.
+type Config struct {
+	Root string // of the repository: bin and .cache are there
+	Full bool   // the full form; else the quick one
+	// Contestants and Scenarios by name; empty: all.
+	Contestants, Scenarios []string
+	Repetitions            int       // default 3
+	Progress               io.Writer // a line for each measurement
+}
+
+// Report is what came of a comparison.
+type Report struct {
+	Full        bool
+	Repetitions int
+	Took        time.Duration
+	Entrants    []Entrant
+	Results     []Result
+}
+
+// Entrant is a contestant and why it took no part, if it did not.
+type Entrant struct {
+	Contestant
+	Version string
+	Missing string
+}
+
+// Result is a scenario's figures.
+type Result struct {
+	Scenario
+	Points []Point
+}
+
+// Point is one value of a sweep, or all there is.
+type Point struct {
+	Value float64 // of the sweep
+	Rows  []Row   // in the order of the contestants
+}
+
+// Row is a contestant's figures of each repetition.
+type Row struct {
+	Contestant string
+	Figures    []Figures
+	Notes      []string // what went wrong, each once
+}
+
+// values of one figure, by repetition; NaN where it is missing.
+func (r *Row) values(figure string) []float64 {
+	var v []float64
+	for _, f := range r.Figures {
+		x, ok := f[figure]
+		if !ok {
+			x = math.NaN()
+		}
+		v = append(v, x)
+	}
+	return v
+}
+
+// comparison is a run.
+type comparison struct {
+	Config
+	site    *Site
+	all     []Contestant
+	missing map[string]string
+	running map[string]*Running
+	done    int
+	total   int
+	begun   time.Time
+}
+
+// Run compares until it is through or ctx ends. A contestant that fails is reported with the reason;
+// the others go on.
+func Run(ctx context.Context, cfg Config) (*Report, error) {
+	all, err := Contestants()
+	if err != nil {
+		return nil, err
+	}
+	scenarios, err := Scenarios()
+	if err != nil {
+		return nil, err
+	}
+	return run(ctx, cfg, all, scenarios)
+}
+
+func run(ctx context.Context, cfg Config, all []Contestant, scenarios []Scenario) (*Report, error) {
+	cfg.Repetitions = max(cfg.Repetitions, 1)
+	if err := known(cfg.Contestants, all, func(c Contestant) string { return c.Name }); err != nil {
+		return nil, err
+	}
+	if err := known(cfg.Scenarios, scenarios, func(s Scenario) string { return s.Name }); err != nil {
+		return nil, err
+	}
+	site, err := NewSite(cfg.Root)
+	if err != nil {
+		return nil, err
+	}
+	defer site.Close()
+	c := &comparison{Config: cfg, site: site, all: all, missing: map[string]string{}, running: map[string]*Running{}, begun: time.Now()}
+	defer c.stopAll()
+	report := &Report{Full: cfg.Full, Repetitions: cfg.Repetitions}
+	scenarios = slices.DeleteFunc(scenarios, func(s Scenario) bool {
+		return s.seconds(cfg.Full) == 0 || len(cfg.Scenarios) > 0 && !slices.Contains(cfg.Scenarios, s.Name)
+	})
+	report.Entrants = c.entrants(scenarios)
+	for i := range scenarios {
+		c.total += c.measurements(&scenarios[i])
+	}
+	group := ""
+	for i := range scenarios {
+		s := &scenarios[i]
+		if s.Group != group {
+			c.stopAll()
+			group = s.Group
+		}
+		result, err := c.scenario(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		report.Results = append(report.Results, *result)
+	}
+	report.Took = time.Since(c.begun)
+	return report, nil
+}
+
+// known checks names that the user gave.
+func known[T any](names []string, rows []T, name func(T) string) error {
+	var have []string
+	for _, r := range rows {
+		have = append(have, name(r))
+	}
+	for _, n := range names {
+		if !slices.Contains(have, n) {
+			return fmt.Errorf("%q is not one of %q", n, have)
+		}
+	}
+	return nil
+}
+
+// entrants finds who is there, of those that a scenario is for.
+func (c *comparison) entrants(scenarios []Scenario) []Entrant {
+	var entrants []Entrant
+	for i := range c.all {
+		contestant := &c.all[i]
+		if !slices.ContainsFunc(scenarios, func(s Scenario) bool { return c.takesPart(contestant, &s) }) {
+			continue
+		}
+		e := Entrant{Contestant: *contestant, Missing: c.site.Missing(contestant)}
+		if e.Missing == "" {
+			e.Version = c.site.VersionOf(contestant)
+		} else {
+			c.missing[contestant.Name] = e.Missing
+			fmt.Fprintf(c.Progress, "MISSING: %s (%s)\n", contestant.Name, e.Missing)
+		}
+		entrants = append(entrants, e)
+	}
+	return entrants
+}
+
+func (c *comparison) takesPart(contestant *Contestant, s *Scenario) bool {
+	chosen := func(names []string) bool { return len(names) == 0 || slices.Contains(names, contestant.Name) }
+	return contestant.Group == s.Group && chosen(s.Only) && chosen(c.Contestants)
+}
+
+// field are the contestants of a scenario that are there.
+func (c *comparison) field(s *Scenario) (field []*Contestant) {
+	for i := range c.all {
+		if c.takesPart(&c.all[i], s) && c.missing[c.all[i].Name] == "" {
+			field = append(field, &c.all[i])
+		}
+	}
+	return field
+}
+
+func (c *comparison) repetitions(s *Scenario) int {
+	if s.Repetitions > 0 {
+		return s.Repetitions
+	}
+	return c.Repetitions
+}
+
+func (c *comparison) measurements(s *Scenario) int {
+	return len(c.field(s)) * len(s.points()) * c.repetitions(s)
+}
+
+// scenario measures all points of s; within each the contestants take turns.
+func (c *comparison) scenario(ctx context.Context, s *Scenario) (*Result, error) {
+	result := &Result{Scenario: *s}
+	for i, at := range s.points() {
+		point := Point{}
+		if s.Sweep != "" {
+			point.Value = s.Values[i]
+		}
+		field := c.field(s)
+		point.Rows = make([]Row, len(field))
+		for rep := range c.repetitions(s) {
+			for turn := range field {
+				k := (turn + rep) % len(field) // nobody is always first
+				row := &point.Rows[k]
+				row.Contestant = field[k].Name
+				if err := c.measure(ctx, &at, field[k], row, rep); err != nil {
+					return nil, err
+				}
+			}
+		}
+		result.Points = append(result.Points, point)
+	}
+	return result, nil
+}
+
+// measure fills in one repetition of a row. Its error is the end of the run.
+func (c *comparison) measure(ctx context.Context, s *Scenario, contestant *Contestant, row *Row, rep int) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	begun := time.Now()
+	m := &measurement{Scenario: *s, seconds: s.seconds(c.Full)}
+	if n := c.site.clients; max(m.Clients, m.Streams) > n {
+		m.Clients, m.Streams = min(m.Clients, n), min(m.Streams, n)
+		row.note(fmt.Sprintf("only %d connections: the limit of open files is %d", n, c.site.files))
+	}
+	figures, err := c.once(ctx, m, contestant)
+	c.done++
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		row.note("failed: " + err.Error())
+		figures = Figures{}
+	}
+	for _, n := range m.notes {
+		row.note(n)
+	}
+	row.Figures = append(row.Figures, figures)
+	left := time.Since(c.begun) / time.Duration(c.done) * time.Duration(c.total-c.done)
+	value, ok := figures[s.Show[0]]
+	text := "failed"
+	if ok {
+		text = s.Show[0] + " " + short(value)
+	}
+	fmt.Fprintf(c.Progress, "[%d/%d] %s: %s, %d of %d: %s (%.1f s; about %.0f s left)\n", c.done, c.total, s.label(), contestant.Name,
+		rep+1, c.repetitions(s), text, time.Since(begun).Seconds(), left.Seconds())
+	for _, n := range row.Notes {
+		fmt.Fprintf(c.Progress, "    %s\n", n)
+	}
+	return nil
+}
+
+func (s *Scenario) label() string {
+	switch s.Sweep {
+	case "streams":
+		return fmt.Sprintf("%s %d", s.Name, s.Streams)
+	case "rate":
+		return fmt.Sprintf("%s %.0f", s.Name, s.Rate)
+	}
+	return s.Name
+}
+
+// maxNotes bounds what a row says about failures.
+const maxNotes = 3
+
+func (r *Row) note(text string) {
+	if len(r.Notes) < maxNotes && !slices.Contains(r.Notes, text) {
+		r.Notes = append(r.Notes, text)
+	}
+}
+
+// once starts the contestant if it must, and measures.
+func (c *comparison) once(ctx context.Context, m *measurement, contestant *Contestant) (Figures, error) {
+	k := kinds[m.Kind]
+	if k.fresh {
+		on, err := c.site.Start(ctx, contestant)
+		if err != nil {
+			return nil, err
+		}
+		defer on.Stop()
+		m.on = on
+		return k.measure(m)
+	}
+	on := c.running[contestant.Name]
+	if on == nil {
+		var err error
+		if on, err = c.site.Start(ctx, contestant); err != nil {
+			return nil, err
+		}
+		c.running[contestant.Name] = on
+	}
+	m.on = on
+	figures, err := k.measure(m)
+	if _, gone := on.Usage(); gone != nil { // started again next time
+		err = errors.Join(err, gone)
+		on.Stop()
+		delete(c.running, contestant.Name)
+	}
+	return figures, err
+}
+
+func (c *comparison) stopAll() {
+	for name, r := range c.running {
+		r.Stop()
+		delete(c.running, name)
+	}
+}

@@ -1,0 +1,247 @@
+package compare
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"text/template"
+	"time"
+
+	"github.com/cognitora/dataplane/perf/instant"
+	"github.com/cognitora/dataplane/perf/load"
+	"github.com/cognitora/dataplane/perf/process"
+)
+
+// view is what templates see.
+type view struct {
+	Engines                           []string
+	Engine, I                         string
+	Dir, Bin, Cache, Etcd, PKI, Model string
+	Cores, Clients                    int
+}
+
+// Running is a contestant that has been started.
+type Running struct {
+	*Contestant
+	site      *Site
+	ports     map[string]int
+	spare     []int
+	view      view
+	processes []*process.Process
+	next      map[string]uint64 // number of the next request, by scenario
+}
+
+// Missing reports why a contestant cannot be started, "" if it can.
+func (s *Site) Missing(c *Contestant) string {
+	if c.Program == "" {
+		return ""
+	}
+	path := strings.NewReplacer("{{.Bin}}", s.Bin, "{{.Cache}}", s.Cache).Replace(c.Program)
+	if _, err := exec.LookPath(path); err != nil {
+		return "not installed: " + c.Install
+	}
+	return ""
+}
+
+// maxPorts bounds the port names of one contestant.
+const maxPorts = 16
+
+// Start starts a contestant and waits until it answers a request.
+func (s *Site) Start(ctx context.Context, c *Contestant) (r *Running, err error) {
+	r = &Running{Contestant: c, site: s, ports: map[string]int{}, next: map[string]uint64{}}
+	if err := s.needs(c); err != nil {
+		return nil, fmt.Errorf("%s: %w", c.Name, err)
+	}
+	r.view = view{Engines: s.addrs(), Bin: s.Bin, Cache: s.Cache, PKI: s.pki, Model: instant.Model, Cores: runtime.NumCPU(), Clients: s.clients + 500}
+	if s.etcd != nil {
+		r.view.Etcd = s.etcd.Endpoint()
+	}
+	if r.spare, err = freePorts(maxPorts); err != nil {
+		return nil, err
+	}
+	if r.view.Dir, err = os.MkdirTemp(s.Dir, "contestant-"); err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(r.view.Dir, 0o755); err != nil { // nginx's workers are another user
+		return nil, err
+	}
+	if err := r.start(ctx); err != nil {
+		r.Stop()
+		return nil, fmt.Errorf("%s: %w", c.Name, err)
+	}
+	return r, nil
+}
+
+const startTimeout = time.Minute
+
+func (r *Running) start(ctx context.Context) error {
+	for i := range r.Processes {
+		row := &r.Processes[i]
+		engines := []string{""}
+		if row.ForEachEngine {
+			engines = r.view.Engines
+		}
+		for n, engine := range engines {
+			v := r.view
+			v.Engine, v.I = engine, strconv.Itoa(n)
+			if err := r.startProcess(fmt.Sprintf("%d-%d", i, n), row, v); err != nil {
+				return err
+			}
+		}
+	}
+	if len(r.processes) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	last := r.processes[len(r.processes)-1]
+	if err := last.WaitHealthy(ctx, r.Addr(), r.Health); err != nil {
+		return err
+	}
+	return r.awaitAnswer(ctx, last)
+}
+
+func (r *Running) startProcess(name string, row *ProcessRow, v view) error {
+	argv, err := r.renderAll(row.Command, v)
+	if err != nil {
+		return err
+	}
+	if len(row.Each) > 0 {
+		for i, engine := range v.Engines {
+			w := v
+			w.Engine, w.I = engine, strconv.Itoa(i)
+			more, err := r.renderAll(row.Each, w)
+			if err != nil {
+				return err
+			}
+			argv = append(argv, more...)
+		}
+	}
+	for file, text := range row.Files {
+		both, err := r.renderAll([]string{file, text}, v)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(v.Dir, both[0]), []byte(both[1]), 0o644); err != nil {
+			return err
+		}
+	}
+	env, err := r.renderAll(row.Env, v)
+	if err != nil {
+		return err
+	}
+	p, err := process.Start(v.Dir, name, argv, env)
+	if err != nil {
+		return err
+	}
+	r.processes = append(r.processes, p)
+	return nil
+}
+
+func (r *Running) renderAll(texts []string, v view) ([]string, error) {
+	var out []string
+	for _, text := range texts {
+		t, err := template.New("").Funcs(template.FuncMap{"port": r.port}).Parse(text)
+		if err != nil {
+			return nil, err
+		}
+		var b bytes.Buffer
+		if err := t.Execute(&b, v); err != nil {
+			return nil, err
+		}
+		out = append(out, b.String())
+	}
+	return out, nil
+}
+
+func (r *Running) port(name string) (int, error) {
+	if p, ok := r.ports[name]; ok {
+		return p, nil
+	}
+	if len(r.spare) == 0 {
+		return 0, errors.New("too many port names")
+	}
+	r.ports[name] = r.spare[0]
+	r.spare = r.spare[1:]
+	return r.ports[name], nil
+}
+
+// Addr is host:port where the load goes: an engine's, if nothing was started.
+func (r *Running) Addr() string {
+	if len(r.processes) == 0 {
+		return r.site.engines[0].Addr()
+	}
+	return r.at("front")
+}
+
+// AdminAddr is host:port of the port with /metrics.
+func (r *Running) AdminAddr() string { return r.at(r.Admin) }
+
+// PID of the last process started, which is the one that clients talk to.
+func (r *Running) PID() int { return r.processes[len(r.processes)-1].PID() }
+
+func (r *Running) at(port string) string { return "127.0.0.1:" + strconv.Itoa(r.ports[port]) }
+
+// awaitAnswer sends requests until one is answered: some say that they are healthy before they know
+// of an engine.
+func (r *Running) awaitAnswer(ctx context.Context, last *process.Process) error {
+	bodies := load.NewChat(load.ChatConfig{Model: instant.Model, PromptBytes: 64, Tokens: 1})
+	for {
+		result, _ := load.Closed{Target: load.Target{Addr: r.Addr()}, Bodies: bodies, Clients: 1, Requests: 1,
+			Window: load.Window{Measure: 10 * time.Second}}.Run()
+		if result.Requests == 1 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return last.Explain(fmt.Errorf("healthy, but its answers are %v", result.Failures))
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// Usage is what all its processes use together; 0 for direct.
+func (r *Running) Usage() (process.Usage, error) {
+	var sum process.Usage
+	for _, p := range r.processes {
+		u, err := p.Usage()
+		if err != nil {
+			return sum, err
+		}
+		sum = sum.Add(u)
+	}
+	return sum, nil
+}
+
+// Stop ends its processes, the last started first.
+func (r *Running) Stop() {
+	for i := len(r.processes) - 1; i >= 0; i-- {
+		r.processes[i].Stop()
+	}
+	r.processes = nil
+}
+
+// VersionOf is the first line that a contestant's version command prints.
+func (s *Site) VersionOf(c *Contestant) string {
+	if len(c.Version) == 0 {
+		return ""
+	}
+	replace := strings.NewReplacer("{{.Bin}}", s.Bin, "{{.Cache}}", s.Cache)
+	var argv []string
+	for _, a := range c.Version {
+		argv = append(argv, replace.Replace(a))
+	}
+	out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
+	if err != nil {
+		return "version unknown"
+	}
+	line, _, _ := strings.Cut(string(out), "\n")
+	return strings.TrimSpace(line)
+}

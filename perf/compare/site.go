@@ -1,0 +1,141 @@
+package compare
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/etcdserver"
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/perf/instant"
+	"github.com/cognitora/dataplane/perf/process"
+)
+
+// Site is what all contestants stand before: instant engines in this process, and what some of
+// them need besides.
+type Site struct {
+	Dir   string // where contestants keep their files
+	Bin   string // our programs
+	Cache string // venvs of peers
+
+	files   uint64 // limit of open files
+	clients int    // that it leaves room for: each has two connections in this process, and two in a router
+	engines []*instant.Engine
+	etcd    *etcdserver.Server
+	pki     string
+	left    chan time.Time // when an engine saw a client leave
+}
+
+// engineCount is the number of engines behind each contestant.
+const engineCount = 4
+
+// NewSite starts the engines. root is the repository's directory.
+func NewSite(root string) (*Site, error) {
+	root, err := filepath.Abs(root)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin"); err != nil { // where Debian puts servers
+		return nil, err
+	}
+	files, err := process.RaiseFiles()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "cgn-perf-")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { // nginx's workers are another user
+		return nil, err
+	}
+	s := &Site{files: files, clients: min(20000, int(files)/2-1000), Dir: dir, Bin: filepath.Join(root, "bin"), Cache: filepath.Join(root, ".cache", "peers"), left: make(chan time.Time, 1<<15)}
+	for range engineCount {
+		e, err := instant.Start(instant.Config{Left: s.onLeft})
+		if err != nil {
+			s.Close()
+			return nil, err
+		}
+		s.engines = append(s.engines, e)
+	}
+	return s, nil
+}
+
+// onLeft drops what nobody waits for once the channel is full.
+func (s *Site) onLeft(at time.Time) {
+	select {
+	case s.left <- at:
+	default:
+	}
+}
+
+// Close stops everything and removes the files.
+func (s *Site) Close() {
+	if s.etcd != nil {
+		s.etcd.Close()
+	}
+	for _, e := range s.engines {
+		e.Close()
+	}
+	_ = os.RemoveAll(s.Dir)
+}
+
+// addrs are the engines' host:port.
+func (s *Site) addrs() (a []string) {
+	for _, e := range s.engines {
+		a = append(a, e.Addr())
+	}
+	return a
+}
+
+// Step lets the stream that asked for steps go on, on whichever engine it is.
+func (s *Site) Step() {
+	for _, e := range s.engines {
+		e.Step()
+	}
+}
+
+// needs starts what a contestant asks for, once.
+func (s *Site) needs(c *Contestant) error {
+	if c.NeedsEtcd && s.etcd == nil {
+		var err error
+		if s.etcd, err = etcdserver.Start(filepath.Join(s.Dir, "etcd"), "127.0.0.1:0"); err != nil {
+			return err
+		}
+	}
+	if c.NeedsPKI && s.pki == "" {
+		dir := filepath.Join(s.Dir, "pki")
+		if err := pki.Bootstrap(dir, pki.Options{}); err != nil {
+			return err
+		}
+		for _, role := range []pki.Role{pki.Router, pki.Agent} { // haproxy wants both in one file
+			f := pki.FilesIn(dir, role)
+			cert, err1 := os.ReadFile(f.Cert)
+			key, err2 := os.ReadFile(f.Key)
+			if err := errors.Join(err1, err2, os.WriteFile(strings.TrimSuffix(f.Cert, ".crt")+".pem", bytes.Join([][]byte{cert, key}, nil), 0o600)); err != nil {
+				return err
+			}
+		}
+		s.pki = dir
+	}
+	return nil
+}
+
+// freePorts returns ports that are free now, all different.
+func freePorts(n int) ([]int, error) {
+	var ports []int
+	for range n {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("no free port: %w", err)
+		}
+		defer ln.Close() // held until all are found
+		ports = append(ports, ln.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}

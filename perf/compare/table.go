@@ -1,0 +1,143 @@
+package compare
+
+import (
+	_ "embed"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/BurntSushi/toml"
+)
+
+//go:embed contestants.toml
+var contestantsTOML string
+
+//go:embed scenarios.toml
+var scenariosTOML string
+
+// Contestant is one row of contestants.toml.
+type Contestant struct {
+	Name      string   `toml:"name"`
+	Note      string   `toml:"note"`
+	Group     string   `toml:"group"`     // empty: the routers with one hop
+	Reference bool     `toml:"reference"` // of its group
+	Peer      bool     `toml:"peer"`      // a KV-aware router of others
+	Program   string   `toml:"program"`   // must be there; empty: nothing is started
+	Install   string   `toml:"install"`   // how it gets there
+	Version   []string `toml:"version"`   // command that prints it
+	Health    string   `toml:"health"`    // path that answers 200; empty: a connection is enough
+	Admin     string   `toml:"admin"`     // name of the port with /metrics, if any
+	NeedsEtcd bool     `toml:"needs_etcd"`
+	NeedsPKI  bool     `toml:"needs_pki"`
+
+	Processes []ProcessRow `toml:"process"`
+}
+
+// ProcessRow is one program of a contestant.
+type ProcessRow struct {
+	Command []string          `toml:"command"`
+	Each    []string          `toml:"each"`
+	Env     []string          `toml:"env"`
+	Files   map[string]string `toml:"files"` // by name in the contestant's directory
+	// ForEachEngine starts it once for each engine.
+	ForEachEngine bool `toml:"for_each_engine"`
+}
+
+// Scenario is one row of scenarios.toml.
+type Scenario struct {
+	Name  string `toml:"name"`
+	Title string `toml:"title"`
+	Kind  string `toml:"kind"`
+	Group string `toml:"group"`
+
+	Clients     int     `toml:"clients"`
+	Streams     int     `toml:"streams"`
+	Rate        float64 `toml:"rate"` // tokens per second of a stream, or requests per second
+	PromptBytes int     `toml:"prompt_bytes"`
+	Shared      float64 `toml:"shared"`
+	Documents   int     `toml:"documents"`
+	Tokens      int     `toml:"tokens"`
+	Requests    uint64  `toml:"requests"`
+
+	Sweep  string    `toml:"sweep"` // streams or rate: measured for each of Values
+	Values []float64 `toml:"values"`
+	Plot   Plot      `toml:"plot"`
+
+	Only        []string `toml:"only"` // contestants; empty: all of the group
+	Show        []string `toml:"show"`
+	Repetitions int      `toml:"repetitions"` // 0: as many as the run has
+	Quick       float64  `toml:"quick"`       // seconds of one measurement
+	Full        float64  `toml:"full"`
+}
+
+// Plot says which figure of a sweep is drawn, and how the axes are called.
+type Plot struct {
+	Figure string `toml:"figure"`
+	X      string `toml:"x"`
+	Y      string `toml:"y"`
+}
+
+// seconds is how long one measurement of s takes; 0: s is not part of the form.
+func (s *Scenario) seconds(full bool) time.Duration {
+	if full {
+		return time.Duration(s.Full * float64(time.Second))
+	}
+	return time.Duration(s.Quick * float64(time.Second))
+}
+
+// points are the scenarios that a sweep stands for; s alone without one.
+func (s *Scenario) points() []Scenario {
+	if s.Sweep == "" {
+		return []Scenario{*s}
+	}
+	var points []Scenario
+	for _, v := range s.Values {
+		p := *s
+		if s.Sweep == "streams" {
+			p.Streams = int(v)
+		} else {
+			p.Rate = v
+		}
+		points = append(points, p)
+	}
+	return points
+}
+
+// Contestants reads the table.
+func Contestants() ([]Contestant, error) {
+	var doc struct {
+		Contestant []Contestant `toml:"contestant"`
+	}
+	if err := decode("contestants.toml", contestantsTOML, &doc); err != nil {
+		return nil, err
+	}
+	return doc.Contestant, nil
+}
+
+// Scenarios reads the table.
+func Scenarios() ([]Scenario, error) {
+	var doc struct {
+		Scenario []Scenario `toml:"scenario"`
+	}
+	if err := decode("scenarios.toml", scenariosTOML, &doc); err != nil {
+		return nil, err
+	}
+	for _, s := range doc.Scenario {
+		if kinds[s.Kind] == nil || len(s.Show) == 0 || !slices.Contains([]string{"", "streams", "rate"}, s.Sweep) {
+			return nil, fmt.Errorf("scenarios.toml: %s: kind %q, sweep %q or show is not known", s.Name, s.Kind, s.Sweep)
+		}
+	}
+	return doc.Scenario, nil
+}
+
+// decode refuses keys that nothing reads.
+func decode(name, text string, into any) error {
+	meta, err := toml.Decode(text, into)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if unknown := meta.Undecoded(); len(unknown) > 0 {
+		return fmt.Errorf("%s: unknown key %s", name, unknown[0])
+	}
+	return nil
+}

@@ -1,0 +1,241 @@
+package gate
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/BurntSushi/toml"
+
+	"github.com/cognitora/dataplane/perf/compare"
+)
+
+//go:embed thresholds.toml
+var thresholdsTOML string
+
+// Gate is one limit.
+type Gate struct {
+	Name   string  `toml:"name" json:"name"`
+	Limit  float64 `toml:"limit" json:"limit"`
+	Reason string  `toml:"reason" json:"reason"`
+}
+
+// thresholds is thresholds.toml.
+type thresholds struct {
+	SchedulerCalls []string `toml:"scheduler_calls"`
+	Gates          []Gate   `toml:"gate"`
+}
+
+func readThresholds(text string) (t thresholds, err error) {
+	meta, err := toml.Decode(text, &t)
+	if err != nil {
+		return t, fmt.Errorf("thresholds.toml: %w", err)
+	}
+	if unknown := meta.Undecoded(); len(unknown) > 0 {
+		return t, fmt.Errorf("thresholds.toml: unknown key %s", unknown[0])
+	}
+	for _, g := range t.Gates {
+		if gauges[g.Name] == nil || g.Limit <= 0 || g.Reason == "" {
+			return t, fmt.Errorf("thresholds.toml: %q: not a gate, or without limit or reason", g.Name)
+		}
+	}
+	return t, nil
+}
+
+// Config says what is checked.
+type Config struct {
+	Root     string    // of the repository
+	Only     []string  // gates by name; empty: all
+	Strict   bool      // a gate that cannot be measured here fails
+	Progress io.Writer // a line for each measurement
+}
+
+// Outcome is what a gate found.
+type Outcome struct {
+	Gate
+	Values []float64 `json:"values"` // of each measurement
+	Detail string    `json:"detail,omitempty"`
+	// Unmeasured says why there are no values.
+	Unmeasured string `json:"unmeasured,omitempty"`
+}
+
+// Passed reports whether one measurement was within the limit.
+func (o *Outcome) Passed() bool { return len(o.Values) > 0 && slices.Min(o.Values) <= o.Limit }
+
+// Report is what all gates found.
+type Report struct {
+	Outcomes []Outcome `json:"outcomes"`
+	Strict   bool      `json:"strict"`
+}
+
+// errUnmeasured is a gate for which this machine lacks something.
+var errUnmeasured = errors.New("not measured")
+
+// attempts before a gate fails.
+const attempts = 3
+
+// gauge measures one thing. detail helps whoever must find out why it grew.
+type gauge func(ctx context.Context, s *site) (value float64, detail string, err error)
+
+var gauges = map[string]gauge{
+	"allocations_per_request": allocationsPerRequest,
+	"allocations_per_token":   allocationsPerToken,
+	"calls_per_request":       callsPerRequest,
+	"empty_calls_per_request": emptyPerRequest,
+	"calls_per_token":         callsPerToken,
+	"empty_calls_per_token":   emptyPerToken,
+	"index_bytes_per_block":   indexBytesPerBlock,
+	"request_cpu_to_haproxy":  cpuRatio("chat-2k", "haproxy"),
+	"token_cpu_to_haproxy":    cpuRatio("tokens", "haproxy"),
+	"request_cpu_to_bare_go":  cpuRatio("chat-2k", "bare Go server"),
+	"token_cpu_to_bare_go":    cpuRatio("tokens", "bare Go server"),
+}
+
+// site is what the gates share: a running router and what it is compared with.
+type site struct {
+	*compare.Site
+	thresholds
+	contestants []compare.Contestant
+	scenarios   []compare.Scenario
+	running     map[string]*compare.Running
+}
+
+// Run measures every gate.
+func Run(ctx context.Context, cfg Config) (*Report, error) {
+	t, err := readThresholds(thresholdsTOML)
+	if err != nil {
+		return nil, err
+	}
+	s := &site{thresholds: t, running: map[string]*compare.Running{}}
+	if s.contestants, err = compare.Contestants(); err != nil {
+		return nil, err
+	}
+	if s.scenarios, err = compare.Scenarios(); err != nil {
+		return nil, err
+	}
+	if s.Site, err = compare.NewSite(cfg.Root); err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	defer s.stop()
+	report := &Report{Strict: cfg.Strict}
+	for _, g := range t.Gates {
+		if len(cfg.Only) > 0 && !slices.Contains(cfg.Only, g.Name) {
+			continue
+		}
+		o, err := s.check(ctx, g, cfg.Progress)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", g.Name, err)
+		}
+		report.Outcomes = append(report.Outcomes, o)
+	}
+	return report, nil
+}
+
+// check measures one gate until it passes, at most attempts times.
+func (s *site) check(ctx context.Context, g Gate, progress io.Writer) (Outcome, error) {
+	o := Outcome{Gate: g}
+	for range attempts {
+		if ctx.Err() != nil {
+			return o, ctx.Err()
+		}
+		begun := time.Now()
+		value, detail, err := gauges[g.Name](ctx, s)
+		if errors.Is(err, errUnmeasured) {
+			o.Unmeasured = err.Error()
+			fmt.Fprintf(progress, "%s: %s\n", g.Name, o.Unmeasured)
+			return o, nil
+		}
+		if err != nil {
+			return o, err
+		}
+		o.Values, o.Detail = append(o.Values, value), detail
+		fmt.Fprintf(progress, "%s: %.3f, limit %.3f (%.1f s) %s\n", g.Name, value, g.Limit, time.Since(begun).Seconds(), detail)
+		if o.Passed() {
+			break
+		}
+	}
+	return o, nil
+}
+
+// start returns a running contestant.
+func (s *site) start(ctx context.Context, name string) (*compare.Running, error) {
+	if r := s.running[name]; r != nil {
+		return r, nil
+	}
+	i := slices.IndexFunc(s.contestants, func(c compare.Contestant) bool { return c.Name == name })
+	if i < 0 {
+		return nil, fmt.Errorf("contestants.toml has no %q", name)
+	}
+	c := &s.contestants[i]
+	if missing := s.Missing(c); missing != "" {
+		return nil, fmt.Errorf("%w: %s is %s", errUnmeasured, name, missing)
+	}
+	r, err := s.Start(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	s.running[name] = r
+	return r, nil
+}
+
+func (s *site) stop() {
+	for _, r := range s.running {
+		r.Stop()
+	}
+}
+
+// String is the report as a table.
+func (r *Report) String() string {
+	var b strings.Builder
+	for i := range r.Outcomes {
+		o := &r.Outcomes[i]
+		verdict := "ok  "
+		switch {
+		case o.Unmeasured != "" && !r.Strict:
+			verdict = "SKIP"
+		case !o.Passed():
+			verdict = "FAIL"
+		}
+		fmt.Fprintf(&b, "%s %-26s %s, limit %g", verdict, o.Name, o.measured(), o.Limit)
+		if verdict == "FAIL" {
+			fmt.Fprintf(&b, "\n     %s\n     %s", o.Reason, o.Detail)
+		}
+		b.WriteString("\n")
+	}
+	return strings.TrimRight(b.String(), "\n")
+}
+
+func (o *Outcome) measured() string {
+	if o.Unmeasured != "" {
+		return o.Unmeasured
+	}
+	var v []string
+	for _, x := range o.Values {
+		v = append(v, fmt.Sprintf("%.3f", x))
+	}
+	return strings.Join(v, ", then ")
+}
+
+// Err names the gates that failed.
+func (r *Report) Err() error {
+	var failed []string
+	for i := range r.Outcomes {
+		o := &r.Outcomes[i]
+		if o.Unmeasured != "" && !r.Strict {
+			continue
+		}
+		if !o.Passed() {
+			failed = append(failed, o.Name)
+		}
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	return fmt.Errorf("over the limit of perf/gate/thresholds.toml: %s", strings.Join(failed, ", "))
+}

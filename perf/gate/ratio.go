@@ -1,0 +1,48 @@
+package gate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/cognitora/dataplane/perf/compare"
+)
+
+const (
+	pairs       = 3
+	ratioWindow = 1500 * time.Millisecond
+)
+
+// cpuRatio measures the router's CPU per unit of a scenario in pairs with a reference's.
+func cpuRatio(scenario, reference string) gauge {
+	return func(ctx context.Context, s *site) (float64, string, error) {
+		i := slices.IndexFunc(s.scenarios, func(x compare.Scenario) bool { return x.Name == scenario })
+		if i < 0 {
+			return 0, "", fmt.Errorf("scenarios.toml has no %q", scenario)
+		}
+		other, err := s.start(ctx, reference)
+		if err != nil {
+			return 0, "", err
+		}
+		router, err := s.start(ctx, ours)
+		if err != nil {
+			return 0, "", err
+		}
+		var of, to []float64
+		for range pairs {
+			for _, side := range []struct {
+				on   *compare.Running
+				into *[]float64
+			}{{router, &of}, {other, &to}} {
+				f, err := compare.Measure(&s.scenarios[i], side.on, ratioWindow)
+				if err != nil {
+					return 0, "", err
+				}
+				*side.into = append(*side.into, f["cpu_us"])
+			}
+		}
+		r := compare.Ratios(of, to)
+		return r.Median, fmt.Sprintf("%.1f µs to %.1f µs", slices.Min(of), slices.Min(to)), nil
+	}
+}

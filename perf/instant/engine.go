@@ -1,0 +1,188 @@
+package instant
+
+import (
+	"bufio"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// Config describes one engine.
+type Config struct {
+	// Addr is host:port. Default 127.0.0.1:0.
+	Addr string
+	// Left, if set, is called when a client leaves before its answer is complete.
+	Left func(at time.Time)
+}
+
+// Engine serves until Close.
+type Engine struct {
+	cfg     Config
+	ln      net.Listener
+	pacer   pacer
+	served  sync.WaitGroup
+	serials atomic.Uint32
+	steps   chan struct{}
+	closing chan struct{}
+
+	requests, tokens atomic.Int64
+
+	mu     sync.Mutex
+	conns  map[net.Conn]struct{}
+	closed bool
+}
+
+// Start listens and serves.
+func Start(cfg Config) (*Engine, error) {
+	if cfg.Addr == "" {
+		cfg.Addr = "127.0.0.1:0"
+	}
+	ln, err := net.Listen("tcp", cfg.Addr)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{cfg: cfg, ln: ln, conns: map[net.Conn]struct{}{}, steps: make(chan struct{}, 1), closing: make(chan struct{})}
+	e.pacer.start()
+	e.served.Go(e.accept)
+	return e, nil
+}
+
+// Addr is host:port.
+func (e *Engine) Addr() string { return e.ln.Addr().String() }
+
+// URL is where the engine is reached.
+func (e *Engine) URL() string { return "http://" + e.Addr() }
+
+// Requests and Tokens count the chat requests read and the tokens sent so far.
+func (e *Engine) Requests() int64 { return e.requests.Load() }
+
+// Tokens counts the tokens that were sent so far.
+func (e *Engine) Tokens() int64 { return e.tokens.Load() }
+
+// Step lets a stream that asked for steps send its next token. A step that nobody has taken yet is not
+// taken twice.
+func (e *Engine) Step() {
+	select {
+	case e.steps <- struct{}{}:
+	default:
+	}
+}
+
+// Close cuts every connection and waits.
+func (e *Engine) Close() {
+	e.mu.Lock()
+	e.closed = true
+	close(e.closing)
+	_ = e.ln.Close()
+	for c := range e.conns {
+		_ = c.Close()
+	}
+	e.mu.Unlock()
+	e.pacer.stop()
+	e.served.Wait()
+}
+
+func (e *Engine) accept() {
+	for {
+		c, err := e.ln.Accept()
+		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		if err != nil {
+			return
+		}
+		e.mu.Lock()
+		if e.closed {
+			_ = c.Close()
+		} else {
+			e.conns[c] = struct{}{}
+			e.served.Go(func() { e.serve(c) })
+		}
+		e.mu.Unlock()
+	}
+}
+
+// readBuffer is what a connection holds while it waits; a longer body passes through it in pieces.
+const readBuffer = 4 << 10
+
+func (e *Engine) serve(c net.Conn) {
+	defer func() {
+		_ = c.Close()
+		e.mu.Lock()
+		delete(e.conns, c)
+		e.mu.Unlock()
+	}()
+	r := bufio.NewReaderSize(c, readBuffer)
+	var q request
+	var out []byte
+	for {
+		if err := q.read(r); err != nil {
+			return
+		}
+		if q.method != "POST" || q.path != chatPath {
+			page, ok := pages[q.path]
+			if !ok {
+				page = notFound
+			}
+			if _, err := c.Write(page); err != nil || q.close {
+				return
+			}
+			continue
+		}
+		e.requests.Add(1)
+		serial := e.serials.Add(1)
+		switch {
+		case q.hang:
+			_, _ = r.Peek(1) // returns when the client leaves
+			e.left()
+			return
+		case q.stream:
+			if !e.stream(c, r, &q, serial) {
+				return
+			}
+		default:
+			out = appendAnswer(out[:0], serial, &q)
+			if _, err := c.Write(out); err != nil {
+				return
+			}
+		}
+		if q.close {
+			return
+		}
+	}
+}
+
+func (e *Engine) left() {
+	if e.cfg.Left != nil {
+		e.cfg.Left(time.Now())
+	}
+}
+
+// stream answers with a stream and reports whether the connection goes on.
+func (e *Engine) stream(c net.Conn, r *bufio.Reader, q *request, serial uint32) bool {
+	s, err := newStream(e, c, q, serial)
+	if err != nil {
+		return false
+	}
+	if q.step {
+		return s.climb() == nil
+	}
+	if q.pace == 0 {
+		if s.flood() != nil {
+			e.left()
+			return false
+		}
+		return true
+	}
+	e.pacer.add(s, time.Now().Add(q.pace))
+	_, err = r.Peek(1) // the client leaves, or asks again after the stream's end
+	if s.end() {
+		e.left()
+		return false
+	}
+	return err == nil
+}

@@ -1,0 +1,200 @@
+package instant
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+)
+
+// edge is how much of a body's beginning and end is looked at.
+const edge = 1 << 10
+
+// defaultTokens is the length of an answer without max_tokens.
+const defaultTokens = 16
+
+// request is what the engine wants to know of one.
+type request struct {
+	method, path string
+	stream       bool
+	usage        bool // include_usage
+	hang         bool
+	step         bool
+	tokens       int
+	pace         time.Duration
+	prompt       int
+	cached       int
+	close        bool
+
+	head, tail [edge]byte // of the body
+}
+
+var errRequest = errors.New("instant: not a request")
+
+// read takes the next request off r.
+func (q *request) read(r *bufio.Reader) error {
+	line, err := r.ReadSlice('\n')
+	if err != nil {
+		return err
+	}
+	method, rest, ok := bytes.Cut(line, []byte(" "))
+	path, proto, ok2 := bytes.Cut(rest, []byte(" "))
+	if !ok || !ok2 || !bytes.HasPrefix(proto, []byte("HTTP/1.")) {
+		return errRequest
+	}
+	*q = request{method: known(method), path: known(path), tokens: defaultTokens, close: bytes.HasPrefix(proto, []byte("HTTP/1.0"))}
+	length, chunked := 0, false
+	for {
+		line, err = r.ReadSlice('\n')
+		if err != nil {
+			return err
+		}
+		line = bytes.TrimRight(line, "\r\n")
+		if len(line) == 0 {
+			break
+		}
+		name, value, _ := bytes.Cut(line, []byte(":"))
+		value = bytes.TrimSpace(value)
+		switch {
+		case bytes.EqualFold(name, []byte("content-length")):
+			if length, err = strconv.Atoi(string(value)); err != nil || length < 0 {
+				return errRequest
+			}
+		case bytes.EqualFold(name, []byte("transfer-encoding")):
+			chunked = true
+		case bytes.EqualFold(name, []byte("connection")):
+			q.close = q.close && !bytes.EqualFold(value, []byte("keep-alive")) || bytes.EqualFold(value, []byte("close"))
+		}
+	}
+	return q.readBody(r, length, chunked)
+}
+
+// known makes no garbage for the paths that requests have.
+func known(b []byte) string {
+	switch string(b) {
+	case "POST":
+		return "POST"
+	case "GET":
+		return "GET"
+	case chatPath:
+		return chatPath
+	}
+	return string(b)
+}
+
+func (q *request) readBody(r *bufio.Reader, length int, chunked bool) error {
+	w := window{q: q}
+	if !chunked {
+		if err := w.take(r, length); err != nil {
+			return err
+		}
+		q.understand(w.total)
+		return nil
+	}
+	for {
+		line, err := r.ReadSlice('\n')
+		if err != nil {
+			return err
+		}
+		size, _, _ := bytes.Cut(bytes.TrimRight(line, "\r\n"), []byte(";"))
+		n, err := strconv.ParseUint(string(size), 16, 31)
+		if err != nil {
+			return fmt.Errorf("%w: chunk size: %w", errRequest, err)
+		}
+		if err := w.take(r, int(n)); err != nil {
+			return err
+		}
+		if _, err := r.Discard(2); err != nil { // no trailers
+			return err
+		}
+		if n == 0 {
+			q.understand(w.total)
+			return nil
+		}
+	}
+}
+
+// window keeps the first and the last edge bytes of a body; tail is a ring.
+type window struct {
+	q     *request
+	total int
+}
+
+// take reads n bytes of the body.
+func (w *window) take(r *bufio.Reader, n int) error {
+	for n > 0 {
+		b, err := r.Peek(max(1, min(n, r.Buffered())))
+		if err != nil {
+			return io.ErrUnexpectedEOF
+		}
+		if w.total < edge {
+			copy(w.q.head[w.total:], b)
+		}
+		last := b[max(0, len(b)-edge):]
+		at := (w.total + len(b) - len(last)) % edge
+		copy(w.q.tail[:], last[copy(w.q.tail[at:], last):])
+		w.total += len(b)
+		n -= len(b)
+		_, _ = r.Discard(len(b))
+	}
+	return nil
+}
+
+// understand reads the fields of a body of n bytes.
+func (q *request) understand(n int) {
+	q.fields(q.head[:min(n, edge)])
+	if n <= edge {
+		return
+	}
+	var tail [edge]byte // in order
+	at := n % edge
+	copy(tail[copy(tail[:], q.tail[at:]):], q.tail[:at])
+	q.fields(tail[:])
+}
+
+func (q *request) fields(b []byte) {
+	q.stream = q.stream || bytes.Contains(b, []byte(`"stream":true`)) || bytes.Contains(b, []byte(`"stream": true`))
+	q.usage = q.usage || bytes.Contains(b, []byte(`"include_usage":true`)) || bytes.Contains(b, []byte(`"include_usage": true`))
+	for _, name := range []string{`"max_tokens":`, `"max_completion_tokens":`} {
+		if n, ok := number(b, name); ok {
+			q.tokens = n
+		}
+	}
+	_, wish, ok := bytes.Cut(b, []byte("instant: "))
+	if !ok {
+		return
+	}
+	if n, ok := number(wish, "pace="); ok {
+		q.pace = time.Duration(n) * time.Microsecond
+	}
+	if n, ok := number(wish, "prompt="); ok {
+		q.prompt = n
+	}
+	if n, ok := number(wish, "cached="); ok {
+		q.cached = n
+	}
+	if n, ok := number(wish, "hang="); ok {
+		q.hang = n == 1
+	}
+	if n, ok := number(wish, "step="); ok {
+		q.step = n == 1
+	}
+}
+
+// number is the decimal number behind name in b.
+func number(b []byte, name string) (n int, ok bool) {
+	i := bytes.Index(b, []byte(name))
+	if i < 0 {
+		return 0, false
+	}
+	for _, c := range bytes.TrimLeft(b[i+len(name):], " ") {
+		if c < '0' || c > '9' || n > 1<<40 {
+			break
+		}
+		n, ok = n*10+int(c-'0'), true
+	}
+	return n, ok
+}

@@ -1,0 +1,70 @@
+package load
+
+import (
+	"sync"
+	"time"
+)
+
+// Closed keeps Clients requests in flight, each client on its own connection.
+type Closed struct {
+	Target  Target
+	Bodies  *Chat
+	Clients int
+	First   uint64 // number of the first request, for Bodies
+	// Requests, if not 0, ends the run after that many. Then the window's Measure is the most it may take.
+	Requests uint64
+	Window   Window
+	Timeout  time.Duration // of one request; default 30 s
+}
+
+// Run blocks until the window has passed and the last answers are there. It returns the
+// number of the request that would have come next.
+func (c Closed) Run() (*Result, uint64) {
+	r := &run{target: c.Target, bodies: c.Bodies, timeout: orDefault(c.Timeout)}
+	r.next.Store(c.First)
+	if c.Bodies.cfg.Stream {
+		r.sink = &sink{Want: c.Bodies.cfg.Tokens}
+	}
+	stop, done := make(chan struct{}), make(chan struct{})
+	var clients sync.WaitGroup
+	start := func() {
+		for range c.Clients {
+			clients.Go(func() { c.client(r, stop) })
+		}
+		go func() {
+			clients.Wait()
+			close(done)
+		}()
+	}
+	result := r.measure(c.Window, start, done, r.answered.Load)
+	close(stop)
+	<-done
+	r.finish(result)
+	return result, r.next.Load()
+}
+
+func (c Closed) client(r *run, stop <-chan struct{}) {
+	conn := newConn(&r.target, readBuffer)
+	defer conn.close()
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		n := r.next.Add(1) - 1
+		if c.Requests > 0 && n-c.First >= c.Requests {
+			return
+		}
+		if !r.one(conn, r.sink, n, time.Now()) {
+			pause(10*time.Millisecond, stop) // a target that refuses is not hammered
+		}
+	}
+}
+
+func orDefault(timeout time.Duration) time.Duration {
+	if timeout == 0 {
+		return 30 * time.Second
+	}
+	return timeout
+}

@@ -1,0 +1,301 @@
+package load
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"sync/atomic"
+	"time"
+)
+
+// Target is where requests go.
+type Target struct {
+	Addr string // host:port
+	Path string // default /v1/chat/completions
+	Key  string // bearer token, if any
+}
+
+func (t *Target) head() []byte {
+	path := t.Path
+	if path == "" {
+		path = "/v1/chat/completions"
+	}
+	b := fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n", path, t.Addr)
+	if t.Key != "" {
+		b = fmt.Appendf(b, "Authorization: Bearer %s\r\n", t.Key)
+	}
+	return append(b, "Content-Length: "...)
+}
+
+// Reasons why a request counts as failed.
+var (
+	errBroken = errors.New("broken answer")
+	errCount  = errors.New("tokens missing or too many")
+	errOrder  = errors.New("token lost, repeated or out of order")
+	errStray  = errors.New("token of another stream")
+	errClosed = errors.New("stream without [DONE]")
+	errEvent  = errors.New("error event")
+)
+
+// statusError is an answer other than 200.
+type statusError int
+
+func (e statusError) Error() string { return "status " + strconv.Itoa(int(e)) }
+
+// conn is one keep-alive connection. Its methods but cut are for one goroutine.
+type conn struct {
+	target  *Target
+	dialed  net.Conn // nil: none
+	open    atomic.Pointer[net.TCPConn]
+	stopped atomic.Bool // by cut
+	r       *bufio.Reader
+	out     []byte
+	prefix  []byte
+	events  events
+	used    bool // an answer has come over dialed
+}
+
+const readBuffer = 16 << 10
+
+func newConn(t *Target, buffer int) *conn {
+	return &conn{target: t, prefix: t.head(), r: bufio.NewReaderSize(nil, buffer)}
+}
+
+func (c *conn) close() {
+	if c.dialed != nil {
+		_ = c.dialed.Close()
+		c.dialed = nil
+	}
+}
+
+// cut makes the exchange that runs on another goroutine fail.
+func (c *conn) cut() {
+	c.stopped.Store(true)
+	if d := c.open.Load(); d != nil {
+		_ = d.Close()
+	}
+}
+
+// send writes request n, over a new connection if there is none. A connection that the
+// server closed between two requests is replaced once.
+func (c *conn) send(bodies *Chat, n uint64, deadline time.Time) error {
+	c.frame(bodies, n)
+	if c.dialed == nil {
+		d, err := net.DialTimeout("tcp", c.target.Addr, 10*time.Second)
+		if err != nil {
+			return err
+		}
+		c.dialed, c.used = d, false
+		c.open.Store(d.(*net.TCPConn))
+		if c.stopped.Load() {
+			return net.ErrClosed
+		}
+		c.r.Reset(d)
+	}
+	if err := c.dialed.SetDeadline(deadline); err != nil {
+		return err
+	}
+	_, err := c.dialed.Write(c.out)
+	return err
+}
+
+// frame puts head and body together. The body's length comes before it, so room is left
+// for the digits and the head moves up to them.
+func (c *conn) frame(bodies *Chat, n uint64) {
+	const room = 12
+	at := len(c.prefix) + room
+	if cap(c.out) < at {
+		c.out = make([]byte, at, at+4<<10)
+	}
+	c.out = bodies.Append(c.out[:at], n)
+	var digits [20]byte
+	d := append(strconv.AppendInt(digits[:0], int64(len(c.out)-at), 10), "\r\n\r\n"...)
+	start := at - len(d) - len(c.prefix)
+	copy(c.out[start:], c.prefix)
+	copy(c.out[at-len(d):], d)
+	c.out = c.out[start:]
+}
+
+// answer is the head of a response.
+type answer struct {
+	status  int
+	length  int // -1: not said
+	chunked bool
+	close   bool
+}
+
+func (c *conn) readHead() (a answer, err error) {
+	a.length = -1
+	line, err := c.r.ReadSlice('\n')
+	if err != nil {
+		return a, err
+	}
+	if len(line) < 12 || !bytes.HasPrefix(line, []byte("HTTP/1.")) {
+		return a, errBroken
+	}
+	if a.status, err = strconv.Atoi(string(line[9:12])); err != nil {
+		return a, errBroken
+	}
+	a.close = line[7] == '0'
+	for {
+		if line, err = c.r.ReadSlice('\n'); err != nil {
+			return a, err
+		}
+		line = bytes.TrimRight(line, "\r\n")
+		if len(line) == 0 {
+			return a, nil
+		}
+		name, value, _ := bytes.Cut(line, []byte(":"))
+		value = bytes.TrimSpace(value)
+		switch {
+		case bytes.EqualFold(name, []byte("content-length")):
+			if a.length, err = strconv.Atoi(string(value)); err != nil {
+				return a, errBroken
+			}
+		case bytes.EqualFold(name, []byte("transfer-encoding")):
+			a.chunked = bytes.EqualFold(value, []byte("chunked"))
+		case bytes.EqualFold(name, []byte("connection")):
+			a.close = bytes.EqualFold(value, []byte("close"))
+		}
+	}
+}
+
+// readBody hands the payload to fn, in pieces of any size, without its framing.
+func (c *conn) readBody(a answer, fn func([]byte) error) error {
+	switch {
+	case a.chunked:
+		return c.readChunks(fn)
+	case a.length >= 0:
+		return c.take(a.length, fn)
+	}
+	for {
+		b, err := c.peek(1 << 30)
+		if err == io.EOF {
+			return nil
+		}
+		if err == nil {
+			err = fn(b)
+		}
+		if err != nil {
+			return err
+		}
+		_, _ = c.r.Discard(len(b))
+	}
+}
+
+func (c *conn) peek(most int) ([]byte, error) {
+	if c.r.Buffered() == 0 {
+		if _, err := c.r.Peek(1); err != nil {
+			return nil, err
+		}
+	}
+	return c.r.Peek(min(most, c.r.Buffered()))
+}
+
+// take hands n bytes to fn.
+func (c *conn) take(n int, fn func([]byte) error) error {
+	for n > 0 {
+		b, err := c.peek(n)
+		if err != nil {
+			return errors.Join(errBroken, err)
+		}
+		if err := fn(b); err != nil {
+			return err
+		}
+		n -= len(b)
+		_, _ = c.r.Discard(len(b))
+	}
+	return nil
+}
+
+func (c *conn) readChunks(fn func([]byte) error) error {
+	for {
+		line, err := c.r.ReadSlice('\n')
+		if err != nil {
+			return errors.Join(errBroken, err)
+		}
+		size, _, _ := bytes.Cut(bytes.TrimRight(line, "\r\n"), []byte(";"))
+		n, err := strconv.ParseUint(string(size), 16, 31)
+		if err != nil {
+			return errBroken
+		}
+		if n == 0 {
+			return c.skipTrailers()
+		}
+		if err := c.take(int(n), fn); err != nil {
+			return err
+		}
+		if end, err := c.r.Peek(2); err != nil || end[0] != '\r' || end[1] != '\n' {
+			return errBroken
+		}
+		_, _ = c.r.Discard(2)
+	}
+}
+
+func (c *conn) skipTrailers() error {
+	for {
+		line, err := c.r.ReadSlice('\n')
+		if err != nil {
+			return errors.Join(errBroken, err)
+		}
+		if len(bytes.TrimRight(line, "\r\n")) == 0 {
+			return nil
+		}
+	}
+}
+
+func drop([]byte) error { return nil }
+
+// exchange sends request n and reads the whole answer. sink takes the tokens of a stream; nil: not a stream.
+func (c *conn) exchange(bodies *Chat, n uint64, deadline time.Time, sink *sink) error {
+	err := c.try(bodies, n, deadline, sink)
+	if errors.Is(err, errStale) {
+		err = c.try(bodies, n, deadline, sink)
+	}
+	if err != nil {
+		c.close()
+	}
+	return err
+}
+
+// errStale is a kept connection that ended before any byte of an answer.
+var errStale = errors.New("kept connection was closed")
+
+func (c *conn) try(bodies *Chat, n uint64, deadline time.Time, sink *sink) error {
+	kept := c.dialed != nil && c.used
+	err := c.send(bodies, n, deadline)
+	var a answer
+	if err == nil {
+		a, err = c.readHead()
+	}
+	if err != nil {
+		c.close()
+		var timeout net.Error
+		if kept && !(errors.As(err, &timeout) && timeout.Timeout()) && !errors.Is(err, errBroken) {
+			return errStale
+		}
+		return err
+	}
+	c.used = true
+	if a.status != 200 {
+		_ = c.readBody(a, drop)
+		c.close()
+		return statusError(a.status)
+	}
+	if sink == nil {
+		err = c.readBody(a, drop)
+	} else {
+		c.events.reset(sink)
+		if err = c.readBody(a, c.events.feed); err == nil {
+			err = c.events.end()
+		}
+	}
+	if err == nil && (a.close || !a.chunked && a.length < 0) {
+		c.close()
+	}
+	return err
+}

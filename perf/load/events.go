@@ -1,0 +1,128 @@
+package load
+
+import (
+	"bytes"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/perf/instant"
+)
+
+// sink is what is counted of streams; it is shared by connections.
+type sink struct {
+	Want     int          // tokens that each stream must have
+	Tokens   atomic.Int64 // that arrived
+	Delay    *Histogram   // from the engine's stamp to arrival, while Counting; nil: not wanted
+	Counting *atomic.Bool
+	OnFirst  func() // at a stream's first token
+	OnToken  func() // after each token
+}
+
+// events takes a stream's payload apart and checks it.
+type events struct {
+	sink   *sink
+	rest   []byte // an unfinished line
+	tokens int
+	next   uint32 // sequence number that must come
+	stream uint32
+	done   bool
+	now    time.Time // of the bytes being looked at
+}
+
+// maxLine bounds an unfinished line.
+const maxLine = 1 << 20
+
+func (e *events) reset(s *sink) { *e = events{sink: s, rest: e.rest[:0]} }
+
+// feed takes the next bytes of the payload.
+func (e *events) feed(b []byte) error {
+	e.now = time.Now()
+	for {
+		i := bytes.IndexByte(b, '\n')
+		if i < 0 {
+			if len(e.rest)+len(b) > maxLine {
+				return errBroken
+			}
+			e.rest = append(e.rest, b...)
+			return nil
+		}
+		line := b[:i]
+		if len(e.rest) > 0 {
+			e.rest = append(e.rest, line...)
+			line = e.rest
+		}
+		if err := e.line(line); err != nil {
+			return err
+		}
+		e.rest, b = e.rest[:0], b[i+1:]
+	}
+}
+
+var (
+	dataField  = []byte("data: ")
+	content    = []byte(`"content":"`)
+	errorStart = []byte(`{"error"`)
+	doneMark   = []byte("[DONE]")
+)
+
+func (e *events) line(line []byte) error {
+	data, ok := bytes.CutPrefix(line, dataField)
+	if !ok {
+		return nil
+	}
+	i := bytes.Index(data, content)
+	if i < 0 {
+		if bytes.HasPrefix(data, doneMark) {
+			e.done = true
+		} else if bytes.HasPrefix(data, errorStart) {
+			return errEvent
+		}
+		return nil
+	}
+	text := data[i+len(content):]
+	if len(text) == 0 || text[0] == '"' {
+		return nil // the role, or the last chunk
+	}
+	if e.done {
+		return errOrder
+	}
+	return e.token(text)
+}
+
+func (e *events) token(text []byte) error {
+	if stamp, ok := instant.ParseStamp(text); ok {
+		if e.tokens == 0 {
+			e.stream = stamp.Stream
+		}
+		if stamp.Stream != e.stream {
+			return errStray
+		}
+		if stamp.Seq != e.next {
+			return errOrder
+		}
+		e.next++
+		if e.sink.Delay != nil && e.sink.Counting.Load() {
+			e.sink.Delay.Add(e.now.Sub(stamp.Sent))
+		}
+	}
+	e.tokens++
+	e.sink.Tokens.Add(1)
+	if e.tokens == 1 && e.sink.OnFirst != nil {
+		e.sink.OnFirst()
+	}
+	if e.sink.OnToken != nil {
+		e.sink.OnToken()
+	}
+	return nil
+}
+
+// end checks a stream that has ended.
+func (e *events) end() error {
+	if !e.done || len(e.rest) > 0 {
+		return errClosed
+	}
+	if e.tokens != e.sink.Want {
+		return errCount
+	}
+	return nil
+}

@@ -1,0 +1,200 @@
+package load
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// Window is the part of a run that is measured: requests and tokens outside it are made
+// and checked, but not counted.
+type Window struct {
+	Warmup  time.Duration
+	Measure time.Duration
+	// Begin and End, if set, are called at the window's edges, before and after the counts are read.
+	Begin, End func()
+}
+
+// wait passes the window; count is read at both edges. It returns earlier when done closes.
+// start is called before the warm-up; without one, inside the window.
+func (w Window) wait(start func(), done <-chan struct{}, count func() int64) (n int64, seconds float64) {
+	if w.Warmup > 0 {
+		start()
+		pause(w.Warmup, done)
+	}
+	if w.Begin != nil {
+		w.Begin()
+	}
+	from, begun := count(), time.Now()
+	if w.Warmup == 0 {
+		start()
+	}
+	pause(w.Measure, done)
+	n, seconds = count()-from, time.Since(begun).Seconds()
+	if w.End != nil {
+		w.End()
+	}
+	return n, seconds
+}
+
+func pause(d time.Duration, done <-chan struct{}) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-done:
+	}
+}
+
+// Failures counts failed requests by reason.
+type Failures struct {
+	mu sync.Mutex
+	by map[string]int
+}
+
+func (f *Failures) add(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.by == nil {
+		f.by = map[string]int{}
+	}
+	f.by[reason(err)]++
+}
+
+func (f *Failures) all() map[string]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	by := make(map[string]int, len(f.by))
+	for k, v := range f.by {
+		by[k] = v
+	}
+	return by
+}
+
+// reason has few values, whatever the error says.
+func reason(err error) string {
+	var status statusError
+	var network net.Error
+	var errno syscall.Errno
+	switch {
+	case errors.As(err, &status):
+		return status.Error()
+	case errors.As(err, &network) && network.Timeout():
+		return "timeout"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "refused"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return "reset"
+	case errors.As(err, &errno):
+		return errno.Error()
+	case errors.Is(err, io.EOF):
+		return "closed"
+	}
+	for _, known := range []error{errCount, errOrder, errStray, errClosed, errEvent, errBroken, errStale} {
+		if errors.Is(err, known) {
+			return known.Error()
+		}
+	}
+	return "another error"
+}
+
+// Result is what came of a run.
+type Result struct {
+	// Requests is the number of requests answered whole in the window; for Streams, of all.
+	Requests int64 `json:"requests"`
+	// Tokens that arrived in the window.
+	Tokens   int64          `json:"tokens,omitempty"`
+	Failures map[string]int `json:"failures,omitempty"` // in the whole run
+	Seconds  float64        `json:"window_seconds"`
+	// Latency is the time to the end of an answer: in an open loop from when the request was due.
+	Latency Quantiles `json:"latency"`
+	// TTFT is the time to the first token, counted like Latency.
+	TTFT Quantiles `json:"ttft"`
+	// Token is the time from the engine's sending of a token to its arrival.
+	Token Quantiles `json:"token"`
+	// Late is how long after its due time a request was handed to a connection.
+	Late Quantiles `json:"late"`
+	// OwnCPUSeconds is the CPU time that this process used in the window.
+	OwnCPUSeconds float64 `json:"own_cpu_seconds"`
+}
+
+// Failed is the number of requests without a whole and correct answer.
+func (r *Result) Failed() (n int) {
+	for _, count := range r.Failures {
+		n += count
+	}
+	return n
+}
+
+// ownCPU is the CPU time of this process so far.
+func ownCPU() float64 {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
+}
+
+// run is what the connections of one run share.
+type run struct {
+	target   Target
+	bodies   *Chat
+	sink     *sink // nil: no streams
+	timeout  time.Duration
+	next     atomic.Uint64 // request to be sent
+	answered atomic.Int64
+	failures Failures
+
+	counting       atomic.Bool // inside the window
+	latency, first Histogram
+	late           Histogram
+}
+
+// measure passes the window and fills in the result.
+func (r *run) measure(w Window, start func(), done <-chan struct{}, count func() int64) *Result {
+	result := &Result{}
+	var cpu float64
+	begin, end := w.Begin, w.End
+	w.Begin = func() {
+		if begin != nil {
+			begin()
+		}
+		cpu = ownCPU()
+		r.counting.Store(true)
+	}
+	w.End = func() {
+		r.counting.Store(false)
+		result.OwnCPUSeconds = ownCPU() - cpu
+		if end != nil {
+			end()
+		}
+	}
+	result.Requests, result.Seconds = w.wait(start, done, count)
+	return result
+}
+
+func (r *run) finish(result *Result) {
+	result.Failures = r.failures.all()
+	result.Latency, result.TTFT, result.Late = r.latency.Quantiles(), r.first.Quantiles(), r.late.Quantiles()
+	if r.sink != nil && r.sink.Delay != nil {
+		result.Token = r.sink.Delay.Quantiles()
+	}
+}
+
+// one makes one request on c; its times count from due.
+func (r *run) one(c *conn, s *sink, n uint64, due time.Time) bool {
+	err := c.exchange(r.bodies, n, time.Now().Add(r.timeout), s)
+	if err != nil {
+		r.failures.add(err)
+		return false
+	}
+	r.answered.Add(1)
+	if r.counting.Load() {
+		r.latency.Add(time.Since(due))
+	}
+	return true
+}

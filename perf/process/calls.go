@@ -1,0 +1,142 @@
+package process
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Calls are system calls by name, as the kernel counted them, and under Again those of them
+// that returned EAGAIN.
+type Calls map[string]int64
+
+// Again is where Calls has the number of calls that found nothing to do, of any name.
+const Again = "EAGAIN"
+
+// Useful is the number of all calls but those named, less those that found nothing to do: whether a read is
+// tried before there is something to read depends on the moment.
+func (c Calls) Useful(but ...string) (n int64) {
+	for name, count := range c {
+		if name != Again && !slices.Contains(but, name) {
+			n += count
+		}
+	}
+	return n - c[Again]
+}
+
+// PerUnit lists the calls, the most frequent first, divided by n.
+func (c Calls) PerUnit(n int64) string {
+	names := make([]string, 0, len(c))
+	for name := range c {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int { return int(c[b] - c[a]) })
+	var b strings.Builder
+	for _, name := range names {
+		if per := float64(c[name]) / float64(n); per >= 0.005 {
+			fmt.Fprintf(&b, " %s %.2f", name, per)
+		}
+	}
+	return strings.TrimSpace(b.String())
+}
+
+// counter counts one process's calls from when it was made.
+type counter interface {
+	// stop ends the counting.
+	stop() (Calls, error)
+}
+
+// Counting counts the system calls of a running process.
+type Counting struct {
+	counter
+	// By says what counts: "BPF", which costs the process nearly nothing, or "strace", which makes it
+	// slow and so changes what is batched.
+	By string
+}
+
+// CountCalls starts counting the system calls of all threads of a process: by a BPF program at the
+// kernel's system call entry, which needs root, else by strace, if that is installed.
+func CountCalls(pid int) (*Counting, error) {
+	c, err := traceCalls(pid)
+	if err == nil {
+		return &Counting{c, "BPF"}, nil
+	}
+	s, err2 := startStrace(pid)
+	if err2 == nil {
+		return &Counting{s, "strace"}, nil
+	}
+	return nil, fmt.Errorf("system calls cannot be counted: as root a BPF program would: %w; without it strace would (apt-get install strace): %w", err, err2)
+}
+
+// Stop ends the counting and returns what was counted.
+func (c *Counting) Stop() (Calls, error) { return c.stop() }
+
+// strace is a running `strace -c -f -p PID`.
+type strace struct {
+	cmd  *exec.Cmd
+	out  bytes.Buffer
+	read chan struct{} // closed when out is complete
+}
+
+func startStrace(pid int) (*strace, error) {
+	s := &strace{cmd: exec.Command("strace", "-c", "-f", "-U", "calls,errors,name", "-p", strconv.Itoa(pid)), read: make(chan struct{})}
+	messages, err := s.cmd.StderrPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.cmd.Start(); err != nil {
+		return nil, err
+	}
+	line, err := bufio.NewReader(io.TeeReader(messages, &s.out)).ReadString('\n')
+	if err != nil || !strings.Contains(line, "attached") {
+		_ = s.cmd.Process.Kill()
+		_ = s.cmd.Wait()
+		return nil, fmt.Errorf("strace: %s", strings.TrimSpace(line))
+	}
+	go func() {
+		_, _ = io.Copy(&s.out, messages)
+		close(s.read)
+	}()
+	return s, nil
+}
+
+func (s *strace) stop() (Calls, error) {
+	if err := s.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		return nil, err
+	}
+	<-s.read
+	_ = s.cmd.Wait() // ends by the signal
+	return parseStrace(s.out.String())
+}
+
+// parseStrace reads the table that `strace -c -U calls,errors,name` ends with.
+func parseStrace(text string) (Calls, error) {
+	_, table, ok := strings.Cut(text, "----\n")
+	if !ok && !strings.Contains(text, "detached") {
+		return nil, errors.New("process: strace ended without having let the process go")
+	}
+	calls := Calls{} // there is no table where there were no calls
+	for line := range strings.Lines(table) {
+		f := strings.Fields(line)
+		if len(f) < 2 || strings.HasPrefix(f[0], "-") {
+			break
+		}
+		n, err := strconv.ParseInt(f[0], 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("process: strace's table: %w", err)
+		}
+		calls[f[len(f)-1]] += n
+		if len(f) == 3 { // which error it does not say; of those that servers get, EAGAIN is the usual one
+			failed, _ := strconv.ParseInt(f[1], 10, 64)
+			calls[Again] += failed
+		}
+	}
+	return calls, nil
+}

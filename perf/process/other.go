@@ -1,0 +1,14 @@
+//go:build !linux
+
+package process
+
+import (
+	"errors"
+	"syscall"
+)
+
+func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+
+func traceCalls(int) (counter, error) {
+	return nil, errors.New("process: system calls can be counted on Linux only")
+}
