@@ -1,7 +1,11 @@
 package router_test
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -65,6 +69,31 @@ func oneOfFourHangs(t *testing.T, warm bool, more string) {
 			t.Errorf("of the next 16: %v", r)
 		}
 	}
+}
+
+// TestACallOnANodeSetAsideSaysSo when its client leaves.
+func TestACallOnANodeSetAsideSaysSo(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "access")
+	s := serve(t, simulate(t, 2), inTurn, func(c *router.Config) { c.Log.Access = file })
+	s.engines[1].SetFault(&engine.Fault{Hang: true})
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	left := make(chan error, 1)
+	go func() {
+		_, err := s.send(ctx, "POST", "/v1/chat/completions", chatBody("hello", plain), "x-cgn-node", "sim-1")
+		left <- err
+	}()
+	eventually(t, "the call is on the node", func() bool { return s.engines[1].Stats().Faults > 0 })
+	mustAll(t, "streams", together(8, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("question ", i), streaming)) }))
+	eventually(t, "set aside", func() bool { return s.nodes()["sim-1"].State == "aside" })
+	leave()
+	if err := <-left; err == nil {
+		t.Error("the hung node has answered")
+	}
+	eventually(t, "the access log has the cause", func() bool {
+		page, err := os.ReadFile(file)
+		return err == nil && bytes.Contains(page, []byte(`"status":499,"end":"client_gone","cause":"node_set_aside"`))
+	})
 }
 
 // traffic sends short requests, four at a time and no two alike, until stopped.
@@ -254,15 +283,31 @@ func TestSlowFleetIsNoRetryStorm(t *testing.T) {
 
 // TestQueueingFleetIsNoRetryStorm: more comes than the engines can batch, so everything waits.
 func TestQueueingFleetIsNoRetryStorm(t *testing.T) {
-	s := serve(t, simulate(t, 4, func(c *engine.Config) { c.MaxSeqs = 2 }))
-	for i := range 3 {
-		mustAll(t, "warming up", sixteen(s, fmt.Sprint("warm ", i), streaming))
+	for start, rounds := range map[string]int{"warm": 3, "cold": 0} {
+		t.Run(start, func(t *testing.T) {
+			s := serve(t, simulate(t, 4, func(c *engine.Config) { c.MaxSeqs = 2 }))
+			for i := range rounds {
+				mustAll(t, "warming up", sixteen(s, fmt.Sprint("warm ", i), streaming))
+			}
+			mustAll(t, "queueing", together(200, func(i int) *reply {
+				return s.chat(chatBody(fmt.Sprint("queued question ", i), `,"stream":true,"max_tokens":32`))
+			}))
+			if n := s.metrics().sum("cgn_router_retries_total"); n > 4 {
+				t.Errorf("%v retries of 200 requests", n)
+			}
+		})
 	}
-	mustAll(t, "queueing", together(200, func(i int) *reply {
-		return s.chat(chatBody(fmt.Sprint("queued question ", i), `,"stream":true,"max_tokens":32`))
-	}))
-	if n := s.metrics().sum("cgn_router_retries_total"); n > 4 {
-		t.Errorf("%v retries of 200 requests", n)
+}
+
+// TestColdRouterLeavesAHungNode: five answers of the one node are enough to move what waits on the other.
+func TestColdRouterLeavesAHungNode(t *testing.T) {
+	s := serve(t, simulate(t, 2), inTurn)
+	s.engines[1].SetFault(&engine.Fault{Hang: true})
+	for _, r := range together(8, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("question ", i), streaming)) }) {
+		mustAll(t, "cold", []*reply{r})
+		if r.took > 5*time.Second {
+			t.Errorf("after %v", r.took)
+		}
 	}
 }
 

@@ -24,6 +24,9 @@ import (
 //   - Nodes out of service for server errors alone, and those only returning, are asked when
 //     no other node is left, so that a breaker never makes things worse than what opened it.
 
+// nodeSetAside is the Cause of a request that was given up from outside while it waited on a node set aside.
+const nodeSetAside = "node_set_aside"
+
 // failure is a node's answer of 5xx.
 type failure struct {
 	node   *member
@@ -49,6 +52,10 @@ func (d *Dispatcher) note(j *Job, a *attempt, v verdict, err error) {
 		a.node.Report(fleet.Reset)
 	case overdue:
 		a.node.Report(fleet.Timeout)
+	case abandoned:
+		if a.node.State() == fleet.Aside {
+			j.cause = nodeSetAside
+		}
 	case late:
 		if !j.expired() {
 			a.node.Report(fleet.Timeout)

@@ -16,8 +16,10 @@
 // with a, b >= 0 from a least-squares line over the model's last ~64 first bytes, each clipped
 // at 4·E so that one outlier teaches little. Beyond the largest u+q seen (a decaying maximum)
 // E grows in proportion, as if all the time were per token. E is never taken below
-// FirstByteFloor/4, so that noise on a fast fleet is not mistaken for slowness, and is Cold/4
-// until 8 first bytes have been seen.
+// FirstByteFloor/4, so that noise on a fast fleet is not mistaken for slowness. Until 3 first bytes
+// have been seen E is Cold/4; until there are 8 it is 4 times the slowest of them, Cold/4 at most,
+// for prompts up to the largest of them (cached tokens count as uncached), and grows in proportion
+// beyond.
 //
 // An attempt with c tokens believed cached is overdue when its wait reaches
 //

@@ -73,9 +73,12 @@ func (m *Model) limitsOf(n *Node) limits {
 
 // limit is the wait at which a is overdue.
 func (m *Model) limit(a *Attempt, l limits) time.Duration {
-	all := float64(a.tokens + a.work.CachedTokens)
-	miss := m.first.expect(all) - m.first.expect(float64(a.tokens))
-	seconds := l.times*m.expectFirst(a.tokens) + 2*max(0, miss)
+	tokens, all := a.tokens, a.tokens+a.work.CachedTokens
+	if m.first.n < known {
+		tokens = all
+	}
+	miss := m.first.expect(float64(all)) - m.first.expect(float64(tokens))
+	seconds := l.times*m.expectFirst(tokens) + 2*max(0, miss)
 	if seconds >= m.o.Hard.Seconds() {
 		return m.o.Hard
 	}

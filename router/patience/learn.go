@@ -8,6 +8,8 @@ import (
 
 const (
 	known     = 8     // observations that an estimate needs
+	few       = 3     // first bytes from which the slowest of them stands in for one
+	wide      = 4.0   // times that, while they are few
 	memory    = 64.0  // observations that a moving estimate remembers
 	clip      = 4.0   // an observation teaches at most this multiple of what was expected
 	inTime    = 4.0   // a first byte within this multiple of E is in time
@@ -23,6 +25,7 @@ type line struct {
 	s, sx, sy, sxx, sxy float64
 	a, b                float64
 	hi                  float64 // decaying maximum of x
+	slowest             float64 // largest y while n < known
 	excess              float64 // moving mean of max(0, y/E - 1)
 }
 
@@ -30,6 +33,8 @@ func (l *line) observe(x, y, expected float64) {
 	if l.n >= known {
 		l.observeExcess(y / expected)
 		y = min(y, clip*expected)
+	} else {
+		l.slowest = max(l.slowest, y)
 	}
 	l.n++
 	const keep = 1 - 1/memory
@@ -70,6 +75,11 @@ func (l *line) expect(x float64) float64 {
 		return l.a + l.b*x
 	}
 	return (l.a + l.b*hi) * x / hi
+}
+
+// guess is expect where few are known: the slowest so far, in proportion beyond the largest x. It has no margin.
+func (l *line) guess(x float64) float64 {
+	return l.slowest * max(1, x/max(l.hi, hiTokens))
 }
 
 // pace is seconds per completion token.
@@ -205,10 +215,14 @@ func (r *ring) peersSince(n *Node, since time.Duration) (count int, slow float64
 
 // expectFirst is E in seconds, with its lower bound.
 func (m *Model) expectFirst(tokens int64) float64 {
-	if m.first.n < known {
-		return m.o.Cold.Seconds() / 4
+	least, cold := m.o.FirstByteFloor.Seconds()/4, m.o.Cold.Seconds()/4
+	switch {
+	case m.first.n < few:
+		return cold
+	case m.first.n < known:
+		return min(cold, wide*max(m.first.guess(float64(tokens)), least))
 	}
-	return max(m.first.expect(float64(tokens)), m.o.FirstByteFloor.Seconds()/4)
+	return max(m.first.expect(float64(tokens)), least)
 }
 
 func (m *Model) learnFirst(a *Attempt) {

@@ -33,6 +33,33 @@ func TestSlowFleets(t *testing.T) {
 	}
 }
 
+// The first answers of a cold fleet may be faster than anything after them.
+func TestFleetsThatSlowDownAfterAFewAnswers(t *testing.T) {
+	for _, slow := range []float64{10, 40} {
+		for _, gap := range []time.Duration{0, 50, 200, 1000} {
+			for _, nodes := range []int{2, 4, 8} {
+				s := newSim(t, nodes)
+				for i := range few {
+					s.send(i%nodes, true, 100, 64, 20)
+				}
+				s.run(time.Second)
+				for _, n := range s.nodes {
+					n.slow = slow
+				}
+				var reqs []*simRequest
+				for range 100 {
+					reqs = append(reqs, s.send(s.leastQueued(), true, 100+s.rng.Int64N(900), 64, 20))
+					s.run(gap * time.Millisecond)
+				}
+				s.run(10 * time.Second)
+				if n := s.givenUp(reqs); n > 2 {
+					t.Errorf("%v times slower, every %d ms, %d nodes: %d of 100 given up", slow, gap, nodes, n)
+				}
+			}
+		}
+	}
+}
+
 // One node hangs: everything sent to it is moved, nothing else is, warm or cold.
 func TestHangingNodes(t *testing.T) {
 	for _, stream := range []bool{true, false} {

@@ -64,6 +64,66 @@ func TestColdFleetNoticesHungNodeByStreams(t *testing.T) {
 	}
 }
 
+// A handful of answers is enough: the streams on the hung one of two nodes do not wait for Cold.
+func TestAFewAnswersEndTheColdStart(t *testing.T) {
+	for _, answered := range []int{2, 3, 5} {
+		s := newSim(t, 2)
+		s.nodes[1].hung = true
+		var reqs []*simRequest
+		for range 3 {
+			reqs = append(reqs, s.send(1, true, 500, 64, 20))
+		}
+		for range answered {
+			s.send(0, true, 500, 64, 20)
+		}
+		s.run(8 * time.Second)
+		want := 3
+		if answered < few {
+			want = 0
+		}
+		if n := s.givenUp(reqs); n != want {
+			t.Errorf("%d answers of the peer: %d of 3 moved, want %d", answered, n, want)
+		}
+	}
+}
+
+// Few answers of small prompts say little of a large one, and nothing of one with less of it cached than believed.
+func TestFewAnswersLeaveRoomForLargePrompts(t *testing.T) {
+	for _, cached := range []int64{0, 39_000} {
+		s := newSim(t, 2)
+		for range few {
+			s.send(0, true, 500, 64, 20)
+		}
+		s.run(time.Second)
+		large := s.send(1, true, 40_000, 64, 20) // 4 s
+		large.a.Done(s.now, 0, false)
+		large.work.UncachedTokens, large.work.CachedTokens = 40_000-cached, cached
+		large.node.n.Begin(&large.a, s.now, large.work)
+		s.run(8 * time.Second)
+		if large.verdict != 0 || large.open {
+			t.Errorf("%d believed cached: verdict %d, open %v", cached, large.verdict, large.open)
+		}
+	}
+}
+
+// A cold fleet that gets more than it can take gives nothing up either, whatever the first answers were.
+func TestColdOverloadGivesNothingUp(t *testing.T) {
+	for _, nodes := range []int{2, 4} {
+		for _, gap := range []time.Duration{0, 5 * time.Millisecond, 20 * time.Millisecond} {
+			s := newSim(t, nodes)
+			var reqs []*simRequest
+			for range 600 {
+				reqs = append(reqs, s.send(s.leastQueued(), true, 100+s.rng.Int64N(900), 64, 20))
+				s.run(gap)
+			}
+			s.run(90 * time.Second)
+			if n := s.givenUp(reqs); n != 0 || len(s.stalls) != 0 || len(s.reqs) != 0 {
+				t.Errorf("%d nodes, every %v: %d given up, stalls %+v, %d open", nodes, gap, n, s.stalls, len(s.reqs))
+			}
+		}
+	}
+}
+
 func TestHungNodeIsNoticedByCalls(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
