@@ -86,6 +86,23 @@ func TestPoisonWithoutRetries(t *testing.T) {
 	}
 }
 
+// TestABurstAtANodeThatIsBack: it was away and nobody has asked it since, so its health checks are what brings it back.
+func TestABurstAtANodeThatIsBack(t *testing.T) {
+	s := serve(t, simulate(t, 2, func(c *engine.Config) { c.MaxSeqs = 8 }), func(c *router.Config) {
+		for i := range c.Router.Backends {
+			c.Router.Backends[i] += ",max_concurrent=8"
+		}
+	})
+	s.engines[1].Refuse()
+	eventually(t, "out of service", func() bool {
+		mustAll(t, "one is away", []*reply{s.chat(chatBody("hello", plain))})
+		return s.nodes()["sim-1"].State == "open"
+	})
+	accept(s.engines[1])
+	eventually(t, "back without a request", func() bool { return s.nodes()["sim-1"].State == "healthy" })
+	mustAll(t, "a burst that needs both", together(16, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("question ", i), streaming)) }))
+}
+
 // Test501IsAnAnswer: an engine that does not have an endpoint is well.
 func Test501IsAnAnswer(t *testing.T) {
 	s := serve(t, simulate(t, 1))

@@ -27,7 +27,7 @@ func newTop(a *app, getenv func(string) string) *cobra.Command {
 		Long: "Shows each node as a router sees it. \"-\" stands for what nobody has reported: SM %, WATTS and KV % come from the engine or\n" +
 			"its agent, and no agent reports the first two so far.\n\n" +
 			"  STATE       healthy; unproven: never answered yet; half-open: back, on trial; open: failing, so out of\n" +
-			"              service; aside: takes requests and answers none; NOTE says why a node gets no requests\n" +
+			"              service; aside: takes requests and answers none; NOTE says why a node gets no requests, or few\n" +
 			"  IN FLIGHT   requests of this router on the node, of how many it is given at once\n" +
 			"  QUEUED      requests that wait inside the engine\n" +
 			"  SM %        use of the GPU; WATTS: its power; KV %: share of the KV cache in use\n" +

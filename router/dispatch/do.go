@@ -13,7 +13,7 @@ import (
 // The errors that the router makes itself once a body has been read.
 var (
 	errNoNode       = &apierror.Error{Status: 503, Code: "no_eligible_node", Message: "no node that serves this model can take requests now", RetryAfterSeconds: 1}
-	errAllBusy      = &apierror.Error{Status: 503, Code: "all_nodes_busy", Message: "every node that serves this model is at its limit", RetryAfterSeconds: 1}
+	errAllBusy      = &apierror.Error{Status: 503, Code: "all_nodes_busy", Message: "every node that serves this model is at its limit or on trial after a failure", RetryAfterSeconds: 1}
 	errPinnedNode   = &apierror.Error{Status: 404, Code: "node_not_found", Param: "x-cgn-node", Message: "the node named in x-cgn-node does not serve this model"}
 	errModelFull    = &apierror.Error{Status: 503, Code: "queue_full", Message: "too many requests in flight for this model", RetryAfterSeconds: admission.RetryAfterSeconds}
 	errGlobalFull   = &apierror.Error{Status: 429, Code: "router_full", Message: "too many requests in flight in this router", RetryAfterSeconds: admission.RetryAfterSeconds}

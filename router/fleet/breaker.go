@@ -47,7 +47,10 @@ const (
 	failuresToOpen      = 3  // in a row
 	windowMin           = 10 // outcomes before the ratio of the last 32 counts; half of them failed opens
 	winsToClose         = 3
-	backoffFirst        = 250 * time.Millisecond
+	// checksToClose in a row, over checkedFor at least, close a half-open breaker where checks see what opened it.
+	checksToClose = 3
+	checkedFor    = 2 * time.Second
+	backoffFirst  = 250 * time.Millisecond
 	// backoffLast is short because a node that returns is to have its share back within 2 s; at most one request a second
 	// tries a node that goes on failing, and is retried elsewhere.
 	backoffLast = time.Second
@@ -81,6 +84,8 @@ type breaker struct {
 	seen        int // outcomes in window
 	doubts      doubts
 	wins        int
+	checks      int       // health checks passed in a row while half-open
+	checkedFrom time.Time // the first of them
 	backoff     time.Duration
 	flapping    bool
 	closedAt    time.Time
@@ -119,7 +124,7 @@ func (b *breaker) eligible(now time.Time) (bool, string) {
 		if b.permits.Load() > 0 || now.UnixNano() >= b.retryAt.Load() {
 			return true, ""
 		}
-		return false, "returning: its trial requests are still out"
+		return false, onTrial + "; those that it may have are still out"
 	case Open:
 		if b.triesLive() && now.UnixNano() >= b.retryAt.Load() {
 			return true, ""
@@ -168,20 +173,6 @@ func (b *breaker) tryOpen(now time.Time) bool {
 		b.halfOpen(now)
 	}
 	return State(b.state.Load()) == HalfOpen
-}
-
-func (b *breaker) takePermit(now time.Time) bool {
-	for {
-		n := b.permits.Load()
-		if n <= 0 {
-			break
-		}
-		if b.permits.CompareAndSwap(n, n-1) {
-			return true
-		}
-	}
-	at := b.retryAt.Load()
-	return now.UnixNano() >= at && b.retryAt.CompareAndSwap(at, now.Add(trialEvery).UnixNano())
 }
 
 // report counts one outcome.
@@ -238,25 +229,6 @@ func (b *breaker) countHealthy(o Outcome, now time.Time) {
 	}
 }
 
-func (b *breaker) countTrial(o Outcome, now time.Time) {
-	if o == Busy { // the trial has shown nothing, so there is another one
-		if b.permits.Load() < 1<<b.wins {
-			b.permits.Add(1)
-		}
-		return
-	}
-	if o != OK {
-		b.fail(o, now)
-		return
-	}
-	b.wins++
-	if b.wins >= winsToClose {
-		b.close(now)
-		return
-	}
-	b.permits.Store(1 << b.wins)
-}
-
 // fail opens the breaker, or sets the node aside where requests hang: only an answered completion proves anything then.
 func (b *breaker) fail(o Outcome, now time.Time) {
 	if o == Timeout {
@@ -287,18 +259,11 @@ func (b *breaker) aside(now time.Time, why string) {
 	b.opens.Add(1)
 }
 
-func (b *breaker) halfOpen(now time.Time) {
-	b.wins = 0
-	b.permits.Store(1)
-	b.retryAt.Store(now.Add(trialEvery).UnixNano())
-	b.move(HalfOpen, "answers again")
-}
-
-func (b *breaker) close(now time.Time) {
+func (b *breaker) close(now time.Time, why string) {
 	b.consecutive, b.refused, b.probesLost, b.window, b.seen, b.doubts = 0, 0, 0, 0, 0, doubts{}
 	b.clean.Store(true)
 	b.closedAt = now
-	b.move(Healthy, "trial requests were answered")
+	b.move(Healthy, why)
 }
 
 func (b *breaker) move(to State, why string) {
@@ -344,6 +309,7 @@ func (b *breaker) checked(ok, refused bool, last time.Time) {
 		return // busy: it has answered requests since the last check
 	}
 	b.probesLost++
+	b.checks = 0
 	if refused {
 		b.refused++
 	}
@@ -358,25 +324,12 @@ func (b *breaker) checkedWell(now time.Time) {
 	b.probesLost, b.refused = 0, 0
 	switch State(b.state.Load()) {
 	case Unproven:
-		b.close(now)
+		b.close(now, "health check is well")
+	case HalfOpen:
+		b.trialChecked(now)
 	case Open:
 		if !b.triesLive() && (!b.flapping || now.UnixNano() >= b.retryAt.Load()) {
 			b.halfOpen(now)
 		}
-	}
-}
-
-// completed takes the result of a completion check of a node set aside. A refusal of the check itself (a 4xx) is no proof
-// that the engine computes, so it counts only after a while, and after longer each time.
-func (b *breaker) completed(proof bool) {
-	now := time.Now()
-	b.mu.Lock()
-	defer b.unlock()
-	if State(b.state.Load()) != Aside {
-		return
-	}
-	wait := min(asideProofFirst<<min(b.asides-1, 8), asideProofLast)
-	if proof || now.Sub(b.asideAt) >= wait {
-		b.halfOpen(now)
 	}
 }

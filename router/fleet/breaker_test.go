@@ -109,6 +109,62 @@ func TestTrickleGrowsWithSuccess(t *testing.T) {
 	})
 }
 
+// TestChecksEndATrialWithoutRequests, where they would see what opened the breaker.
+func TestChecksEndATrialWithoutRequests(t *testing.T) {
+	for o, want := range map[Outcome]State{ConnectError: Healthy, Reset: Healthy, probeFailure: Healthy, ServerError: HalfOpen, Timeout: HalfOpen} {
+		inBubble(t, func(t *testing.T) {
+			b := newBreaker(Healthy)
+			b.mu.Lock()
+			b.fail(o, time.Now())
+			b.mu.Unlock()
+			time.Sleep(backoffLast)
+			switch o {
+			case Timeout:
+				b.progressed()
+			case ServerError:
+				if !b.admit() {
+					t.Fatal("no trial")
+				}
+			default:
+				b.checked(true, false, time.Now())
+			}
+			b.is(t, HalfOpen)
+			check := func(ok bool) {
+				time.Sleep(500 * time.Millisecond)
+				b.checked(ok, false, time.Now())
+			}
+			for range 4 {
+				check(true)
+			}
+			b.is(t, HalfOpen) // 1.5 s since the first of four
+			check(false)
+			for range 4 {
+				check(true)
+			}
+			b.is(t, HalfOpen) // in a row
+			check(true)
+			if got := State(b.state.Load()); got != want {
+				t.Errorf("after %v: %v, want %v", o, got, want)
+			}
+		})
+	}
+}
+
+// TestFewSlowChecksDoNotEndATrial: the time alone is no evidence.
+func TestFewSlowChecksDoNotEndATrial(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		b := newBreaker(Healthy)
+		b.reports(Reset, 3)
+		for range checksToClose { // the first makes it half-open
+			b.checked(true, false, time.Now())
+			b.is(t, HalfOpen)
+			time.Sleep(5 * time.Second)
+		}
+		b.checked(true, false, time.Now())
+		b.is(t, Healthy)
+	})
+}
+
 func TestALostTrialDoesNotBlockTheReturn(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b := newBreaker(Healthy)

@@ -67,6 +67,9 @@ func TestANodeLeavesAndReturns(t *testing.T) {
 	if n.State() != HalfOpen {
 		t.Fatalf("back as %v, want by trial requests", n.State())
 	}
+	if v := n.View(time.Now()); !v.Eligible || v.Reason != onTrial {
+		t.Errorf("%+v does not say that it is on trial", v)
+	}
 	for range 3 {
 		if !n.Acquire() {
 			t.Fatal("no trial request")

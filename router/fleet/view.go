@@ -37,7 +37,7 @@ type NodeView struct {
 	Upstream      []string `json:"upstream_models,omitempty"` // where they are called otherwise by the engine
 	State         string   `json:"state"`
 	Eligible      bool     `json:"eligible"`
-	Reason        string   `json:"reason,omitempty"` // why it takes no requests
+	Reason        string   `json:"reason,omitempty"` // why it takes no requests, or few
 	LastError     string   `json:"last_error,omitempty"`
 	InFlight      int32    `json:"in_flight"`
 	MaxConcurrent int32    `json:"max_concurrent"`
@@ -77,8 +77,13 @@ func (n *Node) View(now time.Time) NodeView {
 		EngineBusy: known(load.EngineBusy), EngineQueue: known(load.EngineQueue),
 		SM: known(load.SM), Watts: known(load.Watts), KVUsage: known(load.KVUsage),
 	}
-	if v.Eligible, v.Reason = n.Eligible(now); v.Eligible && info.Role == cluster.RolePrefill {
+	v.Eligible, v.Reason = n.Eligible(now)
+	switch {
+	case !v.Eligible:
+	case info.Role == cluster.RolePrefill:
 		v.Reason = prefillUnused
+	case n.State() == HalfOpen:
+		v.Reason = onTrial
 	}
 	for i := range info.Models {
 		if info.Models[i] != info.Upstream[i] {
