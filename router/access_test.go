@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"os"
 	"testing"
+
+	"github.com/cognitora/dataplane/router"
 )
 
 // accessLine is a line of the access log.
@@ -20,6 +22,19 @@ type accessLine struct {
 	Cached                       int     `json:"cached_tokens"`
 	Matched                      int     `json:"overlap_matched"`
 	Total                        int     `json:"overlap_total"`
+}
+
+// TestAccessLogOnAFullDisk: lost lines are counted.
+func TestAccessLogOnAFullDisk(t *testing.T) {
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Skip("needs /dev/full")
+	}
+	s := serve(t, simulate(t, 1), func(c *router.Config) { c.Log.Access = "/dev/full" })
+	mustAll(t, "without a log", []*reply{s.chat(chatBody("hello", plain)), s.chat(chatBody("hello again", plain))})
+	eventually(t, "the lines are counted", func() bool { return s.metrics().sum("cgn_router_access_log_dropped_total") == 2 })
+	if s.log.count("access log not written") == 0 {
+		t.Error("the log does not tell")
+	}
 }
 
 // accessLines reads an access log that is complete, by request id.

@@ -116,7 +116,10 @@ func (r *Router) openAccessLog() (err error) {
 	}
 	r.access, err = accesslog.New(accesslog.Options{
 		Path: r.config.Log.Access, Queue: r.config.Log.AccessQueue, Dropped: r.metrics.AccessDropped.Inc,
-		Failed: func(err error, lines int) { r.log.Error("access log not written", "error", err, "lines", lines) },
+		Failed: func(err error, lines int) {
+			r.metrics.AccessDropped.Add(float64(lines))
+			r.log.Error("access log not written", "error", err, "lines", lines)
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("log.access: %w", err)

@@ -72,7 +72,7 @@ func New() *Router {
 		UpstreamErrors: s.Counter("cgn_router_upstream_errors_total", "Attempts that failed, by node and kind: before anything reached the client, or (cut, idle) when an answer had begun.", "node", "kind"),
 		PolicyReloads:  s.Counter("cgn_router_policy_reloads_total", "Policy documents seen: applied or refused.", "result"),
 		Lookups:        s.Counter("cgn_router_response_lookups_total", "Searches on the nodes for a stored response that this router does not know: found, missing, unanswered (some node did not answer), refused (too many at once).", "result"),
-		AccessDropped:  s.Counter("cgn_router_access_log_dropped_total", "Access log lines dropped because the writer was behind.").WithLabelValues(),
+		AccessDropped:  s.Counter("cgn_router_access_log_dropped_total", "Access log lines lost: dropped because the writer was behind, or by a write that failed.").WithLabelValues(),
 		Panics:         s.Counter("cgn_router_panics_total", "Requests whose handling failed because of a bug.").WithLabelValues(),
 		Pick:           s.Histogram("cgn_router_pick_seconds", "Time from a request read to its node chosen.", pickBuckets).WithLabelValues(),
 		Passed:         s.Counter("cgn_router_prompt_passed_bytes_total", "Bytes of prompts that began as one before, and were neither scanned nor hashed again.").WithLabelValues(),
