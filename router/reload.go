@@ -2,20 +2,23 @@ package router
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
-// Reload puts backends in the place of the static ones and opens the access log anew.
+// Reload puts backends in the place of the static ones.
 func (r *Router) Reload(ctx context.Context, backends []fleet.Backend) error {
-	errs := []error{r.fleet.Reload(ctx, backends)}
-	if r.access != nil {
-		errs = append(errs, r.access.Reopen())
+	return r.fleet.Reload(ctx, backends)
+}
+
+// ReopenAccessLog opens the access log anew, so that a rotated one is let go. On an error the old file stays in use.
+func (r *Router) ReopenAccessLog() error {
+	if r.access == nil {
+		return nil
 	}
-	return errors.Join(errs...)
+	return r.access.Reopen()
 }
 
 // reloadable are the settings that ReloadConfig takes over.

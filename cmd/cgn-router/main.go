@@ -62,18 +62,21 @@ func run(args, env []string, out, errOut io.Writer) error {
 }
 
 // reload takes over the static backends of the configuration as it is now, on SIGHUP. A
-// configuration with a mistake in it changes nothing.
+// configuration with a mistake in it changes nothing; the access log is opened anew in any case.
 func reload(r *router.Router, options config.Options, log *slog.Logger) {
+	if err := r.ReopenAccessLog(); err != nil {
+		log.Error("access log not opened anew, the old file stays in use", "error", err)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), reloadLimit)
 	defer cancel()
 	var next router.Config
 	if err := config.Load(&next, options); err != nil {
-		log.Error("not reloaded, everything stays as it is", "error", err)
+		log.Error("not reloaded, backends and settings stay as they are", "error", err)
 		return
 	}
 	backends, kept, err := r.ReloadConfig(ctx, &next)
 	if err != nil {
-		log.Error("not reloaded, everything stays as it is", "error", err)
+		log.Error("not reloaded, backends and settings stay as they are", "error", err)
 		return
 	}
 	log.Info("reloaded", "backends", backends)

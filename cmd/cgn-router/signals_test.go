@@ -225,6 +225,22 @@ func TestHangupReloads(t *testing.T) {
 	}
 }
 
+// TestHangupReopensTheAccessLog although the configuration has a mistake in it.
+func TestHangupReopensTheAccessLog(t *testing.T) {
+	p := startRouter(t, simulate(t))
+	if err := os.WriteFile(p.config, []byte("[router\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(p.access, p.access+".1"); err != nil {
+		t.Fatal(err)
+	}
+	p.signal(syscall.SIGHUP)
+	eventually(t, "it is opened anew", func() bool { _, err := os.Stat(p.access); return err == nil })
+	eventually(t, "the mistake is logged", func() bool { return strings.Contains(p.logged(), "not reloaded") })
+	p.signal(syscall.SIGTERM)
+	p.mustExit("drained")
+}
+
 // TestSecondSignalForces: the first one waits for running requests, the second does not.
 func TestSecondSignalForces(t *testing.T) {
 	p := startRouter(t, simulate(t))
