@@ -95,6 +95,9 @@ func (x *Index) writeSome(c *Chain, ref Ref, from, to int, fn func(i int, g *gro
 	if x.node(ref) == nil {
 		return false
 	}
+	for i := from; i < to; i++ {
+		x.table.fetch(c.leader(i), ref.place())
+	}
 	g := &x.writing
 	for i := from; i < to; i++ {
 		*g = group{x: x, ref: ref, first: i * groupBlocks, count: c.count(i), leader: c.leader(i), tags: c.tags(i)}

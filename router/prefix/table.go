@@ -62,6 +62,15 @@ func (t *table) bucket(leader uint64, place uint32) *bucket {
 	return &t.buckets[hi]
 }
 
+// fetch brings a bucket near the processor. Fetching several before they are looked at takes
+// little longer than waiting for one.
+func (t *table) fetch(leader uint64, place uint32) {
+	b := t.bucket(leader, place)
+	b.keys[0].Load()
+	b.beliefs[0].Load()
+	b.tags[0].Load()
+}
+
 // at is the place of key in the bucket, or -1. It compares without branches,
 // because which place it is cannot be predicted.
 func (b *bucket) at(key uint64) int {
