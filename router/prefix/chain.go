@@ -18,6 +18,7 @@ type Chain struct {
 	length float64 // of the prompt in blocks, the unfinished last one included
 
 	keys    []uint64  // of the blocks that are known: hashed, or skipped
+	tagged  []tags    // of the leading complete groups
 	digests []words   // of those from base on
 	parent  words     // the digest of the block before base, or the seed
 	walk    []walker  // Match: the candidates still holding everything
@@ -28,7 +29,7 @@ type Chain struct {
 // token ids. Both are aliased and must not change until the next Reset, or
 // until Record has returned, which finishes the chain.
 func (c *Chain) Reset(seed Digest, text []byte, tokens []uint32) {
-	c.keys, c.digests, c.parent = c.keys[:0], c.digests[:0], fromDigest(&seed)
+	c.keys, c.tagged, c.digests, c.parent = c.keys[:0], c.tagged[:0], c.digests[:0], fromDigest(&seed)
 	c.sent.reset()
 	c.text, c.tokens, c.base, c.blocks = nil, nil, 0, 0
 	if len(text) > 0 {

@@ -34,8 +34,18 @@ func (c *Chain) leader(g int) uint64 { return c.Key(g * groupBlocks) }
 // count is the number of blocks in group g.
 func (c *Chain) count(g int) int { return min(groupBlocks, c.blocks-g*groupBlocks) }
 
-// tags hashes the chain to the end of group g.
+// tags hashes the chain to the end of group g. Those of groups that are complete are kept.
 func (c *Chain) tags(g int) tags {
+	for g >= len(c.tagged) && (len(c.tagged)+1)*groupBlocks <= c.blocks {
+		c.tagged = append(c.tagged, c.makeTags(len(c.tagged)))
+	}
+	if g < len(c.tagged) {
+		return c.tagged[g]
+	}
+	return c.makeTags(g)
+}
+
+func (c *Chain) makeTags(g int) tags {
 	first, count := g*groupBlocks, c.count(g)
 	c.Key(first + count - 1)
 	var t tags

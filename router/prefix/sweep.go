@@ -154,14 +154,22 @@ func ageBin(age int32) int {
 	return octave*8 + int(age>>octave)
 }
 
+// planEvery is how many buckets there are for each that planPrune looks at. The bins' sizes are
+// estimates then; what is a little too much or too little is left to the next pruning.
+const planEvery = 8
+
 // planPrune finds the age above which entries go, without the lock.
 func (s *sweep) planPrune() {
 	var histogram [ageBins]int
-	for i := range s.x.table.buckets {
+	every := planEvery
+	if len(s.x.table.buckets) < 1024*planEvery {
+		every = 1
+	}
+	for i := 0; i < len(s.x.table.buckets); i += every {
 		b := &s.x.table.buckets[i]
 		for k := range b.keys {
 			if b.keys[k].Load() != 0 {
-				histogram[ageBin(since(s.now, b.touched(k)))] += b.blocks(k)
+				histogram[ageBin(since(s.now, b.touched(k)))] += every * b.blocks(k)
 			}
 		}
 	}
