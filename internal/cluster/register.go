@@ -24,7 +24,7 @@ type Registration struct {
 	// Instance tells this agent from another one with the same node id. An agent that stores it and gives it again after a
 	// restart takes its node back at once; empty = a random one, and a restart waits for the old lease to end.
 	Instance string
-	Log      *slog.Logger // nil = slog.Default
+	Log      *slog.Logger // says which node it is, where that matters; nil = slog.Default
 }
 
 // DuplicateError says that another agent holds the node id.
@@ -129,7 +129,7 @@ func (r *Registrar) sleep(ctx context.Context, failed bool) bool {
 // beat renews the lease and writes the node, claiming the key first where it is not ours yet.
 func (r *Registrar) beat(ctx context.Context) error {
 	if r.rev == 0 {
-		return r.claim(ctx)
+		return r.announce(ctx)
 	}
 	if err := r.renew(ctx); err != nil {
 		return err
@@ -143,7 +143,16 @@ func (r *Registrar) beat(ctx context.Context) error {
 	if err != nil || written {
 		return err
 	}
-	return r.claim(ctx) // deleted, or written by somebody else
+	return r.announce(ctx) // deleted, or written by somebody else
+}
+
+// announce claims the key and says so: from then on routers know the node.
+func (r *Registrar) announce(ctx context.Context) error {
+	err := r.claim(ctx)
+	if err == nil {
+		r.reg.Log.Info("node is announced")
+	}
+	return err
 }
 
 // renew keeps the lease alive. A lost lease takes the key with it, so the node is claimed anew.
@@ -193,7 +202,7 @@ func (r *Registrar) claim(ctx context.Context) error {
 		case seen != 0 && rev != seen, time.Now().After(deadline):
 			return &DuplicateError{NodeID: health.NodeID, Address: health.Address, HolderAddress: holder.Address}
 		case seen == 0:
-			r.reg.Log.Info("node id is held; waiting for its lease to end", "node", health.NodeID, "holder", holder.Address)
+			r.reg.Log.Info("node id is held; waiting for its lease to end", "holder", holder.Address)
 		}
 		seen = rev
 		if err := r.awaitChange(ctx, key, rev); err != nil {

@@ -160,6 +160,7 @@ func (f *Fleet) update(m *member, h *cluster.NodeHealth) {
 		m.node.setInfo(info)
 		f.dirty = true
 	}
+	f.tell(m)
 }
 
 func (f *Fleet) deleteNode(key string) {
@@ -185,6 +186,7 @@ func (f *Fleet) sweepEtcd(now time.Time) {
 			continue
 		}
 		m.node.setFlag(flagSilent, m.missing.IsZero() && now.Sub(m.stampAt) > f.opts.StaleAfter)
+		f.tell(m)
 	}
 }
 
@@ -258,6 +260,7 @@ func (f *Fleet) setCordon(id string, c cluster.Cordon, on bool) {
 	}
 	if m := f.members[id]; m != nil {
 		f.applyCordon(m.node)
+		f.tell(m)
 	}
 }
 

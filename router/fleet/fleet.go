@@ -103,6 +103,7 @@ type member struct {
 	identity string // a different one is another incarnation
 	secrets  string // static: digest of key and CA
 	heard    bool   // static: what it serves is known
+	told     string // why it takes no requests, as the log has it, its breaker apart; empty = it does
 	cancel   context.CancelFunc
 	backend  Backend             // static
 	health   *cluster.NodeHealth // etcd
@@ -234,6 +235,9 @@ func (f *Fleet) add(id, identity string, source Source, info *Info, target relay
 	f.applyCordon(n)
 	f.joinIndex(n)
 	m := &member{node: n, identity: identity}
+	if source == Etcd {
+		m.told = "joined"
+	}
 	f.members[id] = m
 	f.dirty = true
 	if f.ctx != nil {
@@ -267,6 +271,7 @@ func (f *Fleet) remove(id string) {
 	if f.opts.Index != nil {
 		f.opts.Index.Leave(m.node.Ref())
 	}
+	f.opts.Log.Info("node left the fleet", "node", id)
 	m.node.leave()
 	if m.cancel != nil {
 		m.cancel()
@@ -293,7 +298,23 @@ func (f *Fleet) breakerMoved(n *Node, from, to State, why string) {
 	switch {
 	case to == Open || to == Aside:
 		f.opts.Log.Warn("node takes no requests", "node", n.ID, "state", to.String(), "why", why)
-	case to == Healthy:
+	case to == Healthy && n.flags.Load() == 0:
 		f.opts.Log.Info("node takes requests", "node", n.ID, "after", from.String())
+	}
+}
+
+// tell logs it when the node's agent, its heartbeat or a cordon takes it out of service or brings it back.
+func (f *Fleet) tell(m *member) {
+	n, before := m.node, m.told
+	m.told = ""
+	if flags := n.flags.Load(); flags != 0 {
+		m.told = flagReason(flags)
+	}
+	switch s := n.State(); {
+	case m.told == before:
+	case m.told != "":
+		f.opts.Log.Info("node takes no requests", "node", n.ID, "why", m.told)
+	case s == Healthy || s == HalfOpen:
+		f.opts.Log.Info("node takes requests", "node", n.ID, "after", before)
 	}
 }
