@@ -69,7 +69,8 @@ func TestAllFailAlikeIsLogged(t *testing.T) {
 
 // TestCutAnswersAreToldOfTheirNode, also when the client has had a part.
 func TestCutAnswersAreToldOfTheirNode(t *testing.T) {
-	s := serve(t, simulate(t, 1))
+	file := filepath.Join(t.TempDir(), "access")
+	s := serve(t, simulate(t, 1), func(c *router.Config) { c.Log.Access = file })
 	r := s.chat(chatBody("hello", streaming), "x-sim-fault", "die_after=3")
 	if events := r.events(); r.status != 200 || !openAIError(events[len(events)-1]) {
 		t.Errorf("%v", r)
@@ -78,4 +79,8 @@ func TestCutAnswersAreToldOfTheirNode(t *testing.T) {
 	if s.log.count("node=sim-0 reason=cut") != 1 || s.metrics().sum("cgn_router_upstream_errors_total", `kind="cut"`) != 1 {
 		t.Error("neither log nor metric tells")
 	}
+	eventually(t, "the access log has the cause", func() bool {
+		page, err := os.ReadFile(file)
+		return err == nil && strings.Contains(string(page), `"end":"upstream_failed","cause":"cut"`)
+	})
 }

@@ -122,8 +122,29 @@ func (j *Job) Matched() int {
 	return j.cur.matched
 }
 
-// Cause is how the last attempt that failed did, in a word as the metrics have it; empty if none has.
-func (j *Job) Cause() string { return j.cause }
+// Cause is how the last attempt that failed did, in a word as the metrics have it; empty if none has. o is how the answer
+// ended, if there was one.
+func (j *Job) Cause(o relay.Outcome) string {
+	if kind := j.broke(o); kind != "" {
+		return kind
+	}
+	return j.cause
+}
+
+// broke is how the node broke off an answer that had begun and ended with o, in a word as the metrics have it; empty if it
+// did not.
+func (j *Job) broke(o relay.Outcome) string {
+	if j.NodeID() == "" || j.why() != reasonNone || j.expired() {
+		return ""
+	}
+	switch o {
+	case relay.UpstreamFailed:
+		return "cut"
+	case relay.IdleTimeout:
+		return "idle"
+	}
+	return ""
+}
 
 // Left tells whether the client has gone.
 func (j *Job) Left() bool { return j.why() == reasonLeft }

@@ -27,19 +27,16 @@ func (d *Dispatcher) settle(j *Job, a *attempt, o relay.Outcome) {
 	ok := o == relay.Complete && a.status < 300 && !j.stream.failed
 	now := time.Now()
 	j.wait.Done(now, j.Usage.Completion, ok)
-	broken := false
-	if j.why() == reasonNone && !j.expired() {
-		switch o {
-		case relay.UpstreamFailed:
-			broken = true
-			d.cut(j, a, fleet.Reset, "cut")
-		case relay.IdleTimeout:
-			broken = true
-			d.cut(j, a, fleet.Timeout, "idle")
-		}
+	broke := j.broke(o)
+	switch {
+	case broke == "":
+	case o == relay.IdleTimeout:
+		d.cut(j, a, fleet.Timeout, broke)
+	default:
+		d.cut(j, a, fleet.Reset, broke)
 	}
 	if a.recorded {
-		d.learn(j, a, ok, broken)
+		d.learn(j, a, ok, broke != "")
 	}
 	d.count(j, a, now)
 }

@@ -32,7 +32,7 @@ func (g *Gateway) record(c *call, o relay.Outcome) {
 	u := &j.Usage
 	g.noted(accesslog.Entry{
 		Time: j.Received, RequestID: c.id, Method: j.Method, Model: j.Model(), Node: j.Asked(), API: c.api.String(),
-		End: c.outcome(o), Cause: j.Cause(), Status: c.status, TTFT: ttft,
+		End: c.outcome(o), Cause: j.Cause(o), Status: c.status, TTFT: ttft,
 		PromptTokens:     unreported(u.Prompt, u.HasPrompt),
 		CompletionTokens: unreported(u.Completion, u.HasCompletion),
 		CachedTokens:     unreported(u.Cached, u.HasCached),
