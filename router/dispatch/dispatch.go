@@ -88,17 +88,22 @@ func New(p Parts, o Options) *Dispatcher {
 
 // Run watches over requests that wait, until ctx ends: it gives up attempts that are
 // overdue by the standard of their peers and sets nodes aside that make no progress. It also
-// forgets what has left the fleet.
+// forgets what has left the fleet, and logs how many failures had no line of their own.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	period := max(d.options.PatienceFloor/10, 10*time.Millisecond)
 	tick := time.NewTicker(period)
 	defer tick.Stop()
 	sweep := time.NewTicker(goneFor / 4)
 	defer sweep.Stop()
+	rest := time.NewTicker(complainEvery / 10)
+	defer rest.Stop()
 	for {
 		select {
 		case <-ctx.Done():
+			d.complainOfRest(time.Now().Add(complainEvery))
 			return nil
+		case now := <-rest.C:
+			d.complainOfRest(now)
 		case now := <-tick.C:
 			d.check(now)
 		case now := <-sweep.C:
