@@ -20,7 +20,8 @@ func lookupEnv(env []string, name string) string {
 
 // applyEnv sets fields from CGN_* variables. A variable under a section of this
 // struct that names no key of it is a problem, and so is any other that is
-// nobody's setting and nearly one of this struct's; ignored are the rest of those.
+// nobody's setting and nearly one of this struct's, or one without its section;
+// ignored are the rest of those.
 func applyEnv(s *schema, o *Options) (problems []error, ignored []string) {
 	byName, names := s.envNames()
 	given := map[*field]string{}
@@ -39,8 +40,8 @@ func applyEnv(s *schema, o *Options) (problems []error, ignored []string) {
 		case s.ownsEnv(name):
 			problems = append(problems, &Problem{Where: name, Reason: "unknown setting" + didYouMean(name, names)})
 		case slices.ContainsFunc(o.Foreign, func(begin string) bool { return strings.HasPrefix(name, begin) }):
-		case nearestEnv(name, names) != "":
-			problems = append(problems, &Problem{Where: name, Reason: "unknown setting; did you mean " + nearestEnv(name, names) + "?"})
+		case s.meant(name, names) != "":
+			problems = append(problems, &Problem{Where: name, Reason: "unknown setting; did you mean " + s.meant(name, names) + "?"})
 		default:
 			ignored = append(ignored, name)
 		}
@@ -61,6 +62,23 @@ func (s *schema) envNames() (byName map[string]*field, names []string) {
 		}
 	}
 	return byName, names
+}
+
+// meant is what name may have been meant for: every setting that it names without its section, or else the nearest.
+func (s *schema) meant(name string, names []string) string {
+	var all []string
+	for _, f := range s.fields {
+		path := strings.ToUpper(join(f.section, f.key))
+		for _, rest, ok := strings.Cut(path, "."); ok; _, rest, ok = strings.Cut(rest, ".") {
+			if textual(f.value.Type()) && envPrefix+strings.ReplaceAll(rest, ".", "_") == name {
+				all = append(all, f.env())
+			}
+		}
+	}
+	if all != nil {
+		return strings.Join(all, " or ")
+	}
+	return nearestEnv(name, names)
 }
 
 // nearestEnv is Nearest, with the prefix that all names share left out of the measure.

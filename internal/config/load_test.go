@@ -141,6 +141,8 @@ func TestProblems(t *testing.T) {
 		{"Latin-1", "listen = \"\xe4\"", nil, nil, []string{"c.toml: not UTF-8 at byte 10"}},
 		{"nearly a setting", "", []string{"CGN_LISTN=1", "CGN_LIMIT_RATIO=1"}, nil, []string{
 			"CGN_LISTN: unknown setting; did you mean CGN_LISTEN?", "CGN_LIMIT_RATIO: unknown setting; did you mean CGN_LIMITS_RATIO?"}},
+		{"a setting without its section", "", []string{"CGN_RATIO=1", "CGN_KEY=1", "CGN_=1", "CGN_ATIO=1"}, nil, []string{
+			"CGN_RATIO: unknown setting; did you mean CGN_LIMITS_RATIO?", "CGN_KEY: unknown setting; did you mean CGN_TLS_KEY?"}},
 		{"two names of one setting", "", []string{"CGN_SCORING=score", "CGN_MODE=random"}, nil, []string{
 			"CGN_MODE: is the same setting as CGN_SCORING; give one of them"}},
 		{"environment", "", []string{"CGN_LIMITS_MAX_STREAM=1", "CGN_LIMITS_RATIO=x"}, nil, []string{
