@@ -218,9 +218,9 @@ func TestStopAtAnyTime(t *testing.T) {
 		})
 	}
 	all.Wait()
+	f.close()
 	close(aborts)
 	stoppers.Wait()
-	f.close()
 }
 
 // passing is observed without keeping events.

@@ -46,11 +46,14 @@ func weigh(c *Chain, o Observation) verdict {
 		actual:   c.length * min(max(float64(o.CachedTokens)/prompt, 0), 1),
 		slack:    c.length * min(float64(block)/prompt, 1),
 	}
-	if d := v.believed - v.actual; math.Abs(d) > v.slack {
+	if d := v.believed - v.actual; math.Abs(d) > v.slack+1e-6 {
 		v.fraction = d / c.length
 	}
 	return v
 }
+
+// ceil is the number of blocks that x, which rounding may have made a little too large, reaches into.
+func ceil(x float64) int { return int(math.Ceil(x - 1e-6)) }
 
 func (v *verdict) short() bool { return v.fraction > 0 }
 
@@ -75,7 +78,7 @@ func (x *Index) Observe(c *Chain, o Observation) float64 {
 	v := weigh(c, o)
 	cut := c.blocks
 	if x.learn(c, o, v) && v.short() {
-		cut = int(math.Ceil(v.actual))
+		cut = ceil(v.actual)
 	}
 	x.settle(c, o, cut)
 	return v.fraction
@@ -117,7 +120,7 @@ func (x *Index) learn(c *Chain, o Observation, v verdict) bool {
 		return true
 	}
 	x.countZero(n, c, o)
-	missing := min(int(math.Ceil(v.actual+v.slack)), o.Believed-1)
+	missing := min(ceil(v.actual+v.slack), o.Believed-1)
 	gone, ok := c.sent.saw(missing)
 	if !ok || gone.inUse() {
 		return false
