@@ -55,7 +55,7 @@ const patience = 20 * time.Second // for what happens at once on an idle machine
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline, tick := time.After(patience), time.Tick(5 * time.Millisecond); !ok(); {
+	for deadline, tick := time.After(patience), time.Tick(5*time.Millisecond); !ok(); {
 		select {
 		case <-tick:
 		case <-deadline:
