@@ -68,10 +68,3 @@ func TestAttempts(t *testing.T) {
 		t.Errorf("not measured, strictly: %v\n%s", r.Err(), r.String())
 	}
 }
-
-func TestIndexBytesPerBlock(t *testing.T) {
-	v, detail, err := indexBytesPerBlock(context.Background(), nil)
-	if err != nil || v < 4 || v > 200 {
-		t.Errorf("%v (%s), %v", v, detail, err)
-	}
-}
