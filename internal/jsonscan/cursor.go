@@ -280,11 +280,3 @@ func (c *Cursor) skipKey() {
 	c.String()
 	c.colon()
 }
-
-// Valid reports whether doc is one acceptable document: an *Error or nil.
-func Valid(doc []byte) error {
-	c := New(doc)
-	c.Skip()
-	c.End()
-	return c.Err()
-}

@@ -6,44 +6,69 @@ import (
 	"bufio"
 	"io"
 	"net"
+	"runtime"
 	"testing"
 	"time"
 
 	"github.com/valyala/fasthttp"
 )
 
-// TestLoopDoesNotAllocate counts what one event costs on its way through a
-// loop, and what one stream does: the connections' way there and back.
-func TestLoopDoesNotAllocate(t *testing.T) {
-	ask := []byte("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
-	head, event := []byte(sseHead+chunk("data: a\n\n")), []byte(chunk("data: b\n\n"))
-	last := []byte(lastChunk)
-	parts := make(chan []byte)
-	pool := newPool(t, rawServer(t, "tcp", func(c net.Conn, _ *bufio.Reader) {
-		buf := make([]byte, 4096)
-		for {
-			if _, err := c.Read(buf); err != nil {
-				return
-			}
-			for part := range parts {
-				c.Write(part)
-				if len(part) == len(last) {
-					break
-				}
-			}
-		}
-	}))
+const firstEvent = "data: a\n\n"
+
+// allocSite is one client of a server whose streams come from a backend that sends what it is told.
+type allocSite struct {
+	*testing.T
+	lending *Lending
+	server  *fasthttp.Server
+	client  net.Conn
+	parts   chan []byte // what the backend sends; lastChunk ends an answer
+	buf     []byte
+	served  chan struct{}
+}
+
+func newAllocSite(t *testing.T) *allocSite {
+	s := &allocSite{T: t, parts: make(chan []byte), buf: make([]byte, 4096), served: make(chan struct{})}
+	pool := newPool(t, rawServer(t, "tcp", s.answer))
 	w, err := NewWatcher()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.Close()
-	var server *fasthttp.Server
-	lending := lendingTo(t, func(c net.Conn) { server.ServeConn(c) })
-	defer lending.Loops.Close()
+	t.Cleanup(func() { w.Close() })
+	s.lending = lendingTo(t, func(c net.Conn) { s.server.ServeConn(c) })
+	t.Cleanup(s.lending.Loops.Close)
+	s.server = &fasthttp.Server{WriteTimeout: soon, NoDefaultDate: true, Handler: s.handler(pool, w)}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(s.served)
+		s.server.Serve(w.Listen(l, ListenOptions{}))
+	}()
+	s.client = dial(t, l.Addr().String()).Conn
+	return s
+}
+
+// answer is the backend.
+func (s *allocSite) answer(c net.Conn, _ *bufio.Reader) {
+	buf := make([]byte, 4096)
+	for {
+		if _, err := c.Read(buf); err != nil {
+			return
+		}
+		for part := range s.parts {
+			c.Write(part)
+			if len(part) == len(lastChunk) {
+				break
+			}
+		}
+	}
+}
+
+func (s *allocSite) handler(pool *Pool, w *Watcher) fasthttp.RequestHandler {
 	req, abort := post("{}"), new(Abort)
 	cancel := abort.Cancel
-	server = &fasthttp.Server{WriteTimeout: soon, NoDefaultDate: true, Handler: func(ctx *fasthttp.RequestCtx) {
+	return func(ctx *fasthttp.RequestCtx) {
 		abort.Reset()
 		stop := w.Watch(ctx.Conn(), cancel)
 		req.Abort = abort
@@ -52,68 +77,67 @@ func TestLoopDoesNotAllocate(t *testing.T) {
 			err = e.ReadHead(time.Now().Add(soon))
 		}
 		if err != nil {
-			t.Error(err)
+			s.Error(err)
 			return
 		}
 		CopyHeaders(&ctx.Response.Header, e)
-		if err := Reply(ctx, e, ReplyOptions{Observer: quiet{}, Stop: stop, Lending: lending}); err != nil {
-			t.Error(err)
-		}
-	}}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		server.Serve(w.Listen(l, ListenOptions{}))
-	}()
-	c, buf := dial(t, l.Addr().String()), make([]byte, 4096)
-	read := func(n int) {
-		if _, err := io.ReadFull(c.Conn, buf[:n]); err != nil {
-			t.Fatal(err)
+		if err := Reply(ctx, e, ReplyOptions{Observer: quiet{}, Stop: stop, Lending: s.lending}); err != nil {
+			s.Error(err)
 		}
 	}
-	begin := func() {
-		c.Conn.Write(ask)
-		parts <- head
-		n := 0
-		for n < len(chunk("data: a\n\n")) || string(buf[n-4:n]) != "\n\n\r\n" {
-			m, err := c.Conn.Read(buf[n:])
-			if n += m; err != nil {
-				t.Fatal(err)
-			}
+}
+
+// begin asks for a stream and reads it up to its first event.
+func (s *allocSite) begin(ask, head []byte) {
+	s.client.Write(ask)
+	s.parts <- head
+	for n := 0; n < len(chunk(firstEvent)) || string(s.buf[n-4:n]) != "\n\n\r\n"; {
+		m, err := s.client.Read(s.buf[n:])
+		if n += m; err != nil {
+			s.Fatal(err)
 		}
 	}
-	end := func() {
-		parts <- last
-		read(len(last))
-		for lending.Loops.busy.Load() > 0 {
-			time.Sleep(10 * time.Microsecond)
-		}
+}
+
+// pass sends a part and reads it.
+func (s *allocSite) pass(part []byte) {
+	s.parts <- part
+	if _, err := io.ReadFull(s.client, s.buf[:len(part)]); err != nil {
+		s.Fatal(err)
 	}
-	begin()
-	one := func() {
-		parts <- event
-		read(len(event))
+}
+
+// end ends the stream and waits until everything has been given back.
+func (s *allocSite) end(last []byte) {
+	s.pass(last)
+	for s.lending.Loops.busy.Load() > 0 {
+		runtime.Gosched()
 	}
-	if n := testing.AllocsPerRun(1000, one); n != 0 {
+}
+
+func (s *allocSite) stop() {
+	s.client.Close()
+	s.lending.Loops.Drain()
+	s.server.Shutdown()
+	<-s.served
+}
+
+// TestLoopDoesNotAllocate counts what one event costs on its way through a
+// loop, and what one stream does: the connections' way there and back.
+func TestLoopDoesNotAllocate(t *testing.T) {
+	ask := []byte("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+	head, event, last := []byte(sseHead+chunk(firstEvent)), []byte(chunk("data: b\n\n")), []byte(lastChunk)
+	s := newAllocSite(t)
+	defer s.stop()
+	s.begin(ask, head)
+	if n := testing.AllocsPerRun(1000, func() { s.pass(event) }); n != 0 {
 		t.Errorf("%v allocations per event", n)
 	}
-	end()
-	whole := func() {
-		begin()
-		end()
-	}
+	s.end(last)
 	const limit = 40 // two connections that are made anew from their descriptors
-	if n := testing.AllocsPerRun(300, whole); n > limit {
+	if n := testing.AllocsPerRun(300, func() { s.begin(ask, head); s.end(last) }); n > limit {
 		t.Errorf("%v allocations per stream", n)
 	} else {
 		t.Logf("%v allocations per stream", n)
 	}
-	c.Close()
-	lending.Loops.Drain()
-	server.Shutdown()
-	<-done
 }

@@ -15,7 +15,7 @@ type Memo struct {
 	marks *memo.Table
 }
 
-// NewMemo makes a Memo of about that many bytes; one mark takes about 1 KiB.
+// NewMemo makes a Memo of about that many bytes; one mark takes about 0.6 KiB.
 func NewMemo(bytes int) *Memo {
 	return &Memo{seed: maphash.MakeSeed(), marks: memo.New(bytes, markWords)}
 }
