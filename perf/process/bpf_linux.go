@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"syscall"
 	"unsafe"
@@ -35,11 +36,25 @@ type insn struct {
 
 // Helper functions of the kernel.
 const (
-	mapLookup         = 1
-	nsCurrentPidTgid  = 120
-	tgidAt, keyAt     = -4, -16 // on the stack
-	sysEnter, sysExit = "sys_enter", "sys_exit"
+	mapLookup        = 1
+	probeReadKernel  = 113
+	nsCurrentPidTgid = 120
 )
+
+// Places on the program's stack.
+const (
+	pidAt, tgidAt = -8, -4
+	keyAt         = -16
+	idAt          = -24
+)
+
+const sysEnter, sysExit = "sys_enter", "sys_exit"
+
+// toExit as a jump's offset stands for that of the program's end.
+const toExit = math.MaxInt16
+
+// callNumberAt is where struct pt_regs has the number of the system call.
+var callNumberAt = map[string]int32{"amd64": 15 * 8, "arm64": 35 * 8}[runtime.GOARCH]
 
 // program is, for one process as this process's pid namespace numbers it, at sys_enter
 //
@@ -47,45 +62,63 @@ const (
 //
 // and at sys_exit
 //
-//	if tgid == pid and result == -EAGAIN { atomically table[againSlot]++ }
+//	if tgid == pid and result == -EAGAIN and id != futex { atomically table[againSlot]++ }
+//
+// since EAGAIN of a futex says that another thread was faster, not that there was nothing to do.
 func program(at string, pid, table int, dev, ino uint64) []insn {
 	wide := func(dst uint8, src uint8, v uint64) []insn { // a 64-bit constant takes two slots
 		return []insn{{0x18, dst, src, 0, int32(uint32(v))}, {0, 0, 0, 0, int32(uint32(v >> 32))}}
 	}
-	choose := []insn{ // 3 instructions; else exit
-		{0x79, 1, 6, 8, 0},          // r1 = id
-		{0x35, 1, 0, 10, againSlot}, // too large: exit
-		{0x63, 10, 1, keyAt, 0},     // key = id
-	}
-	if at == sysExit {
-		choose = []insn{
-			{0x79, 1, 6, 8, 0},                    // r1 = result
-			{0x55, 1, 0, 10, -int32(unix.EAGAIN)}, // another: exit
-			{0x62, 10, 0, keyAt, againSlot},       // key = againSlot
-		}
-	}
 	p := []insn{{0xbf, 6, 1, 0, 0}} // r6 = context
+	if at == sysExit {
+		p = append(p,
+			insn{0x79, 1, 6, 8, 0},                        // r1 = result
+			insn{0x55, 1, 0, toExit, -int32(unix.EAGAIN)}, // another: exit
+		)
+	}
 	p = append(p, wide(1, 0, dev)...)
 	p = append(p, wide(2, 0, ino)...)
 	p = append(p,
-		insn{0xbf, 3, 10, 0, 0}, insn{0x07, 3, 0, 0, -8}, // r3 = &{pid, tgid}
+		insn{0xbf, 3, 10, 0, 0}, insn{0x07, 3, 0, 0, pidAt}, // r3 = &{pid, tgid}
 		insn{0xb7, 4, 0, 0, 8},
 		insn{0x85, 0, 0, 0, nsCurrentPidTgid},
-		insn{0x55, 0, 0, 14, 0},          // failed: exit
-		insn{0x61, 1, 10, tgidAt, 0},     // r1 = tgid
-		insn{0x55, 1, 0, 12, int32(pid)}, // another process: exit
+		insn{0x55, 0, 0, toExit, 0},          // failed: exit
+		insn{0x61, 1, 10, tgidAt, 0},         // r1 = tgid
+		insn{0x55, 1, 0, toExit, int32(pid)}, // another process: exit
 	)
-	p = append(p, choose...)
+	if at == sysExit {
+		p = append(p,
+			insn{0xbf, 1, 10, 0, 0}, insn{0x07, 1, 0, 0, idAt}, // r1 = &id
+			insn{0xb7, 2, 0, 0, 8},
+			insn{0x79, 3, 6, 0, 0}, insn{0x07, 3, 0, 0, callNumberAt}, // r3 = &regs.number
+			insn{0x85, 0, 0, 0, probeReadKernel},
+			insn{0x61, 1, 10, idAt, 0},               // r1 = id
+			insn{0x15, 1, 0, toExit, unix.SYS_FUTEX}, // exit
+			insn{0x62, 10, 0, keyAt, againSlot},      // key = againSlot
+		)
+	} else {
+		p = append(p,
+			insn{0x79, 1, 6, 8, 0},              // r1 = id
+			insn{0x35, 1, 0, toExit, againSlot}, // too large: exit
+			insn{0x63, 10, 1, keyAt, 0},         // key = id
+		)
+	}
 	p = append(p, insn{0xbf, 2, 10, 0, 0}, insn{0x07, 2, 0, 0, keyAt}) // r2 = &key
 	p = append(p, wide(1, unix.BPF_PSEUDO_MAP_FD, uint64(table))...)
-	return append(p,
+	p = append(p,
 		insn{0x85, 0, 0, 0, mapLookup},
-		insn{0x15, 0, 0, 2, 0}, // not found: exit
+		insn{0x15, 0, 0, toExit, 0}, // not found: exit
 		insn{0xb7, 1, 0, 0, 1},
 		insn{0xdb, 0, 1, 0, 0}, // atomic add
 		insn{0xb7, 0, 0, 0, 0}, // exit: return 0
 		insn{0x95, 0, 0, 0, 0},
 	)
+	for i := range p {
+		if p[i].off == toExit {
+			p[i].off = int16(len(p) - 2 - i - 1)
+		}
+	}
+	return p
 }
 
 func assemble(p []insn) []byte {
@@ -119,19 +152,20 @@ func traceCalls(pid int) (counter, error) {
 	if c.table, err = bpf(unix.BPF_MAP_CREATE, &array); err != nil {
 		return nil, fmt.Errorf("BPF map: %w", err)
 	}
-	c.open = append(c.open, c.table)
 	for _, at := range []string{sysExit, sysEnter} {
 		if err := c.attach(at, program(at, pid, c.table, dev, ns.Ino)); err != nil {
 			c.close()
+			_ = unix.Close(c.table)
 			return nil, err
 		}
 	}
 	return c, nil
 }
 
-// attach loads a program and puts it on a raw tracepoint.
+// attach loads a program and puts it on a raw tracepoint. The kernel lends probe_read_kernel only to
+// programs that may be used under the GPL too, so these two may.
 func (c *bpfCounter) attach(at string, p []insn) error {
-	code, license, log, name := assemble(p), []byte("Apache-2.0\x00"), make([]byte, 16<<10), []byte(at+"\x00")
+	code, license, log, name := assemble(p), []byte("Dual BSD/GPL\x00"), make([]byte, 16<<10), []byte(at+"\x00")
 	defer runtime.KeepAlive([][]byte{code, license, log, name})
 	load := struct {
 		kind, count         uint32
@@ -166,7 +200,8 @@ func (c *bpfCounter) close() {
 }
 
 func (c *bpfCounter) stop() (Calls, error) {
-	defer c.close()
+	c.close() // first, lest the numbers change while they are read
+	defer unix.Close(c.table)
 	calls := Calls{}
 	for id := range uint32(maxCall) {
 		var n uint64

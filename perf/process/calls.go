@@ -13,8 +13,8 @@ import (
 	"syscall"
 )
 
-// Calls are system calls by name, as the kernel counted them, and under Again those of them
-// that returned EAGAIN.
+// Calls are system calls by name, as the kernel counted them, and under Again those of them, futex
+// aside, that returned EAGAIN.
 type Calls map[string]int64
 
 // Again is where Calls has the number of calls that found nothing to do, of any name.
@@ -116,6 +116,9 @@ func (s *strace) stop() (Calls, error) {
 	return parseStrace(s.out.String())
 }
 
+// canBeEmpty are the calls that return EAGAIN when there is nothing to do; others fail because a signal came.
+var canBeEmpty = []string{"read", "readv", "recvfrom", "recvmsg", "write", "writev", "sendto", "sendmsg", "splice", "accept4"}
+
 // parseStrace reads the table that `strace -c -U calls,errors,name` ends with.
 func parseStrace(text string) (Calls, error) {
 	_, table, ok := strings.Cut(text, "----\n")
@@ -133,7 +136,7 @@ func parseStrace(text string) (Calls, error) {
 			return nil, fmt.Errorf("process: strace's table: %w", err)
 		}
 		calls[f[len(f)-1]] += n
-		if len(f) == 3 { // which error it does not say; of those that servers get, EAGAIN is the usual one
+		if len(f) == 3 && slices.Contains(canBeEmpty, f[2]) { // which error it does not say; EAGAIN is the usual one
 			failed, _ := strconv.ParseInt(f[1], 10, 64)
 			calls[Again] += failed
 		}

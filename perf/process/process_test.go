@@ -38,12 +38,16 @@ func child(addr string) {
 		}
 		for range n {
 			_ = syscall.Getppid()
+			contend()
 		}
 		if _, err := c.Write([]byte{n}); err != nil {
 			return
 		}
 	}
 }
+
+// contend makes a system call that returns EAGAIN because a lock is no longer held.
+var contend = func() {}
 
 func TestParseStat(t *testing.T) {
 	s, err := parseStat([]byte("123 (a b) c) S 7 123 123 0 -1 4194560 1 2 3 4 100 20 3 4 20 0 9 0 55 999999 2048 18446744073709551615 1\n"))
@@ -135,15 +139,17 @@ func TestCountCalls(t *testing.T) {
 			ask(50)
 		}
 		calls, err := k.stop()
-		if err != nil || calls["write"] != 20 || calls["read"]-calls[Again] != 20 || calls["getppid"]+calls["call 110"] != 1000 {
+		// Calls that are under way when the counting begins or ends are counted in part.
+		near := func(n int64) bool { return n >= 18 && n <= 22 }
+		if err != nil || !near(calls["write"]) || !near(calls["read"]-calls[Again]) || calls["getppid"]+calls["call 110"] != 1000 {
 			t.Errorf("%T: %v, %v", k, calls, err)
 		}
 	}
 }
 
 func TestParseStrace(t *testing.T) {
-	calls, err := parseStrace("strace: Process 1 attached\n    calls    errors syscall\n--------- --------- ----------------\n     1000           getppid\n       21         5 read\n--------- --------- ----------------\n     1021         5 total\n")
-	if err != nil || len(calls) != 3 || calls["read"] != 21 || calls.Useful() != 1016 || calls.Useful("getppid") != 16 {
+	calls, err := parseStrace("strace: Process 1 attached\n    calls    errors syscall\n--------- --------- ----------------\n     1000           getppid\n       21         5 read\n        3         3 futex\n--------- --------- ----------------\n     1024         8 total\n")
+	if err != nil || len(calls) != 4 || calls["read"] != 21 || calls.Useful() != 1019 || calls.Useful("getppid", "futex") != 16 {
 		t.Errorf("%v, %v", calls, err)
 	}
 	if s := calls.PerUnit(1000); s != "getppid 1.00 read 0.02 EAGAIN 0.01" {
