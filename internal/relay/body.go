@@ -243,28 +243,18 @@ func (e *Exchange) wire(p []byte) (int, error) {
 }
 
 // receive reads from the socket within the deadline and the idle timeout.
-// Setting a deadline costs more than reading a token does, so one that is
-// early is left standing and looked at again only when it has passed.
 func (e *Exchange) receive(p []byte) (int, error) {
-	c := e.c
 	limit := e.deadline
 	if e.idle > 0 {
 		limit = earlier(limit, time.Now().Add(e.idle))
 	}
-	if !limit.IsZero() && (c.readSet.IsZero() || c.readSet.After(limit)) {
-		c.setReadDeadline(limit)
+	e.c.reading.set(e.c.nc, limit)
+	n, err := e.c.read(p)
+	switch {
+	case n > 0 || err == nil || !isTimeout(err) || e.isCanceled():
+		return n, err
+	case limit == e.deadline:
+		return 0, ErrDeadline
 	}
-	for {
-		n, err := c.nc.Read(p)
-		if n > 0 || err == nil || !isTimeout(err) || e.isCanceled() {
-			return n, err
-		}
-		if limit == e.deadline && !limit.IsZero() && !time.Now().Before(limit) {
-			return 0, ErrDeadline
-		}
-		if !limit.IsZero() && !time.Now().Before(limit) {
-			return 0, ErrIdle
-		}
-		c.setReadDeadline(limit)
-	}
+	return 0, ErrIdle
 }

@@ -35,8 +35,8 @@ type conn struct {
 	flat      []byte // scratch for gathered writes
 	served    int    // exchanges completed
 	idleSince time.Time
-	readSet   time.Time // read deadline in force
-	writeSet  time.Time // write deadline in force
+	reading   deadline
+	writing   deadline
 
 	peek    func(fd uintptr)
 	waiting peeked // what the last peek found
@@ -55,7 +55,7 @@ const (
 )
 
 func newConn(to *destination, nc, socket net.Conn) *conn {
-	c := &conn{to: to, nc: nc, buf: make([]byte, readBufferBytes)}
+	c := &conn{to: to, nc: nc, buf: make([]byte, readBufferBytes), writing: deadline{writes: true}}
 	_, c.tls = nc.(*tls.Conn)
 	switch nc.(type) {
 	case *net.TCPConn, *net.UnixConn:
@@ -100,25 +100,30 @@ func (c *conn) close() {
 	}
 }
 
+// setWriteDeadline bounds write. TLS is told at once: it cannot go on after a write that was in time after all.
 func (c *conn) setWriteDeadline(t time.Time) {
-	if c.writeSet != t {
-		c.writeSet = t
-		c.nc.SetWriteDeadline(t)
+	if c.tls {
+		c.writing.forget()
 	}
+	c.writing.set(c.nc, t)
 }
 
-func (c *conn) setReadDeadline(t time.Time) {
-	if c.readSet != t {
-		c.readSet = t
-		c.nc.SetReadDeadline(t)
+// read is one read within reading.
+func (c *conn) read(p []byte) (int, error) {
+	for {
+		n, err := c.nc.Read(p)
+		if n > 0 || err == nil || !isTimeout(err) || !c.reading.early(c.nc) {
+			return n, err
+		}
 	}
 }
 
 // write sends what is left in *v, as one writev where the connection can.
 func (c *conn) write(v *net.Buffers) error {
-	if c.vector {
-		_, err := v.WriteTo(c.nc)
-		return err
+	for c.vector {
+		if _, err := v.WriteTo(c.nc); err == nil || !isTimeout(err) || !c.writing.early(c.nc) {
+			return err
+		}
 	}
 	for len(*v) > 0 {
 		if err := c.writeFlat(v); err != nil {
@@ -174,8 +179,8 @@ func (c *conn) send(v *net.Buffers, size int, deadline time.Time) (early bool, e
 // salvage tries to read an answer that was sent before the connection broke
 // under our write. It returns the bytes placed at the front of c.buf.
 func (c *conn) salvage() int {
-	c.setReadDeadline(time.Now().Add(salvageWait))
-	n, _ := c.nc.Read(c.buf)
+	c.reading.set(c.nc, time.Now().Add(salvageWait))
+	n, _ := c.read(c.buf)
 	return n
 }
 

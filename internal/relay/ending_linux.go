@@ -78,6 +78,8 @@ func (n *ending) giveBack() {
 		return
 	}
 	c.Conn, c.handing = socket, false
+	c.reading.forget()
+	c.writing.forget()
 	if fd, ok := socketOf(socket); ok {
 		c.watched.fd = fd
 	}

@@ -255,7 +255,7 @@ func (e *Exchange) ReadHead(deadline time.Time) error {
 func (e *Exchange) readHead(deadline time.Time) error {
 	e.head.reset()
 	c := e.c
-	c.setReadDeadline(deadline)
+	c.reading.set(c.nc, deadline)
 	for {
 		if e.buffered > 0 {
 			if done, err := e.head.parse(c.buf[:e.buffered]); done || err != nil {
@@ -265,7 +265,7 @@ func (e *Exchange) readHead(deadline time.Time) error {
 		if e.buffered == len(c.buf) {
 			c.buf = append(c.buf, make([]byte, len(c.buf))...)
 		}
-		n, err := c.nc.Read(c.buf[e.buffered:])
+		n, err := c.read(c.buf[e.buffered:])
 		e.buffered += n
 		if n == 0 && err != nil {
 			return e.headError(err)

@@ -3,7 +3,6 @@ package relay
 import (
 	"errors"
 	"net"
-	"time"
 )
 
 // loan is a connection's socket while a loop has it: a descriptor of its own,
@@ -47,7 +46,8 @@ func (c *conn) regain() error {
 		c.wire.Conn, c.wire.lent = socket, false
 	}
 	c.use(socket)
-	c.readSet, c.writeSet = time.Time{}, time.Time{}
+	c.reading.forget()
+	c.writing.forget()
 	return nil
 }
 

@@ -208,7 +208,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	if b, ok := c.(interface{ SetWriteBuffer(int) error }); ok && l.o.SendBufferBytes > 0 {
 		b.SetWriteBuffer(l.o.SendBufferBytes)
 	}
-	cc := &clientConn{Conn: c, watched: watched{w: l.w, fd: fd}}
+	cc := &clientConn{Conn: c, watched: watched{w: l.w, fd: fd}, writing: deadline{writes: true}}
 	cc.stop = cc.watched.stop
 	return cc, nil
 }
@@ -220,6 +220,8 @@ type clientConn struct {
 	stop    func() // watched.stop, bound once
 	bounded bool   // a write deadline of Reply is in force; only the serving goroutine uses it
 	linger  atomic.Bool
+
+	reading, writing deadline
 
 	Lease
 	loan    loan
@@ -237,14 +239,25 @@ func (c *clientConn) Read(p []byte) (int, error) {
 	}
 	if c.bounded {
 		c.bounded = false
-		c.Conn.SetWriteDeadline(time.Time{})
+		c.writing.set(c.Conn, time.Time{})
 	}
-	return c.Conn.Read(p)
+	for {
+		n, err := c.Conn.Read(p)
+		if n > 0 || err == nil || !isTimeout(err) || !c.reading.early(c.Conn) {
+			return n, err
+		}
+	}
 }
 
 // Write succeeds where the connection is being handed over, like SetDeadline.
-func (c *clientConn) Write(p []byte) (int, error) {
-	n, err := c.Conn.Write(p)
+func (c *clientConn) Write(p []byte) (n int, err error) {
+	for {
+		var m int
+		m, err = c.Conn.Write(p[n:])
+		if n += m; err == nil || !isTimeout(err) || !c.writing.early(c.Conn) {
+			break
+		}
+	}
 	if err != nil && c.handing {
 		c.broken = err
 		return len(p), nil
@@ -255,16 +268,22 @@ func (c *clientConn) Write(p []byte) (int, error) {
 // SetDeadline succeeds where the connection is being handed over: fasthttp then
 // does what Hijack has asked for, whatever has become of the connection.
 func (c *clientConn) SetDeadline(t time.Time) error {
-	err := c.Conn.SetDeadline(t)
+	err := c.SetReadDeadline(t)
+	if err2 := c.SetWriteDeadline(t); err2 != nil {
+		err = err2
+	}
 	if c.handing {
 		return nil
 	}
 	return err
 }
 
+// SetReadDeadline may be called by other goroutines.
+func (c *clientConn) SetReadDeadline(t time.Time) error { return c.reading.set(c.Conn, t) }
+
 // SetWriteDeadline is like SetDeadline.
 func (c *clientConn) SetWriteDeadline(t time.Time) error {
-	err := c.Conn.SetWriteDeadline(t)
+	err := c.writing.set(c.Conn, t)
 	if c.handing {
 		return nil
 	}

@@ -50,7 +50,7 @@ func TestWhatIsGoneLosesItsMetrics(t *testing.T) {
 	later := time.Now().Add(2 * goneFor)
 	d.forgetGone(later)
 	d.note(j, &attempt{node: n}, unreached, nil)
-	d.metrics.Requests.WithLabelValues("chat", "sim", "503").Inc()
+	d.metrics.Requests.Inc("chat", "sim", 503)
 	if !exports(d, node) || !exports(d, model) || len(d.gone.nodes) != 1 || len(d.gone.models) != 1 {
 		t.Error("forgotten with a request in flight")
 	}

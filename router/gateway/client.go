@@ -50,8 +50,12 @@ func (a *arrival) arrived(p []byte, err error) {
 	if a.n < len(a.line) {
 		a.n += copy(a.line[a.n:], p)
 	}
+	a.late = err != nil && isTimeout(err)
+}
+
+func isTimeout(err error) bool {
 	var t net.Error
-	a.late = err != nil && errors.As(err, &t) && t.Timeout()
+	return errors.As(err, &t) && t.Timeout()
 }
 
 // named notes the request line of a head that could be read: with it may have come what was

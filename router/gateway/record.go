@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"strconv"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -64,7 +63,7 @@ func (g *Gateway) note(ctx *fasthttp.RequestCtx, method, api string, began time.
 
 // noted counts a request and writes its line of the access log.
 func (g *Gateway) noted(e accesslog.Entry) {
-	g.metrics.Requests.WithLabelValues(e.API, e.Model, strconv.Itoa(e.Status)).Inc()
+	g.metrics.Requests.Inc(e.API, e.Model, e.Status)
 	if g.access != nil {
 		e.Duration = time.Since(e.Time)
 		g.access.Log(&e)

@@ -12,7 +12,7 @@ import (
 type Router struct {
 	Set *metric.Set
 
-	Requests       *prometheus.CounterVec // api, model, code
+	Requests       *Requests
 	Rejected       *prometheus.CounterVec // reason
 	ClientCut      *prometheus.CounterVec // reason
 	StreamErrors   *prometheus.CounterVec // reason
@@ -62,7 +62,7 @@ func New() *Router {
 	s := metric.NewSet()
 	r := &Router{
 		Set:            s,
-		Requests:       s.Counter("cgn_router_requests_total", "Requests answered, by endpoint (other: unknown paths and requests that could not be read, too), served model (empty: unknown) and HTTP status.", "api", "model", "code"),
+		Requests:       newRequests(s.Counter("cgn_router_requests_total", "Requests answered, by endpoint (other: unknown paths and requests that could not be read, too), served model (empty: unknown) and HTTP status.", "api", "model", "code")),
 		Rejected:       s.Counter("cgn_router_rejected_total", "Requests that the router refused itself, by reason.", "reason"),
 		ClientCut:      s.Counter("cgn_router_client_cut_total", "Client connections ended early: slow_request, slow_reader, left, too_many.", "reason"),
 		StreamErrors:   s.Counter("cgn_router_stream_errors_total", "Streams that ended with an error event, by reason.", "reason"),
@@ -112,11 +112,12 @@ func (r *Router) Node(id string) Node {
 
 // ForgetModel removes the series of a model that left.
 func (r *Router) ForgetModel(name string) {
+	r.Requests.forget(name)
 	match := prometheus.Labels{"model": name}
 	for _, v := range []*prometheus.HistogramVec{r.seconds, r.ttft, r.itl, r.overlap} {
 		v.DeletePartialMatch(match)
 	}
-	for _, v := range []*prometheus.CounterVec{r.Requests, r.prompt, r.completion, r.cached} {
+	for _, v := range []*prometheus.CounterVec{r.prompt, r.completion, r.cached} {
 		v.DeletePartialMatch(match)
 	}
 }

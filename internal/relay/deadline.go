@@ -1,0 +1,54 @@
+package relay
+
+import (
+	"net"
+	"sync"
+	"time"
+)
+
+// deadline is that of a connection's reads, or of its writes. To set the runtime's costs more than a short
+// read or write does, and every request sets several. So one that is in force and early is left standing, and
+// looked at again only when it has passed. It is safe for concurrent use.
+type deadline struct {
+	writes bool
+
+	mu    sync.Mutex
+	due   time.Time // what was asked for; zero: none
+	force time.Time // what the connection knows, never after due; zero: none
+}
+
+// set makes t, zero for none, the deadline on c.
+func (d *deadline) set(c net.Conn, t time.Time) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.due = t
+	if !d.force.IsZero() && (t.IsZero() || !d.force.After(t)) {
+		return nil
+	}
+	return d.enforce(c)
+}
+
+// early reports whether a timeout on c came before it was due: what was tried is to be tried again.
+func (d *deadline) early(c net.Conn) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.due.IsZero() && !time.Now().Before(d.due) {
+		return false
+	}
+	return d.enforce(c) == nil
+}
+
+// enforce tells the connection. The caller holds mu.
+func (d *deadline) enforce(c net.Conn) error {
+	if d.force = d.due; d.writes {
+		return c.SetWriteDeadline(d.due)
+	}
+	return c.SetReadDeadline(d.due)
+}
+
+// forget is for another connection in the place of the first.
+func (d *deadline) forget() {
+	d.mu.Lock()
+	d.due, d.force = time.Time{}, time.Time{}
+	d.mu.Unlock()
+}

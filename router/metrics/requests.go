@@ -1,0 +1,59 @@
+package metrics
+
+import (
+	"maps"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Requests counts answers. Handles are looked up by what they count: there are as many as series.
+type Requests struct {
+	vec *prometheus.CounterVec // api, model, code
+
+	mu      sync.Mutex // held to change handles
+	handles atomic.Pointer[map[answer]prometheus.Counter]
+}
+
+type answer struct {
+	api, model string
+	status     int
+}
+
+func newRequests(vec *prometheus.CounterVec) *Requests {
+	r := &Requests{vec: vec}
+	r.handles.Store(&map[answer]prometheus.Counter{})
+	return r
+}
+
+// Inc counts an answer of that HTTP status.
+func (r *Requests) Inc(api, model string, status int) {
+	a := answer{api, model, status}
+	c, ok := (*r.handles.Load())[a]
+	if !ok {
+		c = r.add(a)
+	}
+	c.Inc()
+}
+
+func (r *Requests) add(a answer) prometheus.Counter {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.vec.WithLabelValues(a.api, a.model, strconv.Itoa(a.status))
+	all := maps.Clone(*r.handles.Load())
+	all[a] = c
+	r.handles.Store(&all)
+	return c
+}
+
+// forget removes the series of a model.
+func (r *Requests) forget(model string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := maps.Clone(*r.handles.Load())
+	maps.DeleteFunc(all, func(a answer, _ prometheus.Counter) bool { return a.model == model })
+	r.handles.Store(&all)
+	r.vec.DeletePartialMatch(prometheus.Labels{"model": model})
+}
