@@ -31,14 +31,14 @@ func later(a, b stamp) stamp {
 //	settled  1 bit   a request that used it since born has completed
 //	inUse    1 bit   touched is the dispatch of a request whose end is not known
 //
-// The lowest three bits are 0.
+// The lowest four bits are 0.
 // One of inUse and settled is always set, so no belief is 0.
 type belief uint64
 
 const (
-	inUse       = 1 << 3
-	settled     = 1 << 4
-	touchedAt   = 5
+	inUse       = 1 << 4
+	settled     = 1 << 5
+	touchedAt   = 6
 	bornAt      = touchedAt + stampBits
 	beliefFlags = inUse | settled
 )

@@ -164,11 +164,11 @@ func TestAYoungProofDoesNotMoveTheLifetime(t *testing.T) {
 func TestConcurrentRequestsAreNoEvidence(t *testing.T) {
 	f := newFleet(t, 1)
 	base := prompt("system", 20)
-	a := f.send(0, branch(base, 20, "a", 30))
+	a := f.send(0, branch(base, 20, "a", 40))
 	f.advance(50 * time.Millisecond)
-	b := f.send(0, branch(base, 20, "b", 30))
+	b := f.send(0, branch(base, 20, "b", 40))
 	f.advance(50 * time.Millisecond)
-	c := f.send(0, branch(base, 20, "c", 30))
+	c := f.send(0, branch(base, 20, "c", 40))
 	for _, fl := range []*flight{b, c, a} {
 		f.advance(time.Second)
 		fl.answer(0)
@@ -177,7 +177,7 @@ func TestConcurrentRequestsAreNoEvidence(t *testing.T) {
 		t.Errorf("lifetime %v, want 2m0s", got)
 	}
 	for _, name := range []string{"a", "b", "c"} {
-		f.expect(name, branch(base, 20, name, 30), 30)
+		f.expect(name, branch(base, 20, name, 40), 40)
 	}
 }
 
@@ -187,9 +187,9 @@ func TestConcurrentRequestsAfterAnEviction(t *testing.T) {
 	base := prompt("system", 20)
 	f.serve(0, base, 0)
 	f.advance(40 * time.Second)
-	a := f.send(0, branch(base, 20, "a", 30))
+	a := f.send(0, branch(base, 20, "a", 40))
 	f.advance(50 * time.Millisecond)
-	b := f.send(0, branch(base, 20, "b", 30))
+	b := f.send(0, branch(base, 20, "b", 40))
 	f.advance(time.Second)
 	b.answer(0)
 	if got := f.x.Lifetime(f.refs[0]); got != 120*time.Second {
@@ -199,8 +199,8 @@ func TestConcurrentRequestsAfterAnEviction(t *testing.T) {
 	if got := f.x.Lifetime(f.refs[0]); got != taught(40*time.Second) {
 		t.Errorf("after the first one: lifetime %v, want %v", got, taught(40*time.Second))
 	}
-	f.expect("a", branch(base, 20, "a", 30), 30)
-	f.expect("b", branch(base, 20, "b", 30), 30)
+	f.expect("a", branch(base, 20, "a", 40), 40)
+	f.expect("b", branch(base, 20, "b", 40), 40)
 }
 
 // A count speaks of its dispatch: what was born later is untouched by it.

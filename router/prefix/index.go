@@ -10,7 +10,7 @@ type Options struct {
 	// MaxBlocks bounds the index: when it holds more it is pruned to 0.8 of
 	// that, oldest first, and until then new blocks replace old ones. A block
 	// counts once for every node that is believed to hold it. Default 2^20, which
-	// takes 10 MiB.
+	// takes 5 MiB.
 	MaxBlocks int
 	// Lifetime is how long an untouched block is believed to stay cached before
 	// anything has been learned about its node. Default 120 s.

@@ -36,9 +36,9 @@ func (m *model) each(c *Chain, ref Ref, fn func(g int, k string, blocks []uint64
 }
 
 // common is how many leading blocks two groups have in common. Behind the leader a block is
-// told by one byte of its key.
+// told by its tag.
 func common(a, b []uint64) (n int) {
-	for n < min(len(a), len(b)) && (a[n] == b[n] || n > 0 && max(a[n]>>56, 1) == max(b[n]>>56, 1)) {
+	for n < min(len(a), len(b)) && (a[n] == b[n] || n > 0 && tag(a[n]) == tag(b[n])) {
 		n++
 	}
 	return n

@@ -16,7 +16,7 @@ const (
 	entriesPerBucket = 8
 	// expectedBlocks is how many blocks an entry has on average at least, of the
 	// groupBlocks that it may have: what ends within a group, and short prompts, have fewer.
-	expectedBlocks = 4
+	expectedBlocks = 8
 	// load is the part of the entries in use, in percent, when the table is full of such: at
 	// 60 few buckets overflow.
 	load = 60
