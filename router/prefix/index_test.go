@@ -310,3 +310,12 @@ func TestBytesPerBlock(t *testing.T) {
 		}
 	}
 }
+
+func TestAgeBins(t *testing.T) {
+	for age := int32(1); age <= maxAge; age += 1 + age/100 {
+		bin := ageBin(age)
+		if least := leastAge(bin); least > age || ageBin(least) != bin || leastAge(bin+1) <= age {
+			t.Fatalf("%d ms are in bin %d, which begins at %d ms, the next at %d ms", age, bin, least, leastAge(bin+1))
+		}
+	}
+}

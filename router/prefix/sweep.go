@@ -61,7 +61,7 @@ func (x *Index) sweepLoop() {
 
 // sweep goes through the table once, in steps that hold the lock briefly.
 func (x *Index) sweep() {
-	s := sweep{x: x}
+	s := sweep{x: x, least: maxAge + 1}
 	s.now, _ = x.clock.nowStamp()
 	s.takeLeft()
 	if x.table.full() {
@@ -91,6 +91,7 @@ type sweep struct {
 	now    stamp
 	left   []uint32              // places whose beliefs go
 	isLeft [maxNodes / 64]uint64 // the same as bits
+	least  int32                 // ms: a younger entry stays, unless its node has left
 	prune  bool
 	bin    int // entries of an older age bin go
 	quota  int // and of that bin until as many blocks are gone
@@ -118,8 +119,16 @@ func (s *sweep) step(from, to int) {
 	s.x.mu.Lock()
 	defer s.x.mu.Unlock()
 	for i := from; i < to; i++ {
+		s.x.table.buckets[i].beliefs[0].Load() // to wait for all of them at once
+	}
+	for i := from; i < to; i++ {
 		b := &s.x.table.buckets[i]
-		for k := range b.keys {
+		old := b.old(s.now, s.least)
+		if len(s.left) > 0 {
+			old = 1<<entriesPerBucket - 1
+		}
+		for ; old != 0; old &= old - 1 {
+			k := bits.TrailingZeros8(old)
 			if key := b.keys[k].Load(); key != 0 && s.goes(placeOf(key), b.touched(k), b.blocks(k)) {
 				s.x.table.clear(b, k)
 			}
@@ -154,6 +163,17 @@ func ageBin(age int32) int {
 	return octave*8 + int(age>>octave)
 }
 
+// leastAge is the lowest age in a bin. What was touched since the sweep began is in the first.
+func leastAge(bin int) int32 {
+	switch {
+	case bin == 0:
+		return -stampRange
+	case bin < 16:
+		return int32(bin)
+	}
+	return int32(bin%8+8) << (bin/8 - 1)
+}
+
 // planEvery is how many buckets there are for each that planPrune looks at. The bins' sizes are
 // estimates then; what is a little too much or too little is left to the next pruning.
 const planEvery = 8
@@ -167,15 +187,14 @@ func (s *sweep) planPrune() {
 	}
 	for i := 0; i < len(s.x.table.buckets); i += every {
 		b := &s.x.table.buckets[i]
-		for k := range b.keys {
-			if b.keys[k].Load() != 0 {
-				histogram[ageBin(since(s.now, b.touched(k)))] += every * b.blocks(k)
-			}
+		for used := b.old(s.now, leastAge(0)); used != 0; used &= used - 1 {
+			k := bits.TrailingZeros8(used)
+			histogram[ageBin(since(s.now, b.touched(k)))] += every * b.blocks(k)
 		}
 	}
 	surplus := s.x.Len() - int(pruneTo*float64(s.x.opts.MaxBlocks))
 	for bin := ageBins - 1; bin >= 0 && surplus > 0; bin-- {
-		s.prune, s.bin, s.quota = true, bin, min(surplus, histogram[bin])
+		s.prune, s.bin, s.quota, s.least = true, bin, min(surplus, histogram[bin]), leastAge(bin)
 		surplus -= histogram[bin]
 	}
 }
