@@ -104,7 +104,7 @@ type walker struct {
 // of the prompt each node is believed to hold now, and returns the number of
 // blocks hashed, which is little more than the most that some candidate holds.
 // Nodes hold prefixes: not every group of a long prompt is looked at, only each of
-// the first few, then ever fewer, and where a node's beliefs end; but all of them for a
+// the first few, and of the first few to be hashed, then ever fewer, and where a node's beliefs end; but all of them for a
 // node that has recomputed some group since it was last known to hold the deepest. It
 // takes no lock, and does not allocate once c has seen as many candidates and blocks before.
 func (x *Index) Match(c *Chain, refs []Ref, matched []int32) int {
@@ -124,7 +124,8 @@ func (x *Index) Match(c *Chain, refs []Ref, matched []int32) int {
 	}
 	c.walk = walk
 	on := len(walk) // the first of them hold all that was looked at
-	for g, n := 0, c.groups(); g < n && on > 0; g = stride(g, n) {
+	known := min(len(c.keys)/groupBlocks, c.groups()-1)
+	for g, n := 0, c.groups(); g < n && on > 0; g = stride(g, n, known) {
 		on = x.step(walk[:on], c, g, now)
 	}
 	for k := range walk {
@@ -145,12 +146,16 @@ func (x *Index) Match(c *Chain, refs []Ref, matched []int32) int {
 // skipsFrom is the number of groups that stride goes to one by one.
 const skipsFrom = 5
 
-// stride is the group to look at after g: a quarter deeper, and the last one before the end.
-func stride(g, groups int) int {
-	if g == groups-1 {
+// stride is the group to look at after g: a quarter deeper, and the last one before the end. From the groups that are known
+// without hashing it is a quarter of the way from there, because hashing takes longer than looking.
+func stride(g, groups, known int) int {
+	switch {
+	case g == groups-1:
 		return groups
+	case g < known:
+		return min(g+1+g/4, known)
 	}
-	return min(g+1+g/4, groups-1)
+	return min(g+1+(g-known)/4, groups-1)
 }
 
 // step looks at group g of the walkers, moves those whose node does not hold it behind

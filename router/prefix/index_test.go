@@ -134,6 +134,28 @@ func TestMatchHashesOnlyWhatIsHeld(t *testing.T) {
 	}
 }
 
+// Behind blocks that were skipped, few are hashed to see that nobody holds them.
+func TestMatchHashesLittleBehindASkip(t *testing.T) {
+	f := newFleet(t, 2)
+	base := prompt("base", 400)
+	whole := f.send(0, base).c
+	text := branch(base, 320, "tail", 400)
+	for _, skipped := range []int{300, 320, 400} {
+		c, m := new(Chain), make([]int32, 2)
+		c.Reset(Seed("model", "", ""), nil, nil)
+		last, _ := whole.Digest(skipped - 1)
+		c.Skip(whole.Keys()[:skipped], last)
+		want := int32(skipped)
+		if skipped <= 320 {
+			c.Continue(text[skipped*BlockBytes:])
+			want = 320
+		}
+		if got := f.x.Match(c, f.refs, m); m[0] != want || m[1] != 0 || got > 320+3*groupBlocks && got > skipped {
+			t.Errorf("%d blocks skipped: %d known after the match, matched %v, want %d", skipped, got, m, want)
+		}
+	}
+}
+
 func TestBeliefsExpire(t *testing.T) {
 	f := newFleet(t, 1)
 	base := prompt("base", 8)
