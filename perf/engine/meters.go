@@ -73,7 +73,7 @@ func (m *meters) peak(running int64) {
 
 // admitted counts a prompt that enters the batch for the first time.
 func (m *meters) admitted(q *sequence) {
-	m.queries.Add(int64(len(q.prompt)))
+	m.queries.Add(int64(q.size))
 	m.hits.Add(q.cached.Load())
 	m.queue.observe((q.admitted - q.arrived).Seconds())
 }
@@ -83,7 +83,7 @@ func (m *meters) token(q *sequence, now time.Duration) {
 	m.generated.Add(1)
 	if q.produced.Load() == 0 {
 		q.first = now
-		m.prompt.Add(int64(len(q.prompt)))
+		m.prompt.Add(int64(q.size))
 		m.ttft.observe((now - q.arrived).Seconds())
 	} else {
 		m.itl.observe((now - q.last).Seconds())
@@ -104,9 +104,9 @@ func (m *meters) completed(q *sequence, now time.Duration) {
 	if n > 1 {
 		m.tpot.observe((now - q.first).Seconds() / float64(n-1))
 	}
-	m.promptLen.observe(float64(len(q.prompt)))
+	m.promptLen.observe(float64(q.size))
 	m.outputLen.observe(float64(n))
-	m.computed.observe(float64(len(q.prompt)) - float64(q.cached.Load()))
+	m.computed.observe(float64(q.size) - float64(q.cached.Load()))
 }
 
 // finished counts an end by its reason; tool calls end by a stop token.

@@ -267,19 +267,29 @@ func (s *scheduler) duration() time.Duration {
 	if len(s.running) == 0 {
 		return -1
 	}
-	decode, prefill := 0, 0
+	decode, prefill := s.load()
+	d := s.cfg.prefill(prefill)
+	if decode > 0 {
+		d += s.cfg.DecodeStep + time.Duration(decode)*s.cfg.DecodePerSequence
+	}
+	return d
+}
+
+// load is what the planned step computes: sequences that decode, and tokens of prompts.
+func (s *scheduler) load() (decode, prefill int) {
 	for _, q := range s.running {
-		if q.computed >= len(q.prompt) && q.chunk == 1 {
+		if q.computed >= q.size && q.chunk == 1 {
 			decode++
 		} else {
 			prefill += q.chunk
 		}
 	}
-	d := time.Duration(float64(prefill) / s.cfg.PrefillTokensPerSecond * float64(time.Second))
-	if decode > 0 {
-		d += s.cfg.DecodeStep + time.Duration(decode)*s.cfg.DecodePerSequence
-	}
-	return d
+	return decode, prefill
+}
+
+// prefill is the time that tokens of prompts take.
+func (c *Config) prefill(tokens int) time.Duration {
+	return time.Duration(float64(tokens) / c.PrefillTokensPerSecond * float64(time.Second))
 }
 
 // commit makes the step's results visible: blocks that became full, one token

@@ -9,8 +9,10 @@ import (
 // its end; the request that waits for it reads only the atomic fields.
 type sequence struct {
 	output output
-	prompt []uint32
+	prompt []uint32 // nil where only its hashes are known
 	salt   string
+	size   int   // tokens of the prompt
+	work   *Work // that a Model computes
 
 	hashes   []blockHash // of all full blocks of prompt and answer so far
 	held     []*block    // full blocks pinned, a prefix of hashes
@@ -34,7 +36,7 @@ type sequence struct {
 // It hashes the prompt, so that the scheduler does not have to.
 func newSequence(prompt []uint32, o output, blockTokens int, salt string, wake chan struct{}) *sequence {
 	return &sequence{
-		output: o, prompt: prompt, salt: salt, wake: wake, total: len(prompt),
+		output: o, prompt: prompt, salt: salt, wake: wake, size: len(prompt), total: len(prompt),
 		hashes: hashChain(prompt, blockTokens, salt),
 	}
 }

@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -13,17 +12,22 @@ import (
 // match asks the index what each node of the model is believed to hold. It is done once per
 // request: further attempts use the same answer.
 func (d *Dispatcher) match(j *Job) {
+	seed := j.model.seed
+	if len(j.Scan.CacheSalt) > 0 {
+		seed = prefix.Seed(j.model.name, "", j.Scan.CacheSalt)
+	}
+	d.begin(j, seed)
+	d.believe(j)
+}
+
+// believe asks the index what each node of the model is believed to hold of the job's chain.
+func (d *Dispatcher) believe(j *Job) {
 	nodes := j.model.nodes
 	j.refs = j.refs[:0]
 	for _, n := range nodes {
 		j.refs = append(j.refs, n.Ref())
 	}
 	j.matched = slices.Grow(j.matched[:0], len(nodes))[:len(nodes)]
-	seed := j.model.seed
-	if len(j.Scan.CacheSalt) > 0 {
-		seed = prefix.Seed(j.model.name, "", j.Scan.CacheSalt)
-	}
-	d.begin(j, seed)
 	j.Blocks = j.chain.Blocks()
 	d.index.Match(&j.chain, j.refs, j.matched)
 }
@@ -89,7 +93,7 @@ func (d *Dispatcher) random(p *policy.Policy) uint64 {
 	if p.Mode.Counts() {
 		return d.turn.Add(1)
 	}
-	return rand.Uint64()
+	return d.options.Random()
 }
 
 // candidates fills j.cands with the nodes that may take the request, and j.able with their

@@ -7,6 +7,7 @@ package dispatch
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,6 +40,8 @@ type Options struct {
 	StallFloor    time.Duration
 	MaxNodes      int  // further nodes tried after the first
 	Feedback      bool // learn from cached-token counts; asks engines for usage
+	// Random draws 64 bits for a pick. Default rand.Uint64; a simulation has its own, to be repeatable.
+	Random func() uint64
 }
 
 // Parts are what a Dispatcher works with. It owns none of them.
@@ -77,6 +80,9 @@ type Dispatcher struct {
 
 // New returns a dispatcher. Run must be running for slow and stalled nodes to be noticed.
 func New(p Parts, o Options) *Dispatcher {
+	if o.Random == nil {
+		o.Random = rand.Uint64
+	}
 	d := &Dispatcher{
 		options: o, fleet: p.Fleet, index: p.Index, policy: p.Policy, gate: p.Gate,
 		budget: p.Budget, metrics: p.Metrics, stored: p.Stored, memo: p.Memo, log: p.Log,

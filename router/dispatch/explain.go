@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"math/rand/v2"
 	"time"
 
 	"github.com/cognitora/dataplane/router/apierror"
@@ -79,7 +78,7 @@ func (d *Dispatcher) foresee(p *policy.Policy) uint64 {
 	if p.Mode.Counts() {
 		return d.turn.Load() + 1
 	}
-	return rand.Uint64()
+	return d.options.Random()
 }
 
 // Discard gives back a job that was only explained.

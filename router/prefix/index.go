@@ -20,6 +20,9 @@ type Options struct {
 	MinLifetime, MaxLifetime time.Duration
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
+	// Inline prunes within the call that has filled the index, and starts no goroutine: for
+	// simulations, where a run is to be repeatable. They last less than 48 h.
+	Inline bool
 }
 
 func (o Options) withDefaults() Options {
@@ -63,7 +66,9 @@ type Index struct {
 // NewIndex makes an empty index and starts the goroutine that prunes it.
 func NewIndex(o Options) *Index {
 	x := newIndex(o)
-	x.startSweeper()
+	if !o.Inline {
+		x.startSweeper()
+	}
 	return x
 }
 

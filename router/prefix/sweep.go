@@ -33,11 +33,19 @@ func (x *Index) startSweeper() {
 
 // Close ends the pruning and waits for it. The index may still be read.
 func (x *Index) Close() {
+	if x.opts.Inline {
+		return
+	}
 	close(x.sweeper.stop)
 	<-x.sweeper.done
 }
 
+// wake has the index swept, soon or, where there is no goroutine for it, now.
 func (x *Index) wake() {
+	if x.opts.Inline {
+		x.sweep()
+		return
+	}
 	select {
 	case x.sweeper.wake <- struct{}{}:
 	default:

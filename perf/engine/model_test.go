@@ -1,0 +1,53 @@
+package engine
+
+import (
+	"testing"
+	"time"
+)
+
+// TestModel: two prompts, computed by hand. 512 tokens/s, blocks of 16, decode steps of 10 ms.
+func TestModel(t *testing.T) {
+	m, err := NewModel(Config{CacheBlocks: 64, MaxSeqs: 1, PrefillTokensPerSecond: 512, DecodeStep: 10 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := make([]BlockID, 9)
+	for i := range blocks {
+		blocks[i][0] = byte(i + 1)
+	}
+	if _, _, busy := m.Begin(0); busy {
+		t.Fatal("an idle engine computes")
+	}
+	first := &Work{Blocks: blocks, PromptTokens: 128, OutputTokens: 3}
+	second := &Work{Blocks: blocks, PromptTokens: 128, OutputTokens: 1}
+	m.Submit(first, 0)
+	m.Submit(second, 0)
+	var now, prefill time.Duration
+	ends := map[*Work]time.Duration{}
+	for {
+		step, p, busy := m.Begin(now)
+		if !busy {
+			break
+		}
+		now += step
+		prefill += p
+		m.End(func(w *Work) { ends[w] = now })
+	}
+	const (
+		firstToken = 250 * time.Millisecond           // 128 tokens
+		firstEnd   = firstToken + 20*time.Millisecond // two decode steps
+		secondEnd  = firstEnd + 16*time.Second/512    // the last block of a prompt is always computed
+	)
+	if first.FirstToken() != firstToken || ends[first] != firstEnd || first.CachedTokens() != 0 {
+		t.Errorf("first: token at %v, end at %v, %d cached", first.FirstToken(), ends[first], first.CachedTokens())
+	}
+	if second.FirstToken() != secondEnd || ends[second] != secondEnd || second.CachedTokens() != 112 {
+		t.Errorf("second: token at %v, end at %v, %d cached", second.FirstToken(), ends[second], second.CachedTokens())
+	}
+	if want := 144 * time.Second / 512; prefill != want {
+		t.Errorf("%v of prefill, want %v", prefill, want)
+	}
+	if n := m.Cached(blocks); n != 8 {
+		t.Errorf("%d blocks are cached, want 8", n)
+	}
+}
