@@ -170,19 +170,27 @@ func (x *Index) learnShorter(n *node, age int32, v verdict) {
 	if v.believed-v.actual < v.slack+v.believed/16 {
 		return
 	}
+	n.lost = true
 	if age < n.lifetime.Load() {
 		n.lifetime.Store(max(age-age/8, millis32(x.opts.MinLifetime)))
 	}
 }
 
 // learnLonger raises the lifetime by an eighth of the way to twice the age of
-// the oldest block that proved to be there.
+// the oldest block that proved to be there. Of a node that says what it finds, and has
+// not been found to lose anything yet, all is believed until it has: that
+// mistake teaches the lifetime, and caution would teach nothing, because what is not
+// believed is sent elsewhere.
 func (x *Index) learnLonger(n *node, s *sentState, v verdict) {
 	if len(s.seen) == 0 || v.actual < 1 {
 		return
 	}
 	oldest := s.seen[min((int(v.actual)-1)/groupBlocks, len(s.seen)-1)]
 	if oldest.inUse() {
+		return
+	}
+	if !n.lost {
+		n.lifetime.Store(millis32(x.opts.MaxLifetime))
 		return
 	}
 	age, lifetime := since(s.at, oldest.touched()), n.lifetime.Load()

@@ -130,6 +130,7 @@ func TestTheLifetimeIsBounded(t *testing.T) {
 
 func TestTheLifetimeGrowsWhenOldBeliefsProveRight(t *testing.T) {
 	f := newFleet(t, 1)
+	f.lose(0, 100*time.Second)
 	base := prompt("base", 40)
 	f.serve(0, base, 0)
 	last := f.x.Lifetime(f.refs[0])
@@ -148,14 +149,43 @@ func TestTheLifetimeGrowsWhenOldBeliefsProveRight(t *testing.T) {
 
 func TestAYoungProofDoesNotMoveTheLifetime(t *testing.T) {
 	f := newFleet(t, 1)
+	f.lose(0, 100*time.Second)
 	base := prompt("base", 40)
 	f.serve(0, base, 0)
 	for range 100 {
 		f.advance(20 * time.Second)
 		f.serve(0, base, 40)
 	}
-	if got := f.x.Lifetime(f.refs[0]); got != 120*time.Second {
-		t.Errorf("lifetime %v, want 2m0s", got)
+	if got := f.x.Lifetime(f.refs[0]); got != taught(100*time.Second) {
+		t.Errorf("lifetime %v, want %v", got, taught(100*time.Second))
+	}
+}
+
+// lose lets a node lose a prompt of that age, which is less than its lifetime.
+func (f *fleet) lose(node int, age time.Duration) {
+	f.serve(node, prompt("lost", 40), 0)
+	f.advance(age)
+	f.serve(node, prompt("lost", 40), 0)
+}
+
+// An engine that has shown that it caches is believed to hold all that it was sent, until it shows that it does not.
+func TestAllIsBelievedUntilSomethingIsLost(t *testing.T) {
+	f := newFleet(t, 2)
+	old, base := prompt("old", 40), prompt("base", 40)
+	f.serve(0, old, 0)
+	f.serve(1, old, 0)
+	f.serve(0, base, 0)
+	f.advance(time.Second)
+	f.serve(0, base, 40)
+	f.advance(3 * time.Hour)
+	f.expect("after three hours", old, 40, 0)
+	f.serve(0, old, 0)
+	if got := f.x.Lifetime(f.refs[0]); got < 2*time.Hour || got > 3*time.Hour {
+		t.Errorf("lifetime %v after a loss at 3h0m1s", got)
+	}
+	f.x.Leave(f.refs[1])
+	if got := f.x.Lifetime(f.x.Join("node-1")); got != 120*time.Second {
+		t.Errorf("a node of which nothing was learned begins again with %v", got)
 	}
 }
 

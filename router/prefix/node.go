@@ -28,6 +28,7 @@ type node struct {
 	reborn   atomic.Int64  // ms since the index began: the latest birth of a group that was there before
 
 	lastGen  uint16
+	lost     bool  // a block was found gone: the lifetime is learned
 	zeros    uint8 // repeats in a row that reported nothing cached
 	lastZero int64 // ms, when the last of them was learned
 }
@@ -63,6 +64,7 @@ func (x *Index) Join(nodeID string) Ref {
 	if !ok {
 		lifetime = millis32(x.opts.Lifetime)
 	}
+	n.lost = ok
 	n.lifetime.Store(lifetime)
 	n.silent.Store(false)
 	n.reborn.Store(-int64(maxAge))
@@ -95,7 +97,9 @@ func (x *Index) Leave(ref Ref) {
 		return
 	}
 	id := x.ids[ref.place()]
-	x.remember(id, n.lifetime.Load())
+	if n.lost {
+		x.remember(id, n.lifetime.Load())
+	}
 	delete(x.ids, ref.place())
 	n.gen.Store(0)
 	x.left = append(x.left, ref.place())
