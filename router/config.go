@@ -45,6 +45,7 @@ type RouterConfig struct {
 	Mode           string          `toml:"mode" default:"" flag:"mode" help:"score, round_robin, power_of_two, least_loaded or random; empty: what the policy says (score)"`
 	PolicyFile     string          `toml:"policy_file" default:"" flag:"policy-file" help:"JSON policy document, reloaded when it changes; etcd's /cognitora/routing/policy when empty"`
 	ForwardAuth    bool            `toml:"forward_auth" default:"false" flag:"forward-auth" help:"pass the client's Authorization header on: to backends that have no key of their own, and to agents, which drop it unless their agent.forward_auth is set too"`
+	Warm           int             `toml:"warm_connections" default:"4" help:"connections opened to a node when it joins or is back, so that its first requests do not wait for a TLS handshake: to agents, vLLM and SGLang; 0: none"`
 	DrainDelay     config.Duration `toml:"drain_delay" default:"5s" flag:"drain-delay" help:"time between readiness going false and the listener closing"`
 	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish; then streams end with an error event; 0: at once"`
 }
@@ -256,6 +257,7 @@ func (c *Config) validateNumbers(bad problem) {
 			bad(field, "%d is too small; use %d or more", v, low)
 		}
 	}
+	atLeast("router.warm_connections", c.Router.Warm, 0)
 	atLeast("prefix.max_blocks", c.Prefix.MaxBlocks, 1024)
 	atLeast("prefix.memo", int(c.Prefix.Memo), 0)
 	atLeast("admission.max_queue", c.Admission.MaxQueue, 1)

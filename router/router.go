@@ -136,7 +136,7 @@ func (r *Router) joinFleet() error {
 	}
 	o := fleet.Options{
 		Backends: backends, Index: r.index, Log: r.log,
-		Pool: relay.PoolOptions{DialTimeout: c.Timeouts.Dial.Std()},
+		Pool: relay.PoolOptions{DialTimeout: c.Timeouts.Dial.Std()}, Warm: c.Router.Warm,
 	}
 	if len(c.Etcd.Endpoints) > 0 {
 		if r.cluster, err = dialEtcd(&c.Etcd); err != nil {

@@ -33,7 +33,7 @@ type conn struct {
 
 	buf       []byte // read buffer
 	flat      []byte // scratch for gathered writes
-	served    int    // exchanges completed
+	served    int    // times that it has been put into the pool
 	idleSince time.Time
 	reading   deadline
 	writing   deadline

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -61,7 +62,7 @@ type destination struct {
 	auth  []byte // Authorization line or nothing
 }
 
-// NewPool makes a pool; it connects on first use.
+// NewPool makes a pool; it connects on first use, or in Warm.
 func NewPool(t Target, o PoolOptions) *Pool {
 	p := &Pool{options: o.withDefaults()}
 	p.to.Store(newDestination(t))
@@ -171,6 +172,52 @@ func (p *Pool) Stats() (idle, open int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.idle), p.open
+}
+
+// Warm opens at most n connections, one after the other, until n wait to be used, or as many as the pool may keep, so that the
+// next requests need not wait for connect and TLS handshake. Of those that waited before only the ones that still stand count. It ends
+// with the first connection that cannot be made, or with ctx, and returns how many it has made. A server that closes one of them
+// before it is used costs a request what any other idle connection does: see Send.
+func (p *Pool) Warm(ctx context.Context, n int) (made int, err error) {
+	p.prune()
+	for ; made < n && p.wants(min(n, p.options.MaxIdle)); made++ {
+		c, err := p.dial(ctx, time.Time{})
+		if err != nil {
+			p.release()
+			return made, err
+		}
+		p.put(c)
+	}
+	return made, nil
+}
+
+// wants makes room for one more connection where fewer than n are idle.
+func (p *Pool) wants(n int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || len(p.idle) >= n || p.open >= p.options.MaxConns {
+		return false
+	}
+	p.open++
+	return true
+}
+
+// prune closes the idle connections that the server has closed.
+func (p *Pool) prune() {
+	var dead []*conn
+	p.mu.Lock()
+	p.idle = slices.DeleteFunc(p.idle, func(c *conn) bool {
+		gone := c.look() != peekNothing
+		if gone {
+			dead = append(dead, c)
+		}
+		return gone
+	})
+	p.open -= len(dead)
+	p.mu.Unlock()
+	for _, c := range dead {
+		c.close()
+	}
 }
 
 // take returns an idle connection that still stands, or nil after having made

@@ -34,7 +34,9 @@ type Options struct {
 	Index    Index           // nil: no prefix index
 	Resolver Resolver        // nil = net.DefaultResolver
 	Pool     relay.PoolOptions
-	Log      *slog.Logger // nil = slog.Default
+	// Warm is how many connections are opened to a node ahead of its requests, when it joins and when it is back; 0: none.
+	Warm int
+	Log  *slog.Logger // nil = slog.Default
 
 	ProbeInterval     time.Duration // health check of a healthy node; 5 s
 	ProbeIntervalDown time.Duration // of any other; 500 ms

@@ -49,6 +49,7 @@ type prober struct {
 	metricsAt  time.Time // not before
 	startTime  float64   // of the engine's process, Unix seconds; 0 = unknown
 	wasRefused bool
+	warm       bool // connections were opened ahead since the node was last found unwell
 	trials     sync.WaitGroup
 	trialsOut  atomic.Int32
 	trialAt    time.Time
@@ -186,7 +187,7 @@ func (p *prober) checkHealth(ctx context.Context) {
 	now, last := time.Now(), p.checkedAt
 	doubted := p.doubted.Swap(false)
 	if p.changed.Swap(false) {
-		p.modelsAt = time.Time{}
+		p.modelsAt, p.warm = time.Time{}, false
 	} else if !doubted && p.node.State() == Healthy && p.lastError() == "" && now.Sub(last) < p.fleet.opts.ProbeInterval*9/10 {
 		return
 	}
@@ -204,7 +205,26 @@ func (p *prober) checkHealth(ctx context.Context) {
 		p.restarted(ctx)
 	}
 	p.wasRefused = refused
+	p.warmUp(ctx, err == nil)
 	p.node.health.checked(err == nil, refused, last)
+}
+
+// warmUp opens connections ahead of the requests to a node that was not well before, or is new. A failure is not told: it is the
+// next request's or check's to find.
+func (p *prober) warmUp(ctx context.Context, well bool) {
+	if p.warm && well && p.node.State() != Open {
+		return
+	}
+	if p.warm = well; well && p.keepsIdle() {
+		_, _ = p.node.Pool.Warm(ctx, p.fleet.opts.Warm)
+	}
+}
+
+// keepsIdle reports whether the node is known to bear connections on which nothing is asked: agents, vLLM and SGLang do. A server
+// with a thread for each connection, or with one thread, would be blocked by them.
+func (p *prober) keepsIdle() bool {
+	engine := p.discovered().engine
+	return p.node.Source == Etcd || engine == "vllm" || engine == "sglang"
 }
 
 func (p *prober) note(err error) {
