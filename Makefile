@@ -76,7 +76,7 @@ else
 	@bin/cgn-ctl bench compare --write
 endif
 
-perf-full: build ## the same with everything, and routing quality (TRACE=FILE), in more than an hour
+perf-full: build ## the same with everything, and routing quality (TRACE=FILE), in less than an hour
 	@perf/compare/install.sh
 	@bin/cgn-ctl bench compare --full --write
 	@TRACE="$(TRACE)" perf/perf.sh

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/signal"
 	"path/filepath"
@@ -13,6 +14,8 @@ import (
 	"github.com/cognitora/dataplane/perf/compare"
 )
 
+const defaultRepetitions = 3
+
 func newCompare(a *app) *cobra.Command {
 	cfg := compare.Config{Progress: a.err}
 	write := false
@@ -20,12 +23,13 @@ func newCompare(a *app) *cobra.Command {
 		Use:   "compare",
 		Short: "Measure this router beside haproxy, nginx and other routers that are installed",
 		Long: "Sends the same requests through each router in turn to instant engines and prints CPU, latency and memory side by side.\n" +
-			"The quick form takes about two minutes with haproxy and nginx, the full form more than an hour. Run it in the\n" +
+			"The quick form takes about two minutes with haproxy and nginx, the full form up to an hour. Run it in the\n" +
 			"repository, after make build; make perf does.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
+			context.AfterFunc(ctx, stop) // a second signal ends the program at once
 			return a.compare(ctx, cfg, write)
 		},
 	}
@@ -34,27 +38,38 @@ func newCompare(a *app) *cobra.Command {
 	f.BoolVar(&cfg.Full, "full", false, "the full form")
 	f.StringSliceVar(&cfg.Contestants, "contestants", nil, "only these; see perf/compare/contestants.toml")
 	f.StringSliceVar(&cfg.Scenarios, "scenarios", nil, "only these; see perf/compare/scenarios.toml")
-	f.IntVar(&cfg.Repetitions, "repetitions", 3, "how often each measurement is made")
+	f.IntVar(&cfg.Repetitions, "repetitions", defaultRepetitions, "how often each measurement is made")
+	f.DurationVar(&cfg.Longest, "longest", 0, "no measurement's window is longer, to try a form out; 0: as scenarios.toml has it")
 	f.BoolVar(&write, "write", false, "write the result into perf/RESULTS.md and perf/plots")
 	return c
 }
 
 func (a *app) compare(ctx context.Context, cfg compare.Config, write bool) error {
 	report, err := compare.Run(ctx, cfg)
-	if err != nil {
+	if report == nil {
 		return err
 	}
 	command, section := "cgn-ctl bench compare", "compare quick"
 	if cfg.Full {
 		command, section = command+" --full", "compare full"
 	}
-	for flag, values := range map[string][]string{"contestants": cfg.Contestants, "scenarios": cfg.Scenarios} {
-		if len(values) > 0 {
-			command += fmt.Sprintf(" --%s %q", flag, strings.Join(values, ","))
+	for _, f := range []struct {
+		flag   string
+		values []string
+	}{{"contestants", cfg.Contestants}, {"scenarios", cfg.Scenarios}} {
+		if len(f.values) > 0 {
+			command += fmt.Sprintf(" --%s %q", f.flag, strings.Join(f.values, ","))
 		}
 	}
+	if cfg.Repetitions != defaultRepetitions {
+		command += fmt.Sprintf(" --repetitions %d", cfg.Repetitions)
+	}
+	if cfg.Longest > 0 {
+		command += fmt.Sprintf(" --longest %v", cfg.Longest)
+	}
 	text := report.Markdown(command)
-	if err := a.show(report, func(t *table) { t.line(text) }); err != nil || !write {
+	showErr := a.show(report, func(t *table) { t.line(text) })
+	if err = errors.Join(err, showErr); err != nil || !write {
 		return err
 	}
 	if err := compare.WriteSection(filepath.Join(cfg.Root, "perf", "RESULTS.md"), section, text); err != nil {

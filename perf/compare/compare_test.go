@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"encoding/xml"
+	"errors"
 	"io"
 	"math"
 	"os"
@@ -50,6 +51,11 @@ func TestRun(t *testing.T) {
 		{Name: "streams", Title: "Streams", Kind: "streams", Sweep: "streams", Values: []float64{4, 8}, Rate: 100, PromptBytes: 500,
 			Repetitions: 1, Quick: 0.1, Show: []string{"harness_us", "p99_ms"}, Plot: Plot{Figure: "p99_ms", X: "streams", Y: "ms"}, Only: []string{"one", "reference"}},
 		{Name: "leave", Title: "Leave", Kind: "leave", PromptBytes: 500, Repetitions: 1, Quick: 0.1, Show: []string{"silent_stream_ms"}, Only: []string{"direct"}},
+		{Name: "held", Title: "Held", Kind: "held", Streams: 16, Rate: 50, PromptBytes: 500, Repetitions: 1, Quick: 0.1, Show: []string{"streams"}, Only: []string{"one"}},
+		{Name: "slow", Title: "Slow", Kind: "slow_reader", Streams: 4, Rate: 50, PromptBytes: 500, Repetitions: 1, Quick: 0.2, Show: []string{"growth_mib", "others_p99_ms"}, Only: []string{"one"}},
+		{Name: "steady", Title: "Steady", Kind: "steady", Clients: 2, Requests: 500, PromptBytes: 500, Repetitions: 1, Quick: 20, Show: []string{"most_mib"}, Only: []string{"one"}},
+		{Name: "idle", Title: "Idle", Kind: "idle", Clients: 50, PromptBytes: 500, Repetitions: 1, Quick: 1, Show: []string{"rss_mib"}, Only: []string{"direct", "one"}},
+		{Name: "open", Title: "Open", Kind: "open_streams", Streams: 50, Rate: 10, PromptBytes: 500, Repetitions: 1, Quick: 0.1, Show: []string{"rss_mib"}, Only: []string{"one"}},
 		{Name: "long", Kind: "closed", Full: 100, Show: []string{"cpu_us"}},
 	}
 	var progress strings.Builder
@@ -60,7 +66,8 @@ func TestRun(t *testing.T) {
 	text := report.Markdown("the command")
 	for _, want := range []string{
 		"- absent: **missing**: not installed: make absent", "- one: v1", "| absent | missing | missing | missing |", "÷ reference",
-		"| reference | ", "1.00 (1.00–1.00)", "- broken: failed: broken: 0-0: ended before it was healthy", "### Leave", "| 8.00 | one |",
+		"| reference | ", "1.00 (1.00–1.00)", "- broken: failed: broken: 0-0: ended before it was healthy", "### Leave (`leave`)", "| 8.00 | one |", "](plots/streams.svg)",
+		"### Held (`held`)",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
@@ -78,6 +85,15 @@ func TestRun(t *testing.T) {
 	}
 	if ms := report.Results[2].Points[0].Rows[0].values("silent_stream_ms")[0]; !(ms > 0 && ms < 1000) {
 		t.Errorf("an engine saw its client leave after %v ms", ms)
+	}
+	if v := closed[1].values("added_p50_ms"); math.IsNaN(v[0]) || closed[0].values("added_p50_ms")[0] != 0 {
+		t.Errorf("added to direct: %v", v)
+	}
+	for i, figure := range map[int]string{3: "streams", 4: "others_p99_ms", 5: "most_mib", 6: "rss_mib", 7: "rss_mib"} {
+		rows := report.Results[i].Points[0].Rows
+		if len(rows) != 1 || !(rows[0].values(figure)[0] > 0) {
+			t.Errorf("%s: %+v", report.Results[i].Name, rows)
+		}
 	}
 	files, err := report.Plots(t.TempDir())
 	if err != nil || len(files) != 1 {
@@ -194,5 +210,69 @@ func TestWriteSection(t *testing.T) {
 	}
 	if err := WriteSection(path, "y", "new"); err == nil {
 		t.Error("a section that is not there was written")
+	}
+}
+
+// TestInterrupted: what was measured before is kept, and nothing is left running.
+func TestInterrupted(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("reads /proc")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	done := writerFunc(func(b []byte) { cancel() })
+	scenarios := []Scenario{
+		{Name: "first", Title: "First", Kind: "closed", Clients: 2, PromptBytes: 500, Tokens: 1, Quick: 0.1, Show: []string{"p50_ms"}},
+		{Name: "endless", Title: "Endless", Kind: "closed", Clients: 2, PromptBytes: 500, Tokens: 1, Quick: 3600, Show: []string{"p50_ms"}},
+		{Name: "never", Title: "Never", Kind: "closed", Clients: 2, PromptBytes: 500, Tokens: 1, Quick: 3600, Show: []string{"p50_ms"}},
+	}
+	report, err := run(ctx, Config{Root: t.TempDir(), Progress: done}, []Contestant{self("one", "")}, scenarios)
+	if !errors.Is(err, context.Canceled) || report == nil {
+		t.Fatal(report, err)
+	}
+	if text := report.Markdown("command"); !strings.Contains(text, "**Interrupted**") || !strings.Contains(text, "First") || strings.Contains(text, "Never") {
+		t.Error(text)
+	}
+}
+
+type writerFunc func([]byte)
+
+func (f writerFunc) Write(b []byte) (int, error) { f(b); return len(b), nil }
+
+const topText = `File: cgn-router
+Type: cpu
+Showing nodes accounting for 1.20s, 40.5% of 2.96s total
+Dropped 10 nodes (cum <= 0.01s)
+      flat  flat%   sum%        cum   cum%
+     1.04s 35.1% 35.1%      1.04s 35.1%  internal/runtime/syscall/linux.Syscall6
+     0.16s  5.4% 40.5%      0.20s  6.8%  sync.(*Mutex).Lock (inline)
+`
+
+func TestProfileText(t *testing.T) {
+	share, err := parseShare([]byte(topText))
+	if err != nil || share != 40.5 {
+		t.Error(share, err)
+	}
+	if _, err := parseShare([]byte("no samples")); err == nil {
+		t.Error("a share was read from nothing")
+	}
+	top := parseTop([]byte(topText))
+	if len(top) != 2 || top[0] != (Function{"internal/runtime/syscall/linux.Syscall6", 35.1, 35.1}) || top[1] != (Function{"sync.(*Mutex).Lock", 5.4, 6.8}) {
+		t.Errorf("%+v", top)
+	}
+	s := Result{Points: []Point{{Rows: []Row{{Contestant: "ours", Top: top}}}}}
+	var b strings.Builder
+	s.writeTop(&b)
+	if !strings.Contains(b.String(), "| `sync.(*Mutex).Lock` | 5.40 | 6.80 |") {
+		t.Error(b.String())
+	}
+}
+
+func TestScale(t *testing.T) {
+	for _, c := range []struct{ from, to, low, high float64 }{{0.3, 4, 0.2, 5}, {1, 1, 1, 2}, {9, 11, 5, 20}, {120, 130, 100, 200}} {
+		s := scale{c.from, c.to}.widened()
+		if !(s.from <= c.from && s.to >= c.to && s.from > c.from/6 && s.to < c.to*6 && len(s.ticks()) >= 2) {
+			t.Errorf("%v to %v: %+v, %v", c.from, c.to, s, s.ticks())
+		}
 	}
 }

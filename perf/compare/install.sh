@@ -35,7 +35,8 @@ debian() {
 
 peer() {
 	venv=.cache/peers/$1
-	[ ! -x "$venv/bin/$1" ] || return 0
+	if "$venv/bin/$1" --help >/dev/null 2>&1; then return 0; fi # a venv that was moved does not run
+	rm -rf "$venv"
 	echo "== installing $1 into $venv" >&2
 	python3 -m venv "$venv"
 	"$venv/bin/pip" install -q "$1" >&2

@@ -16,6 +16,10 @@ type kind struct {
 	measure func(m *measurement) (Figures, error)
 	// fresh: the contestant is started for this measurement alone.
 	fresh bool
+	// idle: a client has a connection to the contestant, which has none for it to an engine.
+	idle bool
+	// program and admin: direct takes no part, or nobody without an admin port.
+	program, admin bool
 }
 
 var kinds = map[string]*kind{
@@ -23,10 +27,12 @@ var kinds = map[string]*kind{
 	"open":         {measure: (*measurement).open},
 	"streams":      {measure: (*measurement).streams},
 	"leave":        {measure: (*measurement).leave, fresh: true},
-	"idle":         {measure: (*measurement).idle, fresh: true},
-	"open_streams": {measure: (*measurement).openStreams, fresh: true},
-	"slow_reader":  {measure: (*measurement).slowReader, fresh: true},
-	"steady":       {measure: (*measurement).steady, fresh: true},
+	"idle":         {measure: (*measurement).idle, fresh: true, idle: true, program: true},
+	"open_streams": {measure: (*measurement).openStreams, fresh: true, program: true},
+	"slow_reader":  {measure: (*measurement).slowReader, fresh: true, program: true},
+	"steady":       {measure: (*measurement).steady, fresh: true, program: true},
+	"held":         {measure: (*measurement).held, fresh: true},
+	"profile":      {measure: (*measurement).profile, fresh: true, program: true, admin: true},
 }
 
 // measurement is one contestant in one scenario, once.
@@ -34,7 +40,13 @@ type measurement struct {
 	Scenario
 	on      *Running
 	seconds time.Duration
+	stop    <-chan struct{} // ends it early
 	notes   []string
+	top     []Function
+}
+
+func (m *measurement) note(format string, args ...any) {
+	m.notes = append(m.notes, fmt.Sprintf(format, args...))
 }
 
 // Measure makes one measurement of s that takes window, on a contestant that runs.
@@ -68,7 +80,7 @@ type metered struct {
 }
 
 func (m *measurement) window(warmup time.Duration) *metered {
-	w := &metered{Window: load.Window{Warmup: warmup, Measure: m.seconds}}
+	w := &metered{Window: load.Window{Warmup: warmup, Measure: m.seconds, Stop: m.stop}}
 	read := func(into *process.Usage) {
 		u, err := m.on.Usage()
 		*into, w.err = u, errors.Join(w.err, err)
@@ -86,7 +98,7 @@ func (m *measurement) figures(w *metered, r *load.Result, units int64) (Figures,
 		return nil, fmt.Errorf("nothing was answered: %v", r.Failures)
 	}
 	if r.Failed() > 0 {
-		m.notes = append(m.notes, fmt.Sprintf("failed: %v", r.Failures))
+		m.note("failed: %v", r.Failures)
 	}
 	f := Figures{
 		"cpu_us":     w.to.Sub(w.from).CPU.Seconds() * 1e6 / float64(units),
@@ -150,7 +162,7 @@ func (m *measurement) streams() (Figures, error) {
 	if err == nil {
 		f.quantiles("", r.Token)
 		if due := m.Rate * float64(m.Streams); f["per_second"] < 0.97*due {
-			m.notes = append(m.notes, fmt.Sprintf("fell behind the %.0f tokens/s that were due", due))
+			m.note("fell behind the %.0f tokens/s that were due", due)
 		}
 	}
 	return f, err

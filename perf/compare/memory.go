@@ -1,6 +1,7 @@
 package compare
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -11,7 +12,7 @@ import (
 // warm uses a fresh contestant's code and pools, so that what it takes for itself is not counted.
 func (m *measurement) warm() error {
 	r, _ := load.Closed{Target: m.target(), Bodies: m.chat(false, 1, ""), Clients: 16, First: 1 << 40, Requests: 2000,
-		Window: load.Window{Measure: 30 * time.Second}}.Run()
+		Window: load.Window{Measure: 30 * time.Second, Stop: m.stop}}.Run()
 	if r.Requests < 2000 {
 		return fmt.Errorf("only %d of 2000 requests in 30 s: %v", r.Requests, r.Failures)
 	}
@@ -56,7 +57,7 @@ func (m *measurement) openStreams() (Figures, error) {
 		return nil, err
 	}
 	w := m.window(settle)
-	r := load.Streams{Target: m.target(), Bodies: m.chat(true, 1e6, fmt.Sprintf("pace=%d", int(1e6/m.Rate))), N: m.Streams, Ramp: 5 * time.Second,
+	r := load.Streams{Target: m.target(), Bodies: m.chat(true, 1e6, fmt.Sprintf("pace=%d", int(1e6/m.Rate))), N: m.Streams, Ramp: m.ramp(),
 		Window: w.Window, Abandon: true, Timeout: 5 * time.Minute, Buffer: 1 << 10}.Run()
 	f, err := m.figures(w, r, r.Tokens)
 	if err == nil {
@@ -65,50 +66,130 @@ func (m *measurement) openStreams() (Figures, error) {
 	return f, err
 }
 
-// slowReader measures what a contestant keeps for a client that does not read.
+// maxGrowth is where the measurement of a slow reader ends: what grows beyond it has no bound, and would take the machine's memory.
+const maxGrowth = 2 << 30
+
+// slowReader measures what a contestant keeps for a client that reads 10 KB/s of an endless stream, and what others notice of
+// it: the same streams are measured without it first, for a quarter of the time.
 func (m *measurement) slowReader() (Figures, error) {
 	if err := m.warm(); err != nil {
 		return nil, err
 	}
-	before, err := m.rss()
+	full := m.seconds
+	m.seconds /= 4
+	alone, base, err := m.others(m.stop)
 	if err != nil {
 		return nil, err
 	}
-	slow, err := load.Ask(m.target(), m.chat(true, 1e9, "pace=0"), 0, true, 10*time.Second)
+	m.seconds = full
+	slow, err := load.ReadSlowly(m.target(), m.chat(true, 1e9, "pace=0"), 0)
 	if err != nil {
 		return nil, err
 	}
 	defer slow.Leave()
-	w := m.window(0)
-	r := load.Streams{Target: m.target(), Bodies: m.paced(0), N: m.Streams, Ramp: m.ramp(), First: 1, Window: w.Window, Timeout: m.seconds + time.Minute}.Run()
-	f, err := m.figures(w, r, r.Tokens)
-	if err == nil {
-		f["growth_mib"] = (float64(w.to.RSS) - before) / (1 << 20)
-		f.quantiles("others_", r.Token)
+	watch := m.watch(base + maxGrowth)
+	beside, end, err := m.others(watch.full)
+	highest, watchErr := watch.stop()
+	if err = errors.Join(err, watchErr); err != nil {
+		return nil, err
 	}
-	return f, err
+	if highest > base+maxGrowth {
+		m.note("given up at %.0f MiB: the slow reader takes %.0f KB/s", highest/(1<<20), float64(slow.Read())/beside.Seconds/1e3)
+	}
+	return Figures{"growth_mib": (max(end, highest) - base) / (1 << 20), "rss_mib": end / (1 << 20), "others_p99_ms": beside.Token.P99 * 1e3,
+		"alone_p99_ms": alone.Token.P99 * 1e3, "slow_kib": float64(slow.Read()) / 1024, "failed": float64(beside.Failed())}, nil
+}
+
+// others relays the scenario's streams for the window and returns what they and memory were like.
+func (m *measurement) others(stop <-chan struct{}) (*load.Result, float64, error) {
+	w := m.window(m.warmup())
+	w.Stop = stop
+	r := load.Streams{Target: m.target(), Bodies: m.paced(m.warmup()), N: m.Streams, Ramp: m.ramp(), First: 1, Window: w.Window, Timeout: m.seconds + time.Minute}.Run()
+	_, err := m.figures(w, r, r.Tokens)
+	if len(m.on.processes) == 0 {
+		return r, math.NaN(), err
+	}
+	return r, float64(w.to.RSS), err
+}
+
+// watcher reads a contestant's resident memory again and again.
+type watcher struct {
+	end, ended chan struct{}
+	full       chan struct{} // closed when the measurement is to end: memory is above the limit, or it was stopped
+	highest    float64
+	err        error
+}
+
+const watchEvery = 200 * time.Millisecond
+
+// watch reads until stop; limit in bytes.
+func (m *measurement) watch(limit float64) *watcher {
+	w := &watcher{end: make(chan struct{}), ended: make(chan struct{}), full: make(chan struct{}), highest: math.NaN()}
+	go func() {
+		defer close(w.ended)
+		tick := time.NewTicker(watchEvery)
+		defer tick.Stop()
+		filled := false
+		for {
+			rss, err := m.rss()
+			if err != nil {
+				w.err = err
+			}
+			if math.IsNaN(w.highest) || rss > w.highest {
+				w.highest = rss
+			}
+			over := rss > limit || err != nil
+			select {
+			case <-w.end:
+				return
+			case <-m.stop:
+				over = true
+				<-tick.C
+			case <-tick.C:
+			}
+			if over && !filled {
+				filled = true
+				close(w.full)
+			}
+		}
+	}()
+	return w
+}
+
+// stop returns the most that was read.
+func (w *watcher) stop() (highest float64, err error) {
+	close(w.end)
+	<-w.ended
+	return w.highest, w.err
 }
 
 // steady makes many requests: what memory grows by after the first tenth of them is a leak.
 func (m *measurement) steady() (Figures, error) {
-	bodies := m.chat(false, m.Tokens, "")
-	var rss [2]float64
-	var result *load.Result
-	next := uint64(0)
-	for i, requests := range []uint64{m.Requests / 10, m.Requests - m.Requests/10} {
-		result, next = load.Closed{Target: m.target(), Bodies: bodies, Clients: m.Clients, First: next, Requests: requests, Window: load.Window{Measure: m.seconds}}.Run()
-		if result.Requests == 0 {
-			return nil, fmt.Errorf("nothing was answered: %v", result.Failures)
+	bodies, next := m.chat(false, m.Tokens, ""), uint64(0)
+	work := func(requests uint64) (*load.Result, float64, error) {
+		var r *load.Result
+		r, next = load.Closed{Target: m.target(), Bodies: bodies, Clients: m.Clients, First: next, Requests: requests, Window: load.Window{Measure: m.seconds, Stop: m.stop}}.Run()
+		if r.Failed() > 0 {
+			m.note("failed: %v", r.Failures)
 		}
-		if result.Failed() > 0 {
-			m.notes = append(m.notes, fmt.Sprintf("failed: %v", result.Failures))
+		if uint64(r.Requests) < requests {
+			m.note("only %d of %d requests in %.0f s", r.Requests, requests, r.Seconds)
 		}
-		var err error
-		if rss[i], err = m.rss(); err != nil {
-			return nil, err
-		}
+		rss, err := m.rss()
+		return r, rss, err
 	}
-	return Figures{"growth_percent": 100 * (rss[1]/rss[0] - 1), "rss_mib": rss[1] / (1 << 20), "per_second": float64(result.Requests) / result.Seconds}, nil
+	_, start, err := work(m.Requests / 10)
+	if err != nil {
+		return nil, err
+	}
+	watch := m.watch(math.Inf(1))
+	r, end, err := work(m.Requests - m.Requests/10)
+	highest, watchErr := watch.stop()
+	if err = errors.Join(err, watchErr); err != nil {
+		return nil, err
+	}
+	return Figures{"growth_percent": 100 * (end/start - 1), "start_mib": start / (1 << 20), "rss_mib": end / (1 << 20), "most_mib": max(end, highest) / (1 << 20),
+		"per_second": float64(r.Requests) / r.Seconds}, nil
 }
 
 const (

@@ -5,6 +5,8 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -14,8 +16,14 @@ type line struct {
 	x, y []float64
 }
 
-// colours tell the lines apart, in print too.
-var colours = []string{"#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#d68910", "#566573", "#117a65"}
+// colours are Okabe and Ito's, which the colour-blind can tell apart too; each line has a mark of its own besides.
+var colours = []string{"#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"}
+
+// marks are drawn around 0,0.
+var marks = []string{
+	`<circle r="3.5"/>`, `<path d="M-4 -4h8v8h-8z"/>`, `<path d="M0 -5L5 4H-5z"/>`, `<path d="M0 -5.5L5.5 0L0 5.5L-5.5 0z"/>`,
+	`<path d="M0 5L5 -4H-5z"/>`, `<path d="M-4 -4L4 4M-4 4L4 -4"/>`, `<path d="M-5 0H5M0 -5V5"/>`,
+}
 
 // Plots writes an SVG for each sweep into dir and returns the files' names.
 func (r *Report) Plots(dir string) ([]string, error) {
@@ -28,7 +36,7 @@ func (r *Report) Plots(dir string) ([]string, error) {
 		if s.Plot.Figure == "" {
 			continue
 		}
-		name := filepath.Join(dir, s.Name+".svg")
+		name := filepath.Join(dir, s.plotName())
 		if err := os.WriteFile(name, []byte(svg(s.Title, s.Plot.X, s.Plot.Y, s.lines())), 0o644); err != nil {
 			return names, err
 		}
@@ -36,6 +44,8 @@ func (r *Report) Plots(dir string) ([]string, error) {
 	}
 	return names, nil
 }
+
+func (s *Result) plotName() string { return s.Name + ".svg" }
 
 func (s *Result) lines() []line {
 	var lines []line
@@ -66,40 +76,54 @@ const (
 	legendWidth                         = 150
 )
 
-// svg draws lines with both axes logarithmic: sweeps double, and contestants differ by factors.
+// svg draws lines with both axes logarithmic: sweeps double, and contestants differ by factors. The ground is white, so that
+// dark pages do not swallow the text.
 func svg(title, xName, yName string, lines []line) string {
 	var b strings.Builder
 	width, height := marginLeft+plotWidth+legendWidth, marginTop+plotHeight+marginBottom
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="12">`+"\n", width, height)
-	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="white"/><text x="%d" y="22" font-size="14">%s</text>`+"\n", width, height, marginLeft, escape(title))
-	x, y := newScale(lines, true), newScale(lines, false)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", width, height, width, height)
+	fmt.Fprintf(&b, `<rect width="%d" height="%d" rx="6" fill="#fff"/><text x="%d" y="24" font-size="14">%s</text>`+"\n", width, height, marginLeft, escape(title))
+	x, y := newScale(lines, true), newScale(lines, false).widened()
 	px := func(v float64) float64 { return marginLeft + x.at(v)*plotWidth }
 	py := func(v float64) float64 { return marginTop + (1-y.at(v))*plotHeight }
-	for _, v := range x.ticks() {
-		fmt.Fprintf(&b, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#ddd"/><text x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n",
-			px(v), marginTop, px(v), marginTop+plotHeight, px(v), marginTop+plotHeight+18, short(v))
+	for _, v := range values(lines) {
+		fmt.Fprintf(&b, `<path d="M%.1f %dV%d" stroke="#ddd"/><text x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n",
+			px(v), marginTop, marginTop+plotHeight, px(v), marginTop+plotHeight+18, tick(v))
 	}
 	for _, v := range y.ticks() {
-		fmt.Fprintf(&b, `<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="#ddd"/><text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n",
-			marginLeft, py(v), marginLeft+plotWidth, py(v), marginLeft-6, py(v)+4, short(v))
+		fmt.Fprintf(&b, `<path d="M%d %.1fH%d" stroke="#ddd"/><text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n",
+			marginLeft, py(v), marginLeft+plotWidth, marginLeft-6, py(v)+4, tick(v))
 	}
-	fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="middle">%s</text>`+"\n", marginLeft+plotWidth/2, height-12, escape(xName))
-	fmt.Fprintf(&b, `<text transform="translate(16 %d) rotate(-90)" text-anchor="middle">%s</text>`+"\n", marginTop+plotHeight/2, escape(yName))
+	fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="middle">%s (logarithmic)</text>`+"\n", marginLeft+plotWidth/2, height-12, escape(xName))
+	fmt.Fprintf(&b, `<text transform="translate(18 %d) rotate(-90)" text-anchor="middle">%s (logarithmic)</text>`+"\n", marginTop+plotHeight/2, escape(yName))
 	for i, l := range lines {
-		colour := colours[i%len(colours)]
-		points := ""
+		points := make([]string, len(l.x))
 		for k := range l.x {
-			points += fmt.Sprintf("%.1f,%.1f ", px(l.x[k]), py(l.y[k]))
-			fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="3" fill="%s"/>`+"\n", px(l.x[k]), py(l.y[k]), colour)
+			points[k] = fmt.Sprintf("%.1f,%.1f", px(l.x[k]), py(l.y[k]))
 		}
-		at := marginTop + 12 + 18*i
-		fmt.Fprintf(&b, `<polyline points="%s" fill="none" stroke="%s" stroke-width="2"/>`+"\n", strings.TrimSpace(points), colour)
-		fmt.Fprintf(&b, `<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="%s" stroke-width="2"/><text x="%d" y="%d">%s</text>`+"\n",
-			marginLeft+plotWidth+12, at-4, marginLeft+plotWidth+32, at-4, colour, marginLeft+plotWidth+38, at, escape(l.name))
+		colour, mark, at := colours[i%len(colours)], marks[i%len(marks)], marginTop+12+20*i
+		fmt.Fprintf(&b, `<g stroke="%s" stroke-width="2" fill="none"><polyline points="%s"/>`, colour, strings.Join(points, " "))
+		fmt.Fprintf(&b, `<path d="M%d %dh28"/><g fill="%s" stroke-width="1.5">`, marginLeft+plotWidth+12, at-4, colour)
+		for _, p := range append(points, fmt.Sprintf("%d,%d", marginLeft+plotWidth+26, at-4)) {
+			fmt.Fprintf(&b, `<g transform="translate(%s)">%s</g>`, p, mark)
+		}
+		fmt.Fprintf(&b, `</g></g><text x="%d" y="%d">%s</text>`+"\n", marginLeft+plotWidth+46, at, escape(l.name))
 	}
 	b.WriteString("</svg>\n")
 	return b.String()
 }
+
+// values are those of the sweep, in order.
+func values(lines []line) (all []float64) {
+	for _, l := range lines {
+		all = append(all, l.x...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// tick is v as an axis has it.
+func tick(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }
 
 var escaper = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;")
 
@@ -127,6 +151,20 @@ func newScale(lines []line, x bool) scale {
 	return scale{s.from / 1.1, s.to * 1.1}
 }
 
+// widened reaches from one tick to another.
+func (s scale) widened() scale {
+	from := math.Floor(math.Log10(s.from))
+	to := max(math.Ceil(math.Log10(s.to)), from+1)
+	t := scale{math.Pow(10, from), math.Pow(10, to)}.ticks()
+	for len(t) > 2 && t[1] <= s.from {
+		t = t[1:]
+	}
+	for len(t) > 2 && t[len(t)-2] >= s.to {
+		t = t[:len(t)-1]
+	}
+	return scale{t[0], t[len(t)-1]}
+}
+
 func (s scale) at(v float64) float64 {
 	return (math.Log(max(v, s.from)) - math.Log(s.from)) / (math.Log(s.to) - math.Log(s.from))
 }
@@ -135,7 +173,7 @@ func (s scale) at(v float64) float64 {
 func (s scale) ticks() (t []float64) {
 	for e := math.Floor(math.Log10(s.from)); e <= math.Log10(s.to); e++ {
 		for _, m := range []float64{1, 2, 5} {
-			if v := m * math.Pow(10, e); v >= s.from && v <= s.to {
+			if v := m * math.Pow(10, e); v >= s.from*0.999 && v <= s.to*1.001 {
 				t = append(t, v)
 			}
 		}

@@ -17,7 +17,10 @@ import (
 var headings = map[string]string{
 	"cpu_us": "CPU µs", "per_second": "per second", "p50_ms": "p50 ms", "p99_ms": "p99 ms", "max_ms": "max ms",
 	"ttft_p50_ms": "TTFT p50 ms", "ttft_p99_ms": "TTFT p99 ms", "harness_us": "load + engines µs", "kib_each": "KiB each", "rss_mib": "RSS MiB",
-	"growth_mib": "growth MiB", "growth_percent": "growth %", "others_p99_ms": "others' p99 ms",
+	"growth_mib": "growth MiB", "growth_percent": "growth %", "others_p99_ms": "others' p99 ms", "alone_p99_ms": "without it, p99 ms", "slow_kib": "it has read KiB",
+	"start_mib": "after warm-up MiB", "most_mib": "most MiB", "streams": "streams", "added_p50_ms": "added p50 ms", "added_p99_ms": "added p99 ms",
+	"added_ttft_p50_ms": "added p50 ms", "added_ttft_p99_ms": "added p99 ms", "allocations": "allocations", "alloc_bytes": "bytes allocated",
+	"gc_per_100k": "collections per 100,000", "gc_percent": "allocating and collecting %", "lock_percent": "in locks %",
 	"silent_stream_ms": "silent stream ms", "before_head_ms": "before the head ms", "no_stream_ms": "not a stream ms",
 }
 
@@ -34,7 +37,11 @@ func (r *Report) Markdown(command string) string {
 	fmt.Fprintf(&b, "Measured %s, commit %s, %s, %s, in %.0f s.\n\n    %s\n\n", time.Now().UTC().Format("2006-01-02"), buildinfo.Commit(),
 		process.Machine(runtime.NumCPU()), runtime.Version(), r.Took.Seconds(), command)
 	fmt.Fprintf(&b, "%d instant engines and the load share the machine with the router. CPU µs are the router's own, per request or token; figures are medians,\n"+
-		"(smallest–largest) of %d repetitions in turn; ratios are of the pairs of one turn. Token times count from the engine's sending.\n\n", engineCount, r.Repetitions)
+		"(smallest–largest) of %d repetitions in turn; ratios are of the pairs of one turn. Token times count from the engine's sending, added ones are\n"+
+		"less those of direct in the same turn. One section alone: --scenarios with the name behind its title.\n\n", engineCount, r.Repetitions)
+	if r.Interrupted {
+		b.WriteString("**Interrupted**: what follows is not all.\n\n")
+	}
 	for _, e := range r.Entrants {
 		what := e.Version
 		if e.Missing != "" {
@@ -56,7 +63,10 @@ func (r *Report) section(b *strings.Builder, s *Result) {
 	if s.Show[0] == "cpu_us" || s.Show[0] == "kib_each" { // what is used, not what happened
 		reference = r.reference(s.Group)
 	}
-	fmt.Fprintf(b, "\n### %s\n\n", s.Title)
+	fmt.Fprintf(b, "\n### %s (`%s`)\n\n", s.Title, s.Name)
+	if s.Plot.Figure != "" {
+		fmt.Fprintf(b, "![%s](plots/%s)\n\n", s.Plot.Y, s.plotName())
+	}
 	columns := []string{""}
 	if s.Sweep != "" {
 		columns[0] = s.Sweep
@@ -90,6 +100,22 @@ func (r *Report) section(b *strings.Builder, s *Result) {
 		}
 	}
 	notes.write(b)
+	s.writeTop(b)
+}
+
+// writeTop tells where the CPU time of those that were profiled went.
+func (s *Result) writeTop(b *strings.Builder) {
+	for i := range s.Points {
+		for _, row := range s.Points[i].Rows {
+			if len(row.Top) == 0 {
+				continue
+			}
+			fmt.Fprintf(b, "\n| %s: function | itself %% | with what it calls %% |\n|---|---|---|\n", row.Contestant)
+			for _, f := range row.Top {
+				fmt.Fprintf(b, "| `%s` | %s | %s |\n", f.Name, short(f.Own), short(f.With))
+			}
+		}
+	}
 }
 
 // notes are what went wrong, each with those that it is about.

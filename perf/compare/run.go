@@ -16,8 +16,9 @@ type Config struct {
 	Full bool   // the full form; else the quick one
 	// Contestants and Scenarios by name; empty: all.
 	Contestants, Scenarios []string
-	Repetitions            int       // default 3
-	Progress               io.Writer // a line for each measurement
+	Repetitions            int           // default 3
+	Longest                time.Duration // no measurement's window is longer; 0: no limit
+	Progress               io.Writer     // a line for each measurement
 }
 
 // Report is what came of a comparison.
@@ -25,6 +26,7 @@ type Report struct {
 	Full        bool
 	Repetitions int
 	Took        time.Duration
+	Interrupted bool // what is there came before it was
 	Entrants    []Entrant
 	Results     []Result
 }
@@ -52,7 +54,8 @@ type Point struct {
 type Row struct {
 	Contestant string
 	Figures    []Figures
-	Notes      []string // what went wrong, each once
+	Notes      []string   // what went wrong, each once
+	Top        []Function `json:",omitempty"` // of the last repetition, where it is profiled
 }
 
 // values of one figure, by repetition; NaN where it is missing.
@@ -80,8 +83,8 @@ type comparison struct {
 	begun   time.Time
 }
 
-// Run compares until it is through or ctx ends. A contestant that fails is reported with the reason;
-// the others go on.
+// Run compares until it is through or ctx ends, and then returns what there is. A contestant that fails is reported with the
+// reason; the others go on.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	all, err := Contestants()
 	if err != nil {
@@ -124,14 +127,14 @@ func run(ctx context.Context, cfg Config, all []Contestant, scenarios []Scenario
 			c.stopAll()
 			group = s.Group
 		}
-		result, err := c.scenario(ctx, s)
-		if err != nil {
-			return nil, err
+		report.Results = append(report.Results, *c.scenario(ctx, s))
+		if ctx.Err() != nil {
+			report.Interrupted = true
+			break
 		}
-		report.Results = append(report.Results, *result)
 	}
 	report.Took = time.Since(c.begun)
-	return report, nil
+	return report, ctx.Err()
 }
 
 // known checks names that the user gave.
@@ -158,7 +161,7 @@ func (c *comparison) entrants(scenarios []Scenario) []Entrant {
 		}
 		e := Entrant{Contestant: *contestant, Missing: c.site.Missing(contestant)}
 		if e.Missing == "" {
-			e.Version = c.site.VersionOf(contestant)
+			e.Version, _ = c.site.versionOf(contestant) // Missing has tried it
 		} else {
 			c.missing[contestant.Name] = e.Missing
 			fmt.Fprintf(c.Progress, "MISSING: %s (%s)\n", contestant.Name, e.Missing)
@@ -170,7 +173,9 @@ func (c *comparison) entrants(scenarios []Scenario) []Entrant {
 
 func (c *comparison) takesPart(contestant *Contestant, s *Scenario) bool {
 	chosen := func(names []string) bool { return len(names) == 0 || slices.Contains(names, contestant.Name) }
-	return contestant.Group == s.Group && chosen(s.Only) && chosen(c.Contestants)
+	k := kinds[s.Kind]
+	able := !(k.program && contestant.Program == "" || k.admin && contestant.Admin == "")
+	return contestant.Group == s.Group && able && chosen(s.Only) && chosen(c.Contestants)
 }
 
 // field are the contestants of a scenario that are there.
@@ -194,8 +199,8 @@ func (c *comparison) measurements(s *Scenario) int {
 	return len(c.field(s)) * len(s.points()) * c.repetitions(s)
 }
 
-// scenario measures all points of s; within each the contestants take turns.
-func (c *comparison) scenario(ctx context.Context, s *Scenario) (*Result, error) {
+// scenario measures all points of s, or those before ctx ends; within each the contestants take turns.
+func (c *comparison) scenario(ctx context.Context, s *Scenario) *Result {
 	result := &Result{Scenario: *s}
 	for i, at := range s.points() {
 		point := Point{}
@@ -209,32 +214,36 @@ func (c *comparison) scenario(ctx context.Context, s *Scenario) (*Result, error)
 				k := (turn + rep) % len(field) // nobody is always first
 				row := &point.Rows[k]
 				row.Contestant = field[k].Name
-				if err := c.measure(ctx, &at, field[k], row, rep); err != nil {
-					return nil, err
+				if ctx.Err() == nil {
+					c.measure(ctx, &at, field[k], row, rep)
 				}
 			}
 		}
+		point.addDelays()
 		result.Points = append(result.Points, point)
+		if ctx.Err() != nil {
+			break
+		}
 	}
-	return result, nil
+	return result
 }
 
-// measure fills in one repetition of a row. Its error is the end of the run.
-func (c *comparison) measure(ctx context.Context, s *Scenario, contestant *Contestant, row *Row, rep int) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
+// measure fills in one repetition of a row. Where ctx ends meanwhile it counts for nothing.
+func (c *comparison) measure(ctx context.Context, s *Scenario, contestant *Contestant, row *Row, rep int) {
 	begun := time.Now()
-	m := &measurement{Scenario: *s, seconds: s.seconds(c.Full)}
-	if n := c.site.clients; max(m.Clients, m.Streams) > n {
+	m := &measurement{Scenario: *s, seconds: s.seconds(c.Full), stop: ctx.Done()}
+	if c.Longest > 0 {
+		m.seconds = min(m.seconds, c.Longest)
+	}
+	if n := c.site.room(kinds[s.Kind].idle); max(m.Clients, m.Streams) > n {
 		m.Clients, m.Streams = min(m.Clients, n), min(m.Streams, n)
-		row.note(fmt.Sprintf("only %d connections: the limit of open files is %d", n, c.site.files))
+		row.note(fmt.Sprintf("only %d connections: the limit of open files is %d for each process", n, c.site.files))
 	}
 	figures, err := c.once(ctx, m, contestant)
 	c.done++
 	switch {
 	case ctx.Err() != nil:
-		return ctx.Err()
+		return
 	case err != nil:
 		row.note("failed: " + err.Error())
 		figures = Figures{}
@@ -242,7 +251,7 @@ func (c *comparison) measure(ctx context.Context, s *Scenario, contestant *Conte
 	for _, n := range m.notes {
 		row.note(n)
 	}
-	row.Figures = append(row.Figures, figures)
+	row.Figures, row.Top = append(row.Figures, figures), m.top
 	left := time.Since(c.begun) / time.Duration(c.done) * time.Duration(c.total-c.done)
 	value, ok := figures[s.Show[0]]
 	text := "failed"
@@ -254,7 +263,6 @@ func (c *comparison) measure(ctx context.Context, s *Scenario, contestant *Conte
 	for _, n := range row.Notes {
 		fmt.Fprintf(c.Progress, "    %s\n", n)
 	}
-	return nil
 }
 
 func (s *Scenario) label() string {
@@ -280,6 +288,7 @@ func (r *Row) note(text string) {
 func (c *comparison) once(ctx context.Context, m *measurement, contestant *Contestant) (Figures, error) {
 	k := kinds[m.Kind]
 	if k.fresh {
+		c.stopAll() // their connections and CPU are not this one's
 		on, err := c.site.Start(ctx, contestant)
 		if err != nil {
 			return nil, err

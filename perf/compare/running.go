@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"text/template"
@@ -24,7 +25,7 @@ type view struct {
 	Engines                           []string
 	Engine, I                         string
 	Dir, Bin, Cache, Etcd, PKI, Model string
-	Cores, Clients                    int
+	Cores, Clients, Connections       int
 }
 
 // Running is a contestant that has been started.
@@ -47,6 +48,9 @@ func (s *Site) Missing(c *Contestant) string {
 	if _, err := exec.LookPath(path); err != nil {
 		return "not installed: " + c.Install
 	}
+	if _, err := s.versionOf(c); err != nil {
+		return "does not run: " + c.Install
+	}
 	return ""
 }
 
@@ -59,7 +63,8 @@ func (s *Site) Start(ctx context.Context, c *Contestant) (r *Running, err error)
 	if err := s.needs(c); err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Name, err)
 	}
-	r.view = view{Engines: s.addrs(), Bin: s.Bin, Cache: s.Cache, PKI: s.pki, Model: instant.Model, Cores: runtime.NumCPU(), Clients: s.clients + 500}
+	r.view = view{Engines: s.addrs(), Bin: s.Bin, Cache: s.Cache, PKI: s.pki, Model: instant.Model, Cores: runtime.NumCPU(), Clients: s.room(false) + 50}
+	r.view.Connections = 2 * r.view.Clients
 	if s.etcd != nil {
 		r.view.Etcd = s.etcd.Endpoint()
 	}
@@ -133,7 +138,7 @@ func (r *Running) startProcess(name string, row *ProcessRow, v view) error {
 			return err
 		}
 	}
-	env, err := r.renderAll(row.Env, v)
+	env, err := r.renderAll(slices.Concat(r.Env, row.Env), v)
 	if err != nil {
 		return err
 	}
@@ -228,10 +233,10 @@ func (r *Running) Stop() {
 	r.processes = nil
 }
 
-// VersionOf is the first line that a contestant's version command prints.
-func (s *Site) VersionOf(c *Contestant) string {
+// versionOf is the first line that a contestant's version command prints.
+func (s *Site) versionOf(c *Contestant) (string, error) {
 	if len(c.Version) == 0 {
-		return ""
+		return "", nil
 	}
 	replace := strings.NewReplacer("{{.Bin}}", s.Bin, "{{.Cache}}", s.Cache)
 	var argv []string
@@ -239,9 +244,6 @@ func (s *Site) VersionOf(c *Contestant) string {
 		argv = append(argv, replace.Replace(a))
 	}
 	out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
-	if err != nil {
-		return "version unknown"
-	}
 	line, _, _ := strings.Cut(string(out), "\n")
-	return strings.TrimSpace(line)
+	return strings.TrimSpace(line), err
 }

@@ -23,8 +23,7 @@ type Site struct {
 	Bin   string // our programs
 	Cache string // venvs of peers
 
-	files   uint64 // limit of open files
-	clients int    // that it leaves room for: each has two connections in this process, and two in a router
+	files   uint64 // limit of open files of each process
 	engines []*instant.Engine
 	etcd    *etcdserver.Server
 	pki     string
@@ -54,7 +53,7 @@ func NewSite(root string) (*Site, error) {
 	if err := os.Chmod(dir, 0o755); err != nil { // nginx's workers are another user
 		return nil, err
 	}
-	s := &Site{files: files, clients: min(20000, int(files)/2-1000), Dir: dir, Bin: filepath.Join(root, "bin"), Cache: filepath.Join(root, ".cache", "peers"), left: make(chan time.Time, 1<<15)}
+	s := &Site{files: files, Dir: dir, Bin: filepath.Join(root, "bin"), Cache: filepath.Join(root, ".cache", "peers"), left: make(chan time.Time, 1<<15)}
 	for range engineCount {
 		e, err := instant.Start(instant.Config{Left: s.onLeft})
 		if err != nil {
@@ -64,6 +63,18 @@ func NewSite(root string) (*Site, error) {
 		s.engines = append(s.engines, e)
 	}
 	return s, nil
+}
+
+// room is how many clients the limit of open files has room for: each has a connection to the router, and, unless it is
+// idle, the router has one for it to an engine; engines and clients are one process. While streams are opened quickly a router may
+// have more.
+func (s *Site) room(idle bool) int {
+	const others, most = 1000, 20000
+	n := int(s.files) - others
+	if !idle {
+		n /= 2
+	}
+	return min(n, most)
 }
 
 // onLeft drops what nobody waits for once the channel is full.

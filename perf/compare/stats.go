@@ -62,6 +62,31 @@ func Ratios(of, to []float64) Spread {
 	return spread(r)
 }
 
+// addDelays adds to each row what its times are above those without a router in the same turn: added_p50_ms and so on.
+func (p *Point) addDelays() {
+	var direct *Row
+	for i := range p.Rows {
+		if p.Rows[i].Contestant == "direct" {
+			direct = &p.Rows[i]
+		}
+	}
+	if direct == nil {
+		return
+	}
+	for i := range p.Rows {
+		for rep, f := range p.Rows[i].Figures {
+			for _, name := range []string{"p50_ms", "p99_ms", "ttft_p50_ms", "ttft_p99_ms"} {
+				v, ok := f[name]
+				if rep < len(direct.Figures) && ok {
+					if base, ok := direct.Figures[rep][name]; ok {
+						f["added_"+name] = v - base
+					}
+				}
+			}
+		}
+	}
+}
+
 // short is v with three significant digits.
 func short(v float64) string {
 	switch {

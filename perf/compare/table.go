@@ -30,6 +30,10 @@ type Contestant struct {
 	NeedsEtcd bool     `toml:"needs_etcd"`
 	NeedsPKI  bool     `toml:"needs_pki"`
 
+	// Like names a contestant above whose program, processes, version, health and admin this one has too, with Env besides.
+	Like string   `toml:"like"`
+	Env  []string `toml:"env"`
+
 	Processes []ProcessRow `toml:"process"`
 }
 
@@ -110,6 +114,18 @@ func Contestants() ([]Contestant, error) {
 	}
 	if err := decode("contestants.toml", contestantsTOML, &doc); err != nil {
 		return nil, err
+	}
+	for i := range doc.Contestant {
+		c := &doc.Contestant[i]
+		if c.Like == "" {
+			continue
+		}
+		at := slices.IndexFunc(doc.Contestant[:i], func(other Contestant) bool { return other.Name == c.Like })
+		if at < 0 {
+			return nil, fmt.Errorf("contestants.toml: %s is like %q, which is not above it", c.Name, c.Like)
+		}
+		other := &doc.Contestant[at]
+		c.Program, c.Install, c.Version, c.Health, c.Admin, c.Processes = other.Program, other.Install, other.Version, other.Health, other.Admin, other.Processes
 	}
 	return doc.Contestant, nil
 }

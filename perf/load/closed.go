@@ -38,7 +38,7 @@ func (c Closed) Run() (*Result, uint64) {
 	}
 	result := r.measure(c.Window, start, done, r.answered.Load)
 	close(stop)
-	<-done
+	<-done // each client's last answer
 	r.finish(result)
 	return result, r.next.Load()
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -263,5 +264,52 @@ func TestSimulatedEngine(t *testing.T) {
 	r = Open{Target: target, Bodies: NewChat(cfg), Arrivals: Poisson(200, 1), Window: window}.Run()
 	if r.Requests == 0 || r.Failed() != 0 || r.TTFT.Count == 0 {
 		t.Errorf("open: %+v", r)
+	}
+}
+
+// TestStop: a window that is stopped ends at once, whatever runs in it.
+func TestStop(t *testing.T) {
+	e := started(t, instant.Config{})
+	endless := NewChat(ChatConfig{Model: instant.Model, PromptBytes: 100, Tokens: 1e6, Stream: true, Wish: "pace=5000"})
+	for name, at := range map[string]Streams{
+		"while opening": {N: 1000, Ramp: time.Hour, Window: Window{Measure: time.Hour}},
+		"in the window": {N: 10, Window: Window{Measure: time.Hour}},
+		"behind it":     {N: 10, Window: Window{Measure: time.Nanosecond}},
+	} {
+		stop := make(chan struct{})
+		at.Target, at.Bodies, at.Window.Stop = Target{Addr: e.Addr()}, endless, stop
+		at.Timeout = time.Hour
+		var once sync.Once
+		at.OnToken = func() { once.Do(func() { close(stop) }) }
+		if r := at.Run(); r.Failed() != 0 {
+			t.Errorf("%s: %v", name, r.Failures)
+		}
+	}
+	stop := make(chan struct{})
+	close(stop)
+	short := NewChat(ChatConfig{Model: instant.Model, PromptBytes: 100, Tokens: 1})
+	Closed{Target: Target{Addr: e.Addr()}, Bodies: short, Clients: 2, Window: Window{Warmup: time.Hour, Measure: time.Hour, Stop: stop}}.Run()
+	short.cfg.Stream = true
+	Open{Target: Target{Addr: e.Addr()}, Bodies: short, Arrivals: Poisson(0.001, 1), Window: Window{Measure: time.Hour, Stop: stop}}.Run()
+}
+
+// TestReadSlowly: it goes on reading, and the rest of the answer is not taken off the server.
+func TestReadSlowly(t *testing.T) {
+	e := started(t, instant.Config{})
+	endless := NewChat(ChatConfig{Model: instant.Model, PromptBytes: 100, Tokens: 1e9, Stream: true, Wish: "pace=0"})
+	s, err := ReadSlowly(Target{Addr: e.Addr()}, endless, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Leave()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(20 * time.Second); s.Read() < 2*slowPiece; <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("only %d bytes were read", s.Read())
+		}
+	}
+	if sent := e.Tokens() * 200; sent > 64<<20 {
+		t.Errorf("%d bytes were sent to a client that has read %d", sent, s.Read())
 	}
 }

@@ -15,7 +15,7 @@ type Streams struct {
 	Ramp   time.Duration // over which the streams are opened, evenly
 	First  uint64
 	Window Window // Warmup counts from when the last stream was opened
-	// Abandon cuts the streams at the window's end instead of reading them to theirs.
+	// Abandon cuts the streams at the window's end instead of reading them to theirs. The window's Stop does so too.
 	Abandon bool
 	Timeout time.Duration // of one stream; default 30 s
 	Buffer  int           // bytes read at once; default 16 KiB
@@ -32,13 +32,17 @@ func (s Streams) Run() *Result {
 	var streams sync.WaitGroup
 	var abandoned atomic.Bool
 	done := make(chan struct{})
-	conns := make([]*conn, s.N)
+	conns := make([]*conn, 0, s.N)
 	begun := time.Now()
-	for i := range conns {
-		pause(time.Until(begun.Add(s.Ramp*time.Duration(i)/time.Duration(s.N))), nil)
-		conns[i] = newConn(&r.target, s.Buffer)
+	for i := range s.N {
+		s.Window.pause(time.Until(begun.Add(s.Ramp*time.Duration(i)/time.Duration(s.N))), nil)
+		if s.Window.stopped() {
+			break
+		}
+		c := newConn(&r.target, s.Buffer)
+		conns = append(conns, c)
 		streams.Go(func() {
-			err := conns[i].exchange(r.bodies, s.First+uint64(i), time.Now().Add(r.timeout), r.sink)
+			err := c.exchange(r.bodies, s.First+uint64(i), time.Now().Add(r.timeout), r.sink)
 			switch {
 			case err == nil:
 				r.answered.Add(1)
@@ -51,6 +55,12 @@ func (s Streams) Run() *Result {
 		streams.Wait()
 		close(done)
 	}()
+	abandon := func() {
+		abandoned.Store(true)
+		for _, c := range conns {
+			c.cut()
+		}
+	}
 	window := s.Window
 	end := window.End
 	window.End = func() {
@@ -58,14 +68,16 @@ func (s Streams) Run() *Result {
 			end()
 		}
 		if s.Abandon {
-			abandoned.Store(true)
-			for _, c := range conns {
-				c.cut()
-			}
+			abandon()
 		}
 	}
 	result := r.measure(window, func() {}, done, r.sink.Tokens.Load)
-	<-done
+	select {
+	case <-done:
+	case <-s.Window.Stop:
+		abandon()
+		<-done
+	}
 	for _, c := range conns {
 		c.close()
 	}

@@ -17,6 +17,8 @@ type Window struct {
 	Measure time.Duration
 	// Begin and End, if set, are called at the window's edges, before and after the counts are read.
 	Begin, End func()
+	// Stop, if set, ends the run early when it closes: what runs then is given up, or ends within its timeout.
+	Stop <-chan struct{}
 }
 
 // wait passes the window; count is read at both edges. It returns earlier when done closes.
@@ -24,7 +26,7 @@ type Window struct {
 func (w Window) wait(start func(), done <-chan struct{}, count func() int64) (n int64, seconds float64) {
 	if w.Warmup > 0 {
 		start()
-		pause(w.Warmup, done)
+		w.pause(w.Warmup, done)
 	}
 	if w.Begin != nil {
 		w.Begin()
@@ -33,7 +35,7 @@ func (w Window) wait(start func(), done <-chan struct{}, count func() int64) (n 
 	if w.Warmup == 0 {
 		start()
 	}
-	pause(w.Measure, done)
+	w.pause(w.Measure, done)
 	n, seconds = count()-from, time.Since(begun).Seconds()
 	if w.End != nil {
 		w.End()
@@ -41,13 +43,30 @@ func (w Window) wait(start func(), done <-chan struct{}, count func() int64) (n 
 	return n, seconds
 }
 
-func pause(d time.Duration, done <-chan struct{}) {
+// pause waits until d has passed, done or Stop has closed.
+func (w *Window) pause(d time.Duration, done <-chan struct{}) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
 	case <-done:
+	case <-w.Stop:
 	}
+}
+
+// stopped reports whether Stop has closed.
+func (w *Window) stopped() bool {
+	select {
+	case <-w.Stop:
+		return true
+	default:
+		return false
+	}
+}
+
+func pause(d time.Duration, done <-chan struct{}) {
+	w := Window{}
+	w.pause(d, done)
 }
 
 // Failures counts failed requests by reason.

@@ -1,0 +1,79 @@
+package compare
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/cognitora/dataplane/perf/load"
+)
+
+const (
+	probeWindow = 3 * time.Second // of one try of the search
+	heldShare   = 0.99            // of the tokens that are due in the window, the least that counts as held
+	heldTries   = 4               // of the whole window, each with a tenth less
+)
+
+// held finds how many streams of Rate tokens/s the contestant relays without falling behind, and holds them for the whole window.
+// Every token of every stream is checked, those of the search too.
+func (m *measurement) held() (Figures, error) {
+	if err := m.warm(); err != nil {
+		return nil, err
+	}
+	most, full := m.Streams, m.seconds
+	m.seconds = min(probeWindow, full)
+	good, bad := 0, most+1
+	for n := max(1, most/8); good < most && bad-good > max(1, good/10); {
+		r, err := m.hold(n)
+		if err != nil {
+			return nil, err
+		}
+		if m.holds(r, n) {
+			good = n
+		} else {
+			bad = n
+		}
+		if bad > most {
+			n = min(n*3/2, most)
+		} else {
+			n = (good + bad) / 2
+		}
+	}
+	m.seconds = full
+	for range heldTries {
+		if good < 1 {
+			break
+		}
+		w := m.window(m.warmup())
+		r, err := m.holdIn(w, good)
+		if err != nil {
+			return nil, err
+		}
+		if m.holds(r, good) {
+			f, err := m.figures(w, r, r.Tokens)
+			if err == nil {
+				f.quantiles("", r.Token)
+				f["streams"] = float64(good)
+			}
+			return f, err
+		}
+		m.note("%d streams were not held for %.0f s: %.0f tokens/s, failed %v", good, full.Seconds(), float64(r.Tokens)/r.Seconds, r.Failures)
+		good = good * 9 / 10
+	}
+	return nil, fmt.Errorf("no number of streams was held")
+}
+
+func (m *measurement) hold(n int) (*load.Result, error) { return m.holdIn(m.window(m.warmup()), n) }
+
+// holdIn relays n streams in the window w.
+func (m *measurement) holdIn(w *metered, n int) (*load.Result, error) {
+	m.Streams = n
+	first := m.on.next[m.Name]
+	m.on.next[m.Name] += uint64(n)
+	r := load.Streams{Target: m.target(), Bodies: m.paced(m.warmup()), N: n, Ramp: m.ramp(), First: first, Window: w.Window, Timeout: m.seconds + time.Minute}.Run()
+	return r, w.err
+}
+
+// holds reports whether every token has arrived, and on time; at the window's edges a stream may lack one.
+func (m *measurement) holds(r *load.Result, n int) bool {
+	return r.Failed() == 0 && float64(r.Tokens) >= float64(n)*(heldShare*m.Rate*r.Seconds-1)
+}

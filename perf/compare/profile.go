@@ -1,0 +1,194 @@
+package compare
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/cognitora/dataplane/perf/load"
+)
+
+// Function is a line of a CPU profile.
+type Function struct {
+	Name      string
+	Own, With float64 // percent of the samples: in itself, and with what it calls
+}
+
+// Functions that a sample counts for, wherever they stand in its stack.
+const (
+	allocating = `^runtime\.(mallocgc.*|gcBgMarkWorker.*|gcAssistAlloc.*|bgsweep|bgscavenge|gcStart.*|gcMark.*|wbBufFlush.*|deductSweepCredit)$`
+	locking    = `^(sync\.\(\*(RW)?Mutex\)\..*|internal/sync\.\(\*Mutex\)\..*|sync\.runtime_Sem.*|runtime\.(lock2|unlock2|semacquire.*|semrelease.*))$`
+	topCount   = 10
+)
+
+// counts are a Go program's own since its start.
+type counts struct{ objects, bytes, collections float64 }
+
+func (c counts) sub(d counts) counts {
+	return counts{c.objects - d.objects, c.bytes - d.bytes, c.collections - d.collections}
+}
+
+// profile says what the contestant's CPU time goes into and what it allocates under the scenario's load.
+func (m *measurement) profile() (Figures, error) {
+	if err := m.warm(); err != nil {
+		return nil, err
+	}
+	file := filepath.Join(m.on.view.Dir, "cpu.pprof")
+	w := m.window(m.warmup())
+	begin, end := w.Begin, w.End
+	var from, to counts
+	var countErr, profileErr error
+	profiled := make(chan struct{})
+	w.Begin = func() {
+		go func() { // ends with the window, or a little later
+			defer close(profiled)
+			profileErr = m.fetchProfile(file)
+		}()
+		from, countErr = m.counts()
+		begin()
+	}
+	w.End = func() {
+		end()
+		var err error
+		to, err = m.counts()
+		countErr = errors.Join(countErr, err)
+	}
+	r, units := m.underLoad(w)
+	<-profiled
+	f, err := m.figures(w, r, units)
+	if err = errors.Join(err, countErr, profileErr); err != nil {
+		return nil, err
+	}
+	used := to.sub(from)
+	f["allocations"], f["alloc_bytes"] = used.objects/float64(units), used.bytes/float64(units)
+	f["gc_per_100k"] = used.collections / float64(units) * 1e5
+	if f["gc_percent"], err = focused(file, allocating); err != nil {
+		return nil, err
+	}
+	if f["lock_percent"], err = focused(file, locking); err != nil {
+		return nil, err
+	}
+	text, err := pprof("-nodecount="+strconv.Itoa(topCount), file)
+	m.top = parseTop(text)
+	return f, err
+}
+
+// underLoad is the scenario's load: streams if it has some, else clients.
+func (m *measurement) underLoad(w *metered) (*load.Result, int64) {
+	if m.Streams > 0 {
+		r := load.Streams{Target: m.target(), Bodies: m.paced(m.warmup()), N: m.Streams, Ramp: m.ramp(), Window: w.Window, Timeout: m.seconds + time.Minute}.Run()
+		return r, r.Tokens
+	}
+	r, _ := load.Closed{Target: m.target(), Bodies: m.chat(false, m.Tokens, ""), Clients: m.Clients, Window: w.Window}.Run()
+	return r, r.Requests
+}
+
+// get hands the answer of the admin port to read.
+func (m *measurement) get(path string, read func(io.Reader) error) error {
+	client := http.Client{Timeout: m.seconds + 30*time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Get("http://" + m.on.AdminAddr() + path)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: status %d", path, resp.StatusCode)
+	}
+	return read(resp.Body)
+}
+
+func (m *measurement) fetchProfile(file string) error {
+	const most = 64 << 20
+	return m.get(fmt.Sprintf("/debug/pprof/profile?seconds=%d", max(1, int(m.seconds.Seconds()))), func(body io.Reader) error {
+		b, err := io.ReadAll(io.LimitReader(body, most))
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(file, b, 0o600)
+	})
+}
+
+func (m *measurement) counts() (c counts, err error) {
+	err = m.get("/metrics", func(body io.Reader) error {
+		parser := expfmt.NewTextParser(model.UTF8Validation)
+		families, err := parser.TextToMetricFamilies(body)
+		if err != nil {
+			return err
+		}
+		for name, value := range map[string]*float64{"go_memstats_mallocs_total": &c.objects, "go_memstats_alloc_bytes_total": &c.bytes, "go_gc_duration_seconds": &c.collections} {
+			f := families[name]
+			if f == nil || len(f.GetMetric()) != 1 {
+				return fmt.Errorf("/metrics have no %s", name)
+			}
+			*value = f.GetMetric()[0].GetCounter().GetValue() + float64(f.GetMetric()[0].GetSummary().GetSampleCount())
+		}
+		return nil
+	})
+	return c, err
+}
+
+// pprof is what `go tool pprof -top` prints.
+func pprof(args ...string) ([]byte, error) {
+	var stderr bytes.Buffer
+	c := exec.Command("go", append([]string{"tool", "pprof", "-top"}, args...)...)
+	c.Stderr = &stderr
+	out, err := c.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go tool pprof: %w: %s", err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return out, nil
+}
+
+// focused is the percentage of samples that have a function in their stack.
+func focused(file, functions string) (float64, error) {
+	text, err := pprof("-nodecount=100000", "-nodefraction=0", "-edgefraction=0", "-focus="+functions, file)
+	if err != nil {
+		return 0, err
+	}
+	return parseShare(text)
+}
+
+// parseShare reads "Showing nodes accounting for 0.44s, 5.5% of 8s total".
+func parseShare(text []byte) (float64, error) {
+	_, rest, ok := bytes.Cut(text, []byte("Showing nodes accounting for "))
+	_, rest, ok2 := bytes.Cut(rest, []byte(", "))
+	percent, _, ok3 := bytes.Cut(rest, []byte("%"))
+	if !ok || !ok2 || !ok3 {
+		return 0, fmt.Errorf("go tool pprof does not say how many samples it shows: %.200s", text)
+	}
+	return strconv.ParseFloat(string(bytes.TrimSpace(percent)), 64)
+}
+
+// parseTop reads the lines behind the heading: flat, flat%, sum%, cum, cum%, name.
+func parseTop(text []byte) (top []Function) {
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	heading := false
+	for lines.Scan() {
+		f := strings.Fields(lines.Text())
+		if len(f) >= 5 && f[0] == "flat" {
+			heading = true
+			continue
+		}
+		if !heading || len(f) < 6 {
+			continue
+		}
+		own, err1 := strconv.ParseFloat(strings.TrimSuffix(f[1], "%"), 64)
+		with, err2 := strconv.ParseFloat(strings.TrimSuffix(f[4], "%"), 64)
+		if err1 == nil && err2 == nil {
+			top = append(top, Function{strings.TrimSuffix(strings.Join(f[5:], " "), " (inline)"), own, with})
+		}
+	}
+	return top
+}
