@@ -124,31 +124,6 @@ func TestPickDoesNotAllocate(t *testing.T) {
 	}
 }
 
-func BenchmarkPick(b *testing.B) {
-	d := start(b, 8)
-	j := d.Job()
-	measure := func(name string, body []byte) {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			b.SetBytes(int64(len(body)))
-			for b.Loop() {
-				if err := pick(d, j, body); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-	measure("2KiB", chat(2<<10))
-	long := chat(220 << 10)
-	measure("220KiB", long)
-	see(b, d, j, long)
-	for _, n := range d.current().models["sim"].nodes {
-		d.index.Record(fresh(b, long), n.Ref(), time.Now())
-	}
-	copy(long[len(long)*9/10:], "from here on the document is another one")
-	measure("220KiB/seen", long)
-}
-
 func TestFurther(t *testing.T) {
 	for v, want := range map[verdict]int{
 		unreached: 2, overloaded: 2, overdue: 2, broken: 1, failed500: 1, stalled: 1, late: 0, abandoned: 0, answered: 0,

@@ -12,12 +12,13 @@ import (
 // It is bounded, and safe for concurrent use.
 type Memo struct {
 	seed  maphash.Seed
+	key   *strideKey
 	marks *memo.Table
 }
 
 // NewMemo makes a Memo of about that many bytes; one mark takes about 0.6 KiB.
 func NewMemo(bytes int) *Memo {
-	return &Memo{seed: maphash.MakeSeed(), marks: memo.New(bytes, markWords)}
+	return &Memo{seed: maphash.MakeSeed(), key: newStrideKey(), marks: memo.New(bytes, markWords)}
 }
 
 // minStrides is the size of the smallest body that is worth it, in strides.
@@ -46,7 +47,11 @@ func (m *Memo) Scan(api API, body []byte, r *Request) error {
 func (m *Memo) hash(dst []uint64, api API, body []byte) []uint64 {
 	h := uint64(api)
 	for range min(len(body)/stride, maxMarks) {
-		h = mix(h ^ maphash.Bytes(m.seed, body[:stride]))
+		first, second, ok := sumStride(m.key, body)
+		if !ok {
+			first = maphash.Bytes(m.seed, body[:stride])
+		}
+		h = mix(mix(h^first) ^ second)
 		body = body[stride:]
 		dst = append(dst, h)
 	}
