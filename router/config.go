@@ -74,7 +74,7 @@ type ModelConfig struct {
 // PrefixConfig bounds the index of which node holds which block.
 type PrefixConfig struct {
 	MaxBlocks int             `toml:"max_blocks" default:"1048576" help:"blocks of 16 tokens that the index remembers; pruned to 0.8 of it"`
-	Memo      config.Size     `toml:"memo" default:"32MiB" help:"beginnings of prompts that are remembered so that they are not scanned and hashed again, 1.4 KB for every 4 KiB of them; prompts below 8 KiB are not; 0: none"`
+	Memo      config.Size     `toml:"memo" default:"32MiB" help:"beginnings of prompts that are remembered so that they are not scanned and hashed again, 1 KB for every 4 KiB of them; prompts below 8 KiB are not; 0: none"`
 	Lifetime  config.Duration `toml:"lifetime" default:"120s" help:"how long a predicted block is believed, until feedback has taught better"`
 	Feedback  bool            `toml:"feedback" default:"true" help:"correct predictions by the engine's cached-token counts; adds stream_options.include_usage to streams"`
 }

@@ -20,14 +20,14 @@ type Memo struct {
 	chains *memo.Table // by scan's hash, mixed with the chain's seed and the text before
 }
 
-// NewMemo makes a Memo of about that many bytes. It takes about 1.4 KB for every 4 KiB of prompts.
+// NewMemo makes a Memo of about that many bytes. It takes about 1 KB for every 4 KiB of prompts.
 func NewMemo(bytes int) *Memo {
 	return &Memo{scans: scan.NewMemo(bytes / 2), chains: memo.New(bytes/2, stepWords)}
 }
 
-// stepKeys bounds the blocks between two marks that are remembered: 4 KiB of a body and some
-// reordering make about 64.
-const stepKeys = 72
+// stepKeys bounds the blocks between two marks that are remembered: 8 KiB of a body and some
+// reordering make about 128.
+const stepKeys = 136
 
 // step is the way from one mark to the next: the blocks in between, and the text behind the last
 // of them. It has words only, so that it can be a record of a memo.Table.
@@ -80,6 +80,9 @@ func (d *Dispatcher) skip(j *Job, seed prefix.Digest) bool {
 	j.chain.Reset(seed, head[:full], nil)
 	j.chain.HashTo(j.chain.Blocks())
 	arrived := false
+	for _, hash := range j.Scan.Passed() {
+		d.memo.chains.Near(hash ^ j.way)
+	}
 	for _, hash := range j.Scan.Passed() {
 		arrived = false
 		if !d.memo.chains.Get(hash^j.way, s.words()) {

@@ -8,7 +8,7 @@ import (
 
 // Memo remembers where scans were in long bodies, so that a body that begins with bytes seen before
 // (a conversation's history, a document) is scanned from where it differs. Bodies are
-// known by a 64-bit hash, under a secret of this process, of each 4 KiB of them and all before.
+// known by a 64-bit hash, under a secret of this process, of each 8 KiB of them and all before.
 // It is bounded, and safe for concurrent use.
 type Memo struct {
 	seed  maphash.Seed
@@ -21,12 +21,9 @@ func NewMemo(bytes int) *Memo {
 	return &Memo{seed: maphash.MakeSeed(), key: newStrideKey(), marks: memo.New(bytes, markWords)}
 }
 
-// minStrides is the size of the smallest body that is worth it, in strides.
-const minStrides = 2
-
 // Scan is the function Scan, less the canonical text that Request.Skipped bytes stand for.
 func (m *Memo) Scan(api API, body []byte, r *Request) error {
-	if len(body) < minStrides*stride {
+	if len(body) < stride {
 		return Scan(api, body, r)
 	}
 	r.marking = true

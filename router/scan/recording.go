@@ -7,8 +7,8 @@ import (
 // Long bodies are read in strides, so that another scan can begin in the middle of a body that
 // begins with the same bytes: at most strides' ends the scan notes where it was.
 const (
-	stride   = 4096 // bytes of the body from one mark to the next
-	maxMarks = 1024 // in one body
+	stride   = 8192 // bytes of the body from one mark to the next
+	maxMarks = 512  // in one body
 )
 
 // where says at which kinds of place a scan can be taken up.

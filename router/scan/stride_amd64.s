@@ -17,7 +17,7 @@ TEXT ·sumAVX2(SB), NOSPLIT, $0-24
 	MOVQ  sums+0(FP), DI
 	MOVQ  key+8(FP), SI
 	MOVQ  text+16(FP), DX
-	MOVQ  $32, CX
+	MOVQ  $64, CX
 	VPXOR Y8, Y8, Y8
 	VPXOR Y9, Y9, Y9
 
