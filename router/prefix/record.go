@@ -48,20 +48,29 @@ type group struct {
 	leader uint64
 	tags   tags
 
-	cell  cell
-	known bool // there is an entry
-	was   belief
-	had   tags
+	bucket *bucket
+	place  int  // of the entry in its bucket
+	known  bool // there is an entry
+	was    belief
+	had    tags
 }
 
 // keep is how many of the group's blocks were in its entry.
 func (g *group) keep() int { return g.had.shared(g.tags, g.count) }
 
+// find looks the group up in its bucket.
+func (g *group) find(b *bucket) {
+	g.bucket, g.place, g.was, g.had = b, b.at(entryKey(g.leader, g.ref.place())), 0, 0
+	if g.known = g.place >= 0; g.known {
+		g.was, g.had = belief(b.beliefs[g.place].Load()), tags(b.tags[g.place].Load())
+	}
+}
+
 // set writes the belief about the group, which holds the blocks that it has in this prompt.
 // An entry that has more keeps them if the belief goes on; if it does not, the group is reborn.
 func (g *group) set(b belief, goesOn bool) {
 	if !g.known {
-		g.x.table.insert(g.leader, g.ref.place(), b, g.tags)
+		g.x.table.insert(g.bucket, entryKey(g.leader, g.ref.place()), b, g.tags)
 		return
 	}
 	if !goesOn {
@@ -70,9 +79,9 @@ func (g *group) set(b belief, goesOn bool) {
 		n.reborn.Store(max(n.reborn.Load(), born))
 	}
 	if !goesOn || g.keep() < g.count {
-		g.x.table.resize(g.cell, g.had, g.tags)
+		g.x.table.resize(g.bucket, g.place, g.had, g.tags)
 	}
-	g.cell.belief.Store(uint64(b))
+	g.bucket.beliefs[g.place].Store(uint64(b))
 }
 
 // write calls fn under the lock for each group of the chain. It stops when the node has left.
@@ -95,15 +104,15 @@ func (x *Index) writeSome(c *Chain, ref Ref, from, to int, fn func(i int, g *gro
 	if x.node(ref) == nil {
 		return false
 	}
+	var buckets [writeBatch]*bucket
 	for i := from; i < to; i++ {
-		x.table.fetch(c.leader(i), ref.place())
+		buckets[i-from] = x.table.fetch(c.leader(i), ref.place())
 	}
 	g := &x.writing
+	g.x, g.ref = x, ref
 	for i := from; i < to; i++ {
-		*g = group{x: x, ref: ref, first: i * groupBlocks, count: c.count(i), leader: c.leader(i), tags: c.tags(i)}
-		if g.cell, g.known = x.table.find(g.leader, ref.place()); g.known {
-			g.was, g.had = belief(g.cell.belief.Load()), tags(g.cell.tags.Load())
-		}
+		g.first, g.count, g.leader, g.tags = i*groupBlocks, c.count(i), c.leader(i), c.tags(i)
+		g.find(buckets[i-from])
 		fn(i, g)
 	}
 	return true
@@ -159,12 +168,12 @@ func (x *Index) Forget(c *Chain, ref Ref, at time.Time) {
 		switch {
 		case !g.known || b.touched() != then:
 		case b.born() == then && b.flags()&settled == 0:
-			x.table.remove(g.leader, ref.place())
+			x.table.clear(g.bucket, g.place)
 		case c.sent.ref == ref && i < len(c.sent.seen):
 			s := c.sent.seen[i]
-			g.cell.belief.Store(uint64(newBelief(b.born(), s.touched(), uint64(s)&beliefFlags)))
+			g.bucket.beliefs[g.place].Store(uint64(newBelief(b.born(), s.touched(), uint64(s)&beliefFlags)))
 			if g.had == g.tags {
-				x.table.resize(g.cell, g.had, g.had.first(s.count()))
+				x.table.resize(g.bucket, g.place, g.had, g.had.first(s.count()))
 			}
 		}
 	})

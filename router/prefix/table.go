@@ -64,11 +64,12 @@ func (t *table) bucket(leader uint64, place uint32) *bucket {
 
 // fetch brings a bucket near the processor. Fetching several before they are looked at takes
 // little longer than waiting for one.
-func (t *table) fetch(leader uint64, place uint32) {
+func (t *table) fetch(leader uint64, place uint32) *bucket {
 	b := t.bucket(leader, place)
 	b.keys[0].Load()
 	b.beliefs[0].Load()
 	b.tags[0].Load()
+	return b
 }
 
 // at is the place of key in the bucket, or -1. It compares without branches,
@@ -121,38 +122,22 @@ func (t *table) load(leader uint64, place uint32) (belief, tags) {
 	return v, blocks
 }
 
-// cell is an entry that is being written; nil if there is none.
-type cell struct {
-	belief, tags *atomic.Uint64
-}
-
-// find is the entry of a node and a group. For writers.
-func (t *table) find(leader uint64, place uint32) (cell, bool) {
-	b := t.bucket(leader, place)
-	i := b.at(entryKey(leader, place))
-	if i < 0 {
-		return cell{}, false
-	}
-	return cell{&b.beliefs[i], &b.tags[i]}, true
-}
-
 // insert adds an entry that is not there: into an empty place of its bucket, or
 // into that of the least recently touched entry.
-func (t *table) insert(leader uint64, place uint32, v belief, blocks tags) {
-	b := t.bucket(leader, place)
+func (t *table) insert(b *bucket, key uint64, v belief, blocks tags) {
 	i := b.at(0)
 	if i < 0 || t.full() {
 		i = t.evict(b, v.touched(), i)
 	}
 	b.beliefs[i].Store(uint64(v))
 	b.tags[i].Store(uint64(blocks))
-	b.keys[i].Store(entryKey(leader, place))
+	b.keys[i].Store(key)
 	t.blocks.Add(int64(blocks.blocks()))
 }
 
-// resize notes which blocks an entry has from now on.
-func (t *table) resize(c cell, from, to tags) {
-	c.tags.Store(uint64(to))
+// resize notes which blocks the entry in place i has from now on.
+func (t *table) resize(b *bucket, i int, from, to tags) {
+	b.tags[i].Store(uint64(to))
 	t.blocks.Add(int64(to.blocks() - from.blocks()))
 }
 
@@ -182,14 +167,6 @@ func (t *table) clear(b *bucket, i int) {
 	b.keys[i].Store(0)
 	b.beliefs[i].Store(0)
 	b.tags[i].Store(0)
-}
-
-// remove drops the entry of a node and a group.
-func (t *table) remove(leader uint64, place uint32) {
-	b := t.bucket(leader, place)
-	if i := b.at(entryKey(leader, place)); i >= 0 {
-		t.clear(b, i)
-	}
 }
 
 func (t *table) full() bool { return int(t.blocks.Load()) >= t.max }
