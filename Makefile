@@ -64,7 +64,7 @@ check-vllm: build ## two real vLLM servers on the CPU behind the router (not in 
 bench: ## Go benchmarks of the hot path
 	CGO_ENABLED=0 $(GO) test -run '^$$' -bench . -benchmem ./...
 
-gate: build ## fail if a request or a token has become more expensive (GATE=flags of cgn-ctl bench gate)
+gate: build ## fail if a request or a token has become more expensive, or routing worse (GATE=flags of cgn-ctl bench gate)
 	@perf/compare/install.sh
 	@bin/cgn-ctl bench gate $(GATE)
 

@@ -42,8 +42,16 @@ func (f *traceFlags) open(requests int) (trace.Source, func() error, error) {
 	return trace.NewReader(file), file.Close, nil
 }
 
+// limited is the source's first requests, all of them for 0.
+func limited(source trace.Source, requests int) trace.Source {
+	if requests <= 0 {
+		return source
+	}
+	return trace.Limit(source, requests)
+}
+
 func newBench(a *app) *cobra.Command {
-	return group("bench", "Load a fleet and measure it", newReplay(a), newTrace(a), newLoad(a), newEngine(a), newCompare(a), newGate(a))
+	return group("bench", "Load a fleet and measure it", newReplay(a), newTrace(a), newLoad(a), newEngine(a), newCompare(a), newBenchCluster(a), newGate(a))
 }
 
 func newReplay(a *app) *cobra.Command {

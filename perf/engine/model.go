@@ -14,6 +14,8 @@ type Work struct {
 	// Blocks identify the full blocks of prompt and answer together, each with everything before it.
 	Blocks                     []BlockID
 	PromptTokens, OutputTokens int // at least 1 each
+	// For is the caller's own.
+	For any
 
 	q sequence
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"github.com/cognitora/dataplane/perf/cluster"
 	"github.com/cognitora/dataplane/perf/compare"
 )
 
@@ -94,6 +95,12 @@ var gauges = map[string]gauge{
 	"token_cpu_to_haproxy":    cpuRatio("tokens", "haproxy"),
 	"request_cpu_to_bare_go":  cpuRatio("chat-2k", "bare Go server"),
 	"token_cpu_to_bare_go":    cpuRatio("tokens", "bare Go server"),
+
+	"missed_reuse_mixed":        missedReuse("mixed"),
+	"missed_reuse_hot":          missedReuse("hot"),
+	"missed_reuse_slow":         missedReuse("slow"),
+	"ttft_to_round_robin_mixed": ttftToRoundRobin("mixed"),
+	"ttft_to_round_robin_hot":   ttftToRoundRobin("hot"),
 }
 
 // site is what the gates share: a running router and what it is compared with.
@@ -103,6 +110,7 @@ type site struct {
 	contestants []compare.Contestant
 	scenarios   []compare.Scenario
 	running     map[string]*compare.Running
+	reports     map[string]*cluster.Report // of simulated fleets
 }
 
 // Run measures every gate.

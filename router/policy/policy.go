@@ -17,7 +17,10 @@
 // nodes that hold a hot prefix drown while others idle.
 package policy
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // DefaultMaxConcurrent is the number of slots of a node that does not say.
 const DefaultMaxConcurrent = 64
@@ -42,6 +45,9 @@ func (m Mode) String() string {
 	}
 	return "unknown"
 }
+
+// ModeNames lists all modes.
+func ModeNames() []string { return slices.Clone(modeNames[:]) }
 
 // Counts reports whether the r given to Pick must come from a counter that the caller
 // increments by one for every pick, rather than from a random source.

@@ -1,0 +1,91 @@
+package cluster
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cognitora/dataplane/router/prefix"
+)
+
+// Result is what came of one simulation. Times are in simulated milliseconds.
+type Result struct {
+	Mode         string  `json:"mode"`
+	Speed        float64 `json:"speed"`
+	Requests     int     `json:"requests"`
+	Answered     int     `json:"answered"`
+	Refused      int     `json:"refused"`
+	PromptTokens int64   `json:"prompt_tokens"` // of answered requests
+	CachedTokens int64   `json:"cached_tokens"`
+	Believed     int64   `json:"believed_tokens"` // that the router expected to be cached
+	TTFT         Times   `json:"ttft_ms"`
+	E2E          Times   `json:"e2e_ms"`
+	HitRatio     float64 `json:"hit_ratio"` // cached of prompt tokens
+	// Utilisation is the share of the nodes' time, from the first arrival to the last, that went into prefill.
+	Utilisation float64 `json:"prefill_utilisation"`
+	// BusiestShare is the part of the requests that the busiest node had.
+	BusiestShare float64 `json:"busiest_share"`
+	MostInFlight int     `json:"most_in_flight"` // on one node
+
+	prefill   time.Duration
+	ttft, e2e []float64
+	perNode   []int // requests
+}
+
+// Times are percentiles by nearest rank.
+type Times struct {
+	P50 float64 `json:"p50"`
+	P90 float64 `json:"p90"`
+	P99 float64 `json:"p99"`
+}
+
+func newResult(c Config) *Result {
+	return &Result{Mode: c.Mode, Speed: c.Speed, perNode: make([]int, c.Nodes)}
+}
+
+func (r *Result) sent(node int, f *flight) {
+	r.perNode[node]++
+	r.Believed += int64(f.rehearsal.Matched() * prefix.BlockTokens)
+	r.MostInFlight = max(r.MostInFlight, int(f.rehearsal.Node().InFlight()))
+}
+
+func (r *Result) answered(f *flight, now time.Duration) {
+	r.Answered++
+	r.PromptTokens += int64(f.PromptTokens)
+	r.CachedTokens += int64(f.CachedTokens())
+	r.ttft = append(r.ttft, float64(f.FirstToken()-f.at)/1e6)
+	r.e2e = append(r.e2e, float64(now-f.at)/1e6)
+}
+
+func (r *Result) finish(s *simulation) {
+	r.Requests = len(s.workload.requests)
+	r.HitRatio = float64(r.CachedTokens) / float64(max(r.PromptTokens, 1))
+	r.TTFT, r.E2E = times(r.ttft), times(r.e2e)
+	r.BusiestShare = float64(slices.Max(r.perNode)) / float64(max(r.Answered, 1))
+	if s.last > 0 {
+		r.Utilisation = r.prefill.Seconds() / s.last.Seconds() / float64(len(r.perNode))
+	}
+}
+
+func times(all []float64) Times {
+	if len(all) == 0 {
+		return Times{}
+	}
+	slices.Sort(all)
+	rank := func(p float64) float64 { return all[max(int(math.Ceil(p*float64(len(all))))-1, 0)] }
+	return Times{rank(.5), rank(.9), rank(.99)}
+}
+
+// MarkdownHeader heads the rows of MarkdownRow.
+func MarkdownHeader() string {
+	columns := []string{"mode", "hit ratio", "TTFT p50 ms", "p90", "p99", "E2E p50 ms", "p90", "p99", "prefill busy", "busiest node", "refused"}
+	return "| " + strings.Join(columns, " | ") + " |\n|" + strings.Repeat("---|", len(columns)) + "\n"
+}
+
+// MarkdownRow is the result as a row of a table.
+func (r *Result) MarkdownRow() string {
+	return fmt.Sprintf("| %s | %.3f | %.0f | %.0f | %.0f | %.0f | %.0f | %.0f | %.1f %% | %.1f %% | %d |\n", r.Mode, r.HitRatio,
+		r.TTFT.P50, r.TTFT.P90, r.TTFT.P99, r.E2E.P50, r.E2E.P90, r.E2E.P99, 100*r.Utilisation, 100*r.BusiestShare, r.Refused)
+}

@@ -1,0 +1,80 @@
+package cluster
+
+import (
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/router/admission"
+	"github.com/cognitora/dataplane/router/affinity"
+	"github.com/cognitora/dataplane/router/dispatch"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/prefix"
+)
+
+const model = "sim"
+
+// exactSuffix marks a mode that is told what the caches hold instead of believing the index.
+const exactSuffix = "_exact"
+
+// parseMode reads a mode of the policy, or score_exact.
+func parseMode(name string) (m policy.Mode, exact bool, err error) {
+	if name == policy.Score.String()+exactSuffix {
+		return policy.Score, true, nil
+	}
+	m, err = policy.ParseMode(name)
+	return m, false, err
+}
+
+// Modes are all that can be simulated.
+func Modes() []string {
+	all := policy.ModeNames()
+	return append(all, policy.Score.String()+exactSuffix)
+}
+
+// router is the routing half: everything of a router but its sockets.
+type router struct {
+	*dispatch.Dispatcher
+	index *prefix.Index
+	nodes map[*fleet.Node]int
+}
+
+// newRouter makes a router before nodes engines, all of them well.
+func newRouter(c *Config, p *policy.Policy, now func() time.Time) (*router, error) {
+	index := prefix.NewIndex(prefix.Options{MaxBlocks: c.IndexBlocks, Lifetime: c.Lifetime, Now: now, Inline: true})
+	o := fleet.Options{Index: index, Log: slog.New(slog.DiscardHandler), Proven: true}
+	for i := range c.Nodes {
+		o.Backends = append(o.Backends, fleet.Backend{
+			ID: nodeName(i), Model: model, MaxConcurrent: c.Engine.MaxSeqs,
+			URL: fmt.Sprintf("http://10.%d.%d.%d:8000", i>>16&255, i>>8&255, i&255), // never dialled
+		})
+	}
+	f, err := fleet.New(o)
+	if err != nil {
+		return nil, err
+	}
+	r := &router{index: index, nodes: map[*fleet.Node]int{}}
+	for i, n := range f.Load().Nodes {
+		r.nodes[n] = i
+	}
+	if len(r.nodes) != c.Nodes {
+		return nil, fmt.Errorf("the fleet took %d of %d nodes", len(r.nodes), c.Nodes)
+	}
+	chosen := &atomic.Pointer[policy.Policy]{}
+	chosen.Store(p)
+	dice := rand.New(rand.NewPCG(c.Seed, 1))
+	r.Dispatcher = dispatch.New(dispatch.Parts{
+		Fleet: f, Index: index, Policy: chosen, Gate: admission.New(admission.Options{}),
+		Budget: admission.NewBudget(20, 64, now), Metrics: metrics.New(), Stored: affinity.New(1), Log: o.Log,
+	}, dispatch.Options{
+		Limits: dispatch.Limits{FirstByte: time.Hour, Idle: time.Hour, Total: time.Hour}, Feedback: true, Random: dice.Uint64,
+	})
+	return r, nil
+}
+
+// nodeName sorts by number, so that a node's place in the snapshot is its number.
+func nodeName(i int) string { return fmt.Sprintf("node-%04d", i) }

@@ -1,0 +1,248 @@
+package cluster
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/perf/trace"
+	"github.com/cognitora/dataplane/router/dispatch"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/policy"
+)
+
+// Config is one simulation. The zero value of a field means its default.
+type Config struct {
+	Nodes int // default 8
+	// Engine is what every node is like: batch, slots (MaxSeqs) and cost. BlockTokens is always the trace's, CacheBlocks
+	// counts such blocks and has no default. Defaults: 64 slots, 2048 tokens in a step, 5000 prompt tokens/s, 15 ms for a
+	// decode step and 0.2 ms more for each sequence in it.
+	Engine engine.Config
+	// Policy decides, in mode Mode. Default policy.Default().
+	Policy *policy.Policy
+	// Mode is a mode of the policy, or score_exact: score that is told what is in the caches instead of believing the index.
+	Mode string
+	// Speed divides the time between arrivals. Default 1.
+	Speed float64
+	// IndexBlocks and Lifetime are the index's MaxBlocks and Lifetime, with its defaults.
+	IndexBlocks int
+	Lifetime    time.Duration
+	// Seed of what is drawn at random.
+	Seed uint64
+}
+
+func (c Config) withDefaults() Config {
+	def(&c.Nodes, 8)
+	def(&c.Speed, 1)
+	def(&c.Policy, policy.Default())
+	e := &c.Engine
+	e.BlockTokens = trace.BlockTokens
+	def(&e.MaxSeqs, 64)
+	def(&e.MaxBatchTokens, 2048)
+	def(&e.PrefillTokensPerSecond, 5000)
+	def(&e.DecodeStep, 15*time.Millisecond)
+	def(&e.DecodePerSequence, 200*time.Microsecond)
+	return c
+}
+
+func def[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// maxSpan is how long the index's times can be told apart without the hourly sweep.
+const maxSpan = 40 * time.Hour
+
+// simulation is a run under way.
+type simulation struct {
+	cfg      Config
+	workload *Workload
+	router   *router
+	nodes    []node
+	events   events
+	now      time.Duration
+	last     time.Duration // of the arrivals
+	exact    bool
+	keys     []uint64 // scratch
+	result   *Result
+}
+
+// node is one engine.
+type node struct {
+	model   *engine.Model
+	stepped time.Duration // prefill in the step under way
+	busy    bool
+}
+
+// flight is a request that is being answered.
+type flight struct {
+	engine.Work
+	at        time.Duration
+	rehearsal dispatch.Rehearsal
+}
+
+// epoch is when virtual time begins.
+var epoch = time.Unix(1_700_000_000, 0)
+
+// Run simulates w until its last request is answered.
+func Run(w *Workload, cfg Config) (*Result, error) {
+	s, err := newSimulation(w, cfg)
+	if err != nil {
+		return nil, err
+	}
+	s.run()
+	return s.result, nil
+}
+
+func (s *simulation) run() {
+	for i := range s.workload.requests {
+		r := &s.workload.requests[i]
+		at := time.Duration(float64(r.at) / s.cfg.Speed)
+		for len(s.events) > 0 && s.events[0].at <= at {
+			s.step()
+		}
+		s.now = at
+		s.arrive(r)
+	}
+	for len(s.events) > 0 {
+		s.step()
+	}
+	s.result.finish(s)
+}
+
+func newSimulation(w *Workload, cfg Config) (*simulation, error) {
+	cfg = cfg.withDefaults()
+	mode, exact, err := parseMode(cfg.Mode)
+	if err != nil {
+		return nil, err
+	}
+	if longest := w.longest(); cfg.Engine.CacheBlocks < longest {
+		return nil, fmt.Errorf("a cache of %d blocks of %d tokens cannot hold the longest request, of %d", cfg.Engine.CacheBlocks, trace.BlockTokens, longest)
+	}
+	s := &simulation{cfg: cfg, workload: w, exact: exact, result: newResult(cfg)}
+	s.last = time.Duration(float64(w.Span()) / cfg.Speed)
+	if s.last > maxSpan {
+		return nil, fmt.Errorf("%v of traffic is more than the %v that can be simulated", s.last, maxSpan)
+	}
+	p := *cfg.Policy
+	p.Mode = mode
+	if s.router, err = newRouter(&s.cfg, &p, func() time.Time { return epoch.Add(s.now) }); err != nil {
+		return nil, err
+	}
+	s.nodes = make([]node, cfg.Nodes)
+	for i := range s.nodes {
+		if s.nodes[i].model, err = engine.NewModel(cfg.Engine); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// arrive routes one request.
+func (s *simulation) arrive(r *request) {
+	s.keys = r.keys(s.keys[:0])
+	f := &flight{at: s.now, Work: engine.Work{Blocks: r.blocks(), PromptTokens: r.prompt, OutputTokens: r.answer}}
+	f.For = f
+	var known func(*fleet.Node) int32
+	if s.exact {
+		known = func(n *fleet.Node) int32 {
+			held := s.nodes[s.router.nodes[n]].model.Cached(f.Blocks[:len(r.chain)])
+			return int32(held * indexBlocks)
+		}
+	}
+	var refused error
+	if f.rehearsal, refused = s.rehearse(known); refused != nil {
+		s.result.Refused++
+		return
+	}
+	at := s.router.nodes[f.rehearsal.Node()]
+	s.result.sent(at, f)
+	n := &s.nodes[at]
+	n.model.Submit(&f.Work, s.now)
+	if !n.busy {
+		s.begin(at)
+	}
+}
+
+func (s *simulation) rehearse(known func(*fleet.Node) int32) (dispatch.Rehearsal, error) {
+	r, err := s.router.Rehearse(s.keys, known, epoch.Add(s.now))
+	if err != nil {
+		return r, err
+	}
+	return r, nil
+}
+
+// begin starts a node's next step, if it has anything to do.
+func (s *simulation) begin(at int) {
+	n := &s.nodes[at]
+	var d time.Duration
+	if d, n.stepped, n.busy = n.model.Begin(s.now); n.busy {
+		s.events.push(event{s.now + d, at})
+	}
+}
+
+// step ends the step of a node that ends next.
+func (s *simulation) step() {
+	e := s.events.pop()
+	s.now = e.at
+	n := &s.nodes[e.node]
+	if s.now <= s.last {
+		s.result.prefill += n.stepped
+	}
+	n.model.End(func(w *engine.Work) {
+		f := w.For.(*flight)
+		f.rehearsal.Finish(w.PromptTokens, w.CachedTokens())
+		s.result.answered(f, s.now)
+	})
+	s.begin(e.node)
+}
+
+// event is the end of a node's step.
+type event struct {
+	at   time.Duration
+	node int
+}
+
+func (e event) before(o event) bool { return e.at < o.at || e.at == o.at && e.node < o.node }
+
+// events is a binary heap, the next event first.
+type events []event
+
+func (h *events) push(e event) {
+	q := append(*h, e)
+	i := len(q) - 1
+	for i > 0 && e.before(q[(i-1)/2]) {
+		q[i] = q[(i-1)/2]
+		i = (i - 1) / 2
+	}
+	q[i] = e
+	*h = q
+}
+
+func (h *events) pop() event {
+	q := *h
+	first, last := q[0], q[len(q)-1]
+	q = q[:len(q)-1]
+	i := 0
+	for {
+		c := 2*i + 1
+		if c >= len(q) {
+			break
+		}
+		if c+1 < len(q) && q[c+1].before(q[c]) {
+			c++
+		}
+		if !q[c].before(last) {
+			break
+		}
+		q[i] = q[c]
+		i = c
+	}
+	if len(q) > 0 {
+		q[i] = last
+	}
+	*h = q
+	return first
+}

@@ -1,0 +1,224 @@
+package cluster
+
+import (
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/perf/trace"
+	"github.com/cognitora/dataplane/router/policy"
+)
+
+func load(t *testing.T, s trace.Source) *Workload {
+	t.Helper()
+	w, err := Load(s, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func generated(t *testing.T, requests int) *Workload {
+	t.Helper()
+	return load(t, trace.Generator{Seed: 1, Requests: requests}.Source())
+}
+
+func run(t *testing.T, w *Workload, cfg Config) *Result {
+	t.Helper()
+	r, err := Run(w, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestByHand: two nodes, 512 prompt tokens/s, decode steps of 10 ms, no cost per sequence worth mentioning.
+func TestByHand(t *testing.T) {
+	w := &Workload{}
+	add := func(ms int64, prompt, answer int, ids ...int64) {
+		w.add(&trace.Request{Timestamp: ms, InputLength: prompt, OutputLength: answer, HashIDs: ids}, false, map[uint64]bool{})
+	}
+	add(0, 1000, 1, 1, 2)        // node 0: 1000 tokens
+	add(0, 1000, 2, 1, 3)        // node 1: 1000 tokens, one decode step
+	add(3_000, 1000, 1, 1, 4)    // node 0: finds block 1, computes 488
+	add(4_000, 1536, 1, 1, 4, 5) // node 1: finds block 1, computes 1024
+	cfg := Config{
+		Nodes: 2, Mode: "round_robin",
+		Engine: engine.Config{CacheBlocks: 8, PrefillTokensPerSecond: 512, DecodeStep: 10 * time.Millisecond, DecodePerSequence: time.Nanosecond},
+	}
+	r := run(t, w, cfg)
+	ms := func(tokens float64) float64 { return tokens / 512 * 1000 }
+	wantTTFT := []float64{ms(488), ms(1000), ms(1000), ms(1024)}
+	slices.Sort(wantTTFT)
+	for i, got := range r.ttft {
+		if diff := got - wantTTFT[i]; diff > 0.001 || diff < -0.001 {
+			t.Errorf("TTFT %d is %.3f ms, want %.3f", i, got, wantTTFT[i])
+		}
+	}
+	if got, want := r.E2E.P99, ms(1024); got < want-0.001 || got > want+0.001 {
+		t.Errorf("the longest took %.3f ms, want %.3f", got, want)
+	}
+	if r.CachedTokens != 1024 || r.PromptTokens != 4536 || r.Refused != 0 || r.BusiestShare != 0.5 {
+		t.Errorf("cached %d of %d, refused %d, busiest %g", r.CachedTokens, r.PromptTokens, r.Refused, r.BusiestShare)
+	}
+	// Both first prompts, and the third, are computed by the last arrival at 4 s.
+	if got, want := r.Utilisation, (1000.+1000+488)/512/8; got < want-1e-6 || got > want+1e-6 {
+		t.Errorf("prefill busy for %g, want %g", got, want)
+	}
+	cfg.Engine.MaxSeqs, cfg.Nodes = 1, 1
+	if r := run(t, w, cfg); r.Refused != 1 || r.Answered != 3 {
+		t.Errorf("one slot: %d refused, %d answered; want 1 and 3", r.Refused, r.Answered)
+	}
+}
+
+// TestEveryRequestEndsOnce: in every mode, with slots that run out and caches that overflow.
+func TestEveryRequestEndsOnce(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Log("seed", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	w := generated(t, 300)
+	for _, mode := range Modes() {
+		cfg := Config{
+			Nodes: 1 + r.IntN(6), Mode: mode, Speed: 1 + 40*r.Float64(), Seed: r.Uint64(), IndexBlocks: 1024 << r.IntN(8),
+			Engine: engine.Config{CacheBlocks: 250 + r.IntN(500), MaxSeqs: 1 + r.IntN(20)},
+		}
+		s, err := newSimulation(w, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.run()
+		got, sent := s.result, 0
+		for _, n := range got.perNode {
+			sent += n
+		}
+		if got.Answered+got.Refused != w.Len() || sent != got.Answered || len(got.ttft) != got.Answered || got.Answered == 0 {
+			t.Errorf("%s: %d answered, %d refused, %d sent of %d", mode, got.Answered, got.Refused, sent, w.Len())
+		}
+		for n := range s.router.nodes {
+			if n.InFlight() != 0 {
+				t.Errorf("%s: %s has %d requests in flight in the end", mode, n.ID, n.InFlight())
+			}
+		}
+		if got.MostInFlight > cfg.Engine.MaxSeqs {
+			t.Errorf("%s: %d in flight on a node of %d slots", mode, got.MostInFlight, cfg.Engine.MaxSeqs)
+		}
+		if got.HitRatio < 0 || got.HitRatio > w.Reusable()+0.3 || got.Utilisation > 1 {
+			t.Errorf("%s: hit ratio %g, utilisation %g", mode, got.HitRatio, got.Utilisation)
+		}
+	}
+}
+
+func TestEqualSeedsEqualResults(t *testing.T) {
+	w := generated(t, 500)
+	for _, mode := range Modes() {
+		cfg := Config{Mode: mode, Speed: 4, Seed: 7, IndexBlocks: 4096, Engine: engine.Config{CacheBlocks: 400}}
+		first, second := run(t, w, cfg), run(t, w, cfg)
+		if !reflect.DeepEqual(first, second) {
+			t.Errorf("%s: %+v, then %+v", mode, first, second)
+		}
+	}
+	cfg := Config{Mode: "random", Seed: 7, Engine: engine.Config{CacheBlocks: 400}}
+	first := run(t, w, cfg)
+	cfg.Seed++
+	if second := run(t, w, cfg); reflect.DeepEqual(first, second) {
+		t.Error("another seed draws the same nodes")
+	}
+}
+
+// TestThousandNodes: an hour of traffic for a thousand engines.
+func TestThousandNodes(t *testing.T) {
+	w := load(t, trace.Generator{Requests: 3000, PerSecond: 1}.Source())
+	r := run(t, w, Config{Nodes: 1000, Mode: "score", Engine: engine.Config{CacheBlocks: 400}})
+	if r.Answered != w.Len() || w.Span() < time.Hour/2 {
+		t.Errorf("%d of %d answered in %v", r.Answered, w.Len(), w.Span())
+	}
+	if r.HitRatio < 0.7*w.Reusable() {
+		t.Errorf("hit ratio %.3f of %.3f", r.HitRatio, w.Reusable())
+	}
+}
+
+// TestAWorsePolicyIsSeen: what the gate relies on.
+func TestAWorsePolicyIsSeen(t *testing.T) {
+	w := generated(t, 2000)
+	cfg := Config{Mode: "score", Speed: 2, Engine: engine.Config{CacheBlocks: 800}}
+	good := run(t, w, cfg)
+	p := *policy.Default()
+	p.KV = 0
+	cfg.Policy = &p
+	if bad := run(t, w, cfg); bad.HitRatio > 0.8*good.HitRatio || bad.TTFT.P90 < 1.5*good.TTFT.P90 {
+		t.Errorf("without the prefix weight: hit ratio %.3f, TTFT p90 %.0f ms; with it %.3f, %.0f ms", bad.HitRatio, bad.TTFT.P90, good.HitRatio, good.TTFT.P90)
+	}
+}
+
+func TestSearch(t *testing.T) {
+	w := generated(t, 1500)
+	cfg := Config{Engine: engine.Config{CacheBlocks: 800}}
+	speed, err := Search(w, cfg, "round_robin", 0.8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Speed, cfg.Mode = speed, "round_robin"
+	if r := run(t, w, cfg); r.Utilisation < 0.797 || r.Utilisation > 0.803 {
+		t.Errorf("utilisation %g at speed %g", r.Utilisation, speed)
+	}
+	cfg.Engine.DecodeStep = time.Second
+	if _, err := Search(w, cfg, "round_robin", 0.95); err == nil {
+		t.Error("an engine that decodes all the time was to prefill all the time")
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	w := generated(t, 100)
+	for name, cfg := range map[string]Config{
+		"mode":  {Mode: "best", Engine: engine.Config{CacheBlocks: 400}},
+		"cache": {Mode: "score", Engine: engine.Config{CacheBlocks: 4}},
+		"span":  {Mode: "score", Speed: 1e-4, Engine: engine.Config{CacheBlocks: 400}},
+		"nodes": {Mode: "score", Nodes: 5000, Engine: engine.Config{CacheBlocks: 400}},
+	} {
+		if _, err := Run(w, cfg); err == nil {
+			t.Errorf("%s was taken", name)
+		}
+	}
+	if _, err := Load(trace.Limit(trace.Generator{}.Source(), 0), false); err == nil {
+		t.Error("an empty trace was taken")
+	}
+}
+
+func TestKeysCoverWhatIsBefore(t *testing.T) {
+	w := &Workload{}
+	seen := map[uint64]bool{}
+	for _, ids := range [][]int64{{0, 1, 2}, {0, 1, 3}, {5, 1, 2}} {
+		w.add(&trace.Request{InputLength: 1200, OutputLength: 500, HashIDs: ids}, false, seen)
+	}
+	var keys [3][]uint64
+	for i := range w.requests {
+		keys[i] = w.requests[i].keys(nil)
+		if len(keys[i]) != 75 || len(w.requests[i].blocks()) != 3 {
+			t.Fatalf("%d keys and %d blocks of 1200 tokens and an answer of 500", len(keys[i]), len(w.requests[i].blocks()))
+		}
+	}
+	if n := common(keys[0], keys[1]); n != 64 {
+		t.Errorf("two full blocks in common make %d, want 64", n)
+	}
+	if n := common(keys[0], keys[2]); n != 0 {
+		t.Errorf("the same blocks after another beginning have %d in common", n)
+	}
+	a, b := w.requests[0].blocks(), w.requests[1].blocks()
+	if n := common(a, b); n != 2 {
+		t.Errorf("%d engine blocks in common, want 2", n)
+	}
+	if w.distinct = len(seen); w.distinct != 4 {
+		t.Errorf("%d distinct blocks, want 4", w.distinct)
+	}
+}
+
+func common[T comparable](a, b []T) int {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
+}

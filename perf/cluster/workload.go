@@ -1,0 +1,158 @@
+package cluster
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/perf/trace"
+	"github.com/cognitora/dataplane/router/prefix"
+)
+
+// Workload is a trace in memory, with every block told apart from all blocks that do not follow the same beginning.
+type Workload struct {
+	requests []request
+	distinct int // blocks of 512 tokens, the unfinished ones left out
+	tokens   int // of all prompts
+}
+
+// request is one line of the trace.
+type request struct {
+	at             time.Duration // since the first
+	prompt, answer int           // tokens, at least 1 each
+	chain          []uint64      // one key for each full block of 512 tokens, covering those before
+	serial         uint64        // of the request: makes keys of what nobody shares
+}
+
+// maxRequests bounds a workload: about 1 KB each.
+const maxRequests = 10_000_000
+
+// Load reads a whole trace. Where spread is set, requests that have only the first block in common share nothing (see
+// trace.Text).
+func Load(source trace.Source, spread bool) (*Workload, error) {
+	w := &Workload{}
+	seen := map[uint64]bool{}
+	for {
+		q, err := source.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(w.requests) == maxRequests {
+			return nil, fmt.Errorf("the trace is longer than %d requests", maxRequests)
+		}
+		w.add(&q, spread, seen)
+	}
+	if len(w.requests) == 0 {
+		return nil, errors.New("the trace is empty")
+	}
+	first := w.requests[0].at
+	for i := range w.requests {
+		w.requests[i].at -= first
+	}
+	w.distinct = len(seen)
+	return w, nil
+}
+
+func (w *Workload) add(q *trace.Request, spread bool, seen map[uint64]bool) {
+	r := request{
+		at: time.Duration(q.Timestamp) * time.Millisecond, prompt: q.InputLength, answer: max(q.OutputLength, 1),
+		serial: mix(uint64(len(w.requests)) + 1),
+	}
+	full := min(q.InputLength/trace.BlockTokens, len(q.HashIDs))
+	r.chain = make([]uint64, 0, full)
+	var parent uint64
+	if spread && len(q.HashIDs) > 1 {
+		parent = mix(uint64(q.HashIDs[1]) + 1)
+	}
+	for _, id := range q.HashIDs[:full] {
+		parent = mix(parent ^ mix(uint64(id)))
+		r.chain = append(r.chain, parent)
+		seen[parent] = true
+	}
+	w.tokens += r.prompt
+	w.requests = append(w.requests, r)
+}
+
+// Len is the number of requests.
+func (w *Workload) Len() int { return len(w.requests) }
+
+// Distinct is the number of distinct full blocks of 512 tokens.
+func (w *Workload) Distinct() int { return w.distinct }
+
+// Tokens is the number of prompt tokens.
+func (w *Workload) Tokens() int { return w.tokens }
+
+// Span is the time from the first request to the last.
+func (w *Workload) Span() time.Duration { return w.requests[len(w.requests)-1].at }
+
+// longest is how many blocks the longest request takes, the unfinished one included.
+func (w *Workload) longest() int {
+	n := 0
+	for i := range w.requests {
+		n = max(n, (w.requests[i].prompt+w.requests[i].answer)/trace.BlockTokens+1)
+	}
+	return n
+}
+
+// Reusable is the share of prompt tokens that one cache without a bound would have found: what no policy can exceed.
+func (w *Workload) Reusable() float64 {
+	seen := map[uint64]bool{}
+	found := 0
+	for i := range w.requests {
+		r := &w.requests[i]
+		n := 0
+		for n < len(r.chain) && seen[r.chain[n]] {
+			n++
+		}
+		found += min(n*trace.BlockTokens, (r.prompt-1)/trace.BlockTokens*trace.BlockTokens)
+		for _, k := range r.chain[n:] {
+			seen[k] = true
+		}
+	}
+	return float64(found) / float64(w.tokens)
+}
+
+// indexBlocks is how many of the index's blocks one of the trace's is.
+const indexBlocks = trace.BlockTokens / prefix.BlockTokens
+
+// keys appends the prompt as the index sees it.
+func (r *request) keys(dst []uint64) []uint64 {
+	n := r.prompt / prefix.BlockTokens
+	dst = slices.Grow(dst, n)
+	for i := range n {
+		of := r.serial
+		if b := i / indexBlocks; b < len(r.chain) {
+			of = r.chain[b]
+		}
+		dst = append(dst, mix(of+uint64(i)))
+	}
+	return dst
+}
+
+// blocks are prompt and answer as the engine's cache sees them.
+func (r *request) blocks() []engine.BlockID {
+	all := make([]engine.BlockID, (r.prompt+r.answer)/trace.BlockTokens)
+	for i := range all {
+		key := r.serial + uint64(i)
+		if i < len(r.chain) {
+			key, all[i][8] = r.chain[i], 1 // never equal to a block of a request's own
+		}
+		binary.LittleEndian.PutUint64(all[i][:], key)
+	}
+	return all
+}
+
+// mix spreads every bit over the word (the splitmix64 finaliser).
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}

@@ -1,0 +1,80 @@
+package gate
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/cognitora/dataplane/perf/cluster"
+	"github.com/cognitora/dataplane/perf/trace"
+)
+
+// fleets are the simulations that routing quality is taken from. They have 8 engines and come to the same
+// figures each time, on any machine.
+var fleets = map[string]struct {
+	generator trace.Generator
+	cluster.Comparison
+}{
+	// Chats, documents and agents; round robin keeps prefill busy for 0.75 of the time.
+	"mixed": {
+		trace.Generator{Requests: 4000, Seed: 1},
+		cluster.Comparison{CacheShare: 1, Target: 0.75},
+	},
+	// The same with one system prompt of each kind, which all sessions begin with.
+	"hot": {
+		trace.Generator{Requests: 4000, Seed: 1, SystemPrompts: 1, Mix: trace.Mix{Chat: 0.3, Documents: 0.1, Agents: 0.6}},
+		cluster.Comparison{CacheShare: 1, Target: 0.75},
+	},
+	// Sessions that pause for minutes, longer than the lifetime that the index begins with.
+	"slow": {
+		trace.Generator{Requests: 2000, Seed: 1},
+		cluster.Comparison{CacheShare: 1, Config: cluster.Config{Speed: 0.1}},
+	},
+}
+
+// simulated is what came of a fleet, in modes score and round robin.
+func (s *site) simulated(name string) (*cluster.Report, error) {
+	if r := s.reports[name]; r != nil {
+		return r, nil
+	}
+	f := fleets[name]
+	w, err := cluster.Load(f.generator.Source(), false)
+	if err != nil {
+		return nil, err
+	}
+	f.Modes = []string{"score", "round_robin"}
+	r, err := cluster.Compare(w, f.Comparison)
+	if err != nil {
+		return nil, err
+	}
+	if s.reports == nil {
+		s.reports = map[string]*cluster.Report{}
+	}
+	s.reports[name] = r
+	return r, nil
+}
+
+// missedReuse is the share of the prompt tokens that could have been found cached and were not. What a refused request
+// could have found was missed as well.
+func missedReuse(fleet string) gauge {
+	return func(_ context.Context, s *site) (float64, string, error) {
+		r, err := s.simulated(fleet)
+		if err != nil {
+			return 0, "", err
+		}
+		of := r.Results[0]
+		missed := 1 - float64(of.CachedTokens)/(r.Reusable*float64(r.PromptTokens))
+		return missed, fmt.Sprintf("hit ratio %.4f of %.4f, round robin %.4f", of.HitRatio, r.Reusable, r.Results[1].HitRatio), nil
+	}
+}
+
+// ttftToRoundRobin is score's TTFT p90 as a part of round robin's at the same arrivals.
+func ttftToRoundRobin(fleet string) gauge {
+	return func(_ context.Context, s *site) (float64, string, error) {
+		r, err := s.simulated(fleet)
+		if err != nil {
+			return 0, "", err
+		}
+		of, to := r.Results[0].TTFT.P90, r.Results[1].TTFT.P90
+		return of / to, fmt.Sprintf("%.0f ms to %.0f ms", of, to), nil
+	}
+}

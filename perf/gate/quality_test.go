@@ -1,0 +1,29 @@
+package gate
+
+import (
+	"context"
+	"strings"
+	"testing"
+)
+
+// TestRoutingQuality: the simulated gates say the same on every machine, so they are held here too.
+func TestRoutingQuality(t *testing.T) {
+	th, err := readThresholds(thresholdsTOML)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &site{}
+	for _, g := range th.Gates {
+		if !strings.HasPrefix(g.Name, "missed_reuse") && !strings.HasPrefix(g.Name, "ttft_to") {
+			continue
+		}
+		v, detail, err := gauges[g.Name](context.Background(), s)
+		if err != nil {
+			t.Fatalf("%s: %v", g.Name, err)
+		}
+		t.Logf("%s: %.4f, limit %g: %s", g.Name, v, g.Limit, detail)
+		if v > g.Limit {
+			t.Errorf("%s: %.4f, limit %g: %s\n%s", g.Name, v, g.Limit, detail, g.Reason)
+		}
+	}
+}
