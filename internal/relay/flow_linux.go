@@ -78,13 +78,17 @@ func (f *flow) interrupt(serial uint64) {
 	f.l.post(message{kind: msgInterrupt, flow: f, serial: serial})
 }
 
-// start takes over what onHandOver has prepared.
+// start takes over what onHandOver or Rest has prepared.
 func (f *flow) start() {
 	l := f.l
 	f.started, f.lastRead = true, l.now
 	l.admit(f)
 	if l.closed {
 		f.abandon()
+		return
+	}
+	if f.s == nil {
+		f.startIdle()
 		return
 	}
 	const both = unix.EPOLLIN | unix.EPOLLRDHUP
@@ -107,6 +111,16 @@ func (f *flow) start() {
 		f.arm()
 		f.settle()
 	}
+}
+
+// startIdle takes over a connection without a stream.
+func (f *flow) startIdle() {
+	l := f.l
+	if l.loops.draining.Load() || l.watch(f.cfd, f.slot<<1|1, f.generation, unix.EPOLLIN|unix.EPOLLRDHUP) != nil {
+		f.closeIdle()
+		return
+	}
+	f.arm()
 }
 
 func (f *flow) upstreamEvent(events uint32) {

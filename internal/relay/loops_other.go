@@ -4,6 +4,7 @@ package relay
 
 import (
 	"context"
+	"time"
 
 	"github.com/valyala/fasthttp"
 )
@@ -24,3 +25,6 @@ func (*Loops) Wait(context.Context) error { return nil }
 func (*Loops) Close() {}
 
 func (*stream) lend(*fasthttp.RequestCtx, *ReplyOptions) bool { return false }
+
+// Rest takes no connection on this system.
+func (*Lending) Rest(leased, time.Time) bool { return false }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"sync/atomic"
 	"time"
@@ -27,6 +28,8 @@ type arrival struct {
 	late  bool            // the time to send the request has passed
 	fault *apierror.Error // why it is refused, whatever else can be read of it
 
+	between bool // requests: nothing has come since the last one
+
 	grows time.Time // a body of unknown length has come since; zero: there is none
 	room  int64     // bytes that it has taken
 
@@ -44,6 +47,7 @@ func (a *arrival) arriving() *arrival { return a }
 
 // arrived notes what a read has brought.
 func (a *arrival) arrived(p []byte, err error) {
+	a.between = a.between && len(p) == 0
 	if len(p) > 0 && a.got.Add(int64(len(p))) == int64(len(p)) {
 		a.began = time.Now()
 	}
@@ -71,7 +75,7 @@ func (a *arrival) named(h *fasthttp.RequestHeader) {
 
 // next forgets a request that has come: what comes from now on is another one.
 func (a *arrival) next() {
-	a.n, a.began, a.fault, a.grows, a.room = 0, time.Time{}, nil, time.Time{}, 0
+	a.n, a.began, a.fault, a.grows, a.room, a.between = 0, time.Time{}, nil, time.Time{}, 0, true
 	a.got.Store(0)
 }
 
@@ -91,14 +95,54 @@ type plain struct {
 	net.Conn
 	relay.Lease
 	arrival
-	bodies *bodies
+	bodies  *bodies
+	resting *resting
 }
 
-func (c *plain) Read(p []byte) (int, error) {
+// resting says when an idle connection is brought to the relay's loops.
+type resting struct {
+	*relay.Lending
+	after time.Duration
+	rests atomic.Int64 // since tidy has last looked
+}
+
+// restAfter leaves those who ask again soon with their goroutine: to bring a connection there and back costs about
+// as much as a request.
+const restAfter = 5 * time.Second
+
+func (r *resting) possible() bool { return r.Loops != nil && r.after < r.KeepAlive }
+
+// errResting is what await returns when the connection is no longer this goroutine's.
+var errResting = errors.New("connection has gone to rest")
+
+// await is the read between two requests.
+func (c *plain) await(p []byte) (int, error) {
+	since := time.Now()
+	c.Conn.SetReadDeadline(since.Add(c.resting.after))
+	n, err := c.Conn.Read(p)
+	if err == nil || !isTimeout(err) {
+		return n, err
+	}
+	if c.resting.Rest(c, since) {
+		c.resting.rests.Add(1)
+		return 0, errResting
+	}
+	c.Conn.SetReadDeadline(since.Add(c.resting.KeepAlive))
+	return c.Conn.Read(p)
+}
+
+func (c *plain) Read(p []byte) (n int, err error) {
 	if err := c.bodies.grow(&c.arrival, len(p)); err != nil {
 		return 0, err
 	}
-	n, err := c.Conn.Read(p)
+	if c.between && !c.Handed() && c.resting.possible() {
+		n, err = c.await(p)
+	} else {
+		n, err = c.Conn.Read(p)
+	}
+	if err == errResting {
+		return 0, io.EOF // and the server lets go
+	}
 	c.arrived(p[:n], err)
 	return n, err
 }
@@ -153,8 +197,9 @@ func (c *secure) Close() error {
 // front makes connections clients.
 type front struct {
 	net.Listener
-	tls    *tls.Config // nil: plain HTTP
-	bodies *bodies
+	tls     *tls.Config // nil: plain HTTP
+	bodies  *bodies
+	resting *resting
 }
 
 func (f *front) Accept() (net.Conn, error) {
@@ -163,7 +208,7 @@ func (f *front) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	if f.tls == nil {
-		p := &plain{Conn: c, bodies: f.bodies}
+		p := &plain{Conn: c, bodies: f.bodies, resting: f.resting}
 		p.conn = p
 		return p, nil
 	}

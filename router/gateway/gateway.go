@@ -58,6 +58,7 @@ type Gateway struct {
 	metrics     *metrics.Router
 	watcher     *relay.Watcher
 	lending     relay.Lending
+	resting     resting
 	access      *accesslog.Logger
 	log         *slog.Logger
 	limits      Limits
@@ -87,6 +88,7 @@ func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 		empty: make(chan struct{}, 1),
 	}
 	g.lending = relay.Lending{Loops: p.Loops, Serve: g.serveAgain, KeepAlive: l.KeepAlive}
+	g.resting.Lending, g.resting.after = &g.lending, restAfter
 	g.bodies.limit, g.bodies.longest, g.bodies.buffer, g.bodies.time = int64(l.MaxBodies), int64(l.MaxBody), l.MaxHeader, l.BodyTimeout
 	intake.BoundBuffers()
 	g.server = &fasthttp.Server{
@@ -101,7 +103,7 @@ func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 		WriteTimeout:                  l.SlowReader,
 		IdleTimeout:                   l.KeepAlive,
 		MaxRequestBodySize:            l.MaxBody,
-		MaxIdleWorkerDuration:         time.Minute,
+		MaxIdleWorkerDuration:         10 * time.Second,
 		NoDefaultContentType:          true,
 		DisableHeaderNamesNormalizing: false,
 		StreamRequestBody:             false,
@@ -134,7 +136,12 @@ func (g *Gateway) Serve(l net.Listener, t *tls.Config) error {
 		open:     &g.open, limit: g.limits.MaxConnections, tls: t != nil,
 		full: g.metrics.ClientCut.WithLabelValues("too_many").Inc, over: &g.over, empty: g.empty,
 	}
-	return g.server.Serve(&front{bounded, t, &g.bodies})
+	stop := make(chan struct{})
+	var tidying sync.WaitGroup
+	tidying.Go(func() { tidy(&g.resting.rests, stop) })
+	defer tidying.Wait()
+	defer close(stop)
+	return g.server.Serve(&front{bounded, t, &g.bodies, &g.resting})
 }
 
 // sendBufferBytes is what the kernel holds for one client that does not read.

@@ -45,7 +45,7 @@ func contextAt(t *testing.T, g *Gateway) *fasthttp.RequestCtx {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn := &plain{Conn: accepted, bodies: &g.bodies}
+	conn := &plain{Conn: accepted, bodies: &g.bodies, resting: &g.resting}
 	conn.conn = conn
 	t.Cleanup(func() { conn.Close() })
 	ctx := new(fasthttp.RequestCtx)

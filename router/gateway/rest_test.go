@@ -1,0 +1,136 @@
+//go:build linux
+
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/relay"
+)
+
+// rested serves a gateway whose connections go to rest after that time.
+func rested(t *testing.T, after, keepAlive time.Duration) (*Gateway, string) {
+	t.Helper()
+	loops, err := relay.NewLoops(relay.LoopsOptions{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := bare(t)
+	g.lending.Loops, g.lending.KeepAlive, g.resting.after = loops, keepAlive, after
+	l := listen(t)
+	served := make(chan error, 1)
+	go func() { served <- g.Serve(l, nil) }()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := g.Shutdown(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		waitFor(t, func() bool { return g.Connections() == 0 })
+		loops.Close()
+	})
+	return g, l.Addr().String()
+}
+
+// askOn asks for a path that there is not, which needs no node.
+func askOn(c net.Conn, r *bufio.Reader) error {
+	if _, err := io.WriteString(c, "GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		return err
+	}
+	resp, err := http.ReadResponse(r, nil)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	return err
+}
+
+func dialTo(t *testing.T, addr string) (net.Conn, *bufio.Reader) {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c, bufio.NewReader(c)
+}
+
+func TestIdleConnectionsRestAndComeBack(t *testing.T) {
+	g, addr := rested(t, 5*time.Millisecond, time.Minute)
+	c, r := dialTo(t, addr)
+	for range 5 {
+		if err := askOn(c, r); err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, func() bool { return g.server.GetOpenConnectionsCount() == 0 })
+		if n := g.Connections(); n != 1 {
+			t.Fatalf("%d connections are open", n)
+		}
+	}
+	c.Close()
+	waitFor(t, func() bool { return g.Connections() == 0 })
+}
+
+func TestRestingEndsWithKeepAlive(t *testing.T) {
+	g, addr := rested(t, time.Millisecond, 50*time.Millisecond)
+	c, r := dialTo(t, addr)
+	if err := askOn(c, r); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.ReadByte(); err != io.EOF {
+		t.Errorf("%v", err)
+	}
+	waitFor(t, func() bool { return g.Connections() == 0 })
+}
+
+func TestShutdownClosesResting(t *testing.T) {
+	g, addr := rested(t, time.Millisecond, time.Minute)
+	c, r := dialTo(t, addr)
+	if err := askOn(c, r); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, func() bool { return g.server.GetOpenConnectionsCount() == 0 })
+	if err := g.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := r.ReadByte(); err != io.EOF {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestRestingAtTheMomentOfARequest: a request may come while its connection is being brought to the loop.
+func TestRestingAtTheMomentOfARequest(t *testing.T) {
+	const after = 2 * time.Millisecond
+	_, addr := rested(t, after, time.Minute)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	var all sync.WaitGroup
+	for i := range 8 {
+		c, r := dialTo(t, addr)
+		all.Go(func() {
+			gaps := rand.New(rand.NewPCG(seed, uint64(i)))
+			gap := time.NewTimer(0)
+			defer gap.Stop()
+			for range 100 {
+				<-gap.C
+				if err := askOn(c, r); err != nil {
+					t.Error(err)
+					return
+				}
+				gap.Reset(time.Duration(gaps.Int64N(int64(2 * after))))
+			}
+		})
+	}
+	all.Wait()
+}
