@@ -51,10 +51,10 @@ func TestRun(t *testing.T) {
 		{Name: "streams", Title: "Streams", Kind: "streams", Sweep: "streams", Values: []float64{4, 8}, Rate: 100, PromptBytes: 500,
 			Repetitions: 1, Quick: 0.1, Show: []string{"harness_us", "p99_ms"}, Plot: Plot{Figure: "p99_ms", X: "streams", Y: "ms"}, Only: []string{"one", "reference"}},
 		{Name: "leave", Title: "Leave", Kind: "leave", PromptBytes: 500, Repetitions: 1, Quick: 0.1, Show: []string{"silent_stream_ms"}, Only: []string{"direct"}},
-		{Name: "held", Title: "Held", Kind: "held", Streams: 16, Rate: 50, PromptBytes: 500, Repetitions: 1, Quick: 0.1, Show: []string{"streams"}, Only: []string{"one"}},
+		{Name: "held", Title: "Held", Kind: "held", Streams: 4, Rate: 50, PromptBytes: 500, Repetitions: 1, Quick: 0.1, Show: []string{"streams"}, Only: []string{"one"}},
 		{Name: "slow", Title: "Slow", Kind: "slow_reader", Streams: 4, Rate: 50, PromptBytes: 500, Repetitions: 1, Quick: 0.2, Show: []string{"growth_mib", "others_p99_ms"}, Only: []string{"one"}},
 		{Name: "steady", Title: "Steady", Kind: "steady", Clients: 2, Requests: 500, PromptBytes: 500, Repetitions: 1, Quick: 20, Show: []string{"most_mib"}, Only: []string{"one"}},
-		{Name: "idle", Title: "Idle", Kind: "idle", Clients: 50, PromptBytes: 500, Repetitions: 1, Quick: 1, Show: []string{"rss_mib"}, Only: []string{"direct", "one"}},
+		{Name: "idle", Title: "Idle", Kind: "idle", Clients: 50, PromptBytes: 500, Repetitions: 1, Quick: 0.1, Show: []string{"rss_mib"}, Only: []string{"direct", "one"}},
 		{Name: "open", Title: "Open", Kind: "open_streams", Streams: 50, Rate: 10, PromptBytes: 500, Repetitions: 1, Quick: 0.1, Show: []string{"rss_mib"}, Only: []string{"one"}},
 		{Name: "long", Kind: "closed", Full: 100, Show: []string{"cpu_us"}},
 	}
@@ -66,7 +66,7 @@ func TestRun(t *testing.T) {
 	text := report.Markdown("the command")
 	for _, want := range []string{
 		"- absent: **missing**: not installed: make absent", "- one: v1", "| absent | missing | missing | missing |", "÷ reference",
-		"| reference | ", "1.00 (1.00–1.00)", "- broken: failed: broken: 0-0: ended before it was healthy", "### Leave (`leave`)", "| 8.00 | one |", "](plots/streams.svg)",
+		"| reference | ", "1.00 (1.00–1.00)", "- broken: failed: broken: 0-0: ended before it was healthy", "### Leave (`leave`)", "| 8 | one |", "](plots/streams.svg)",
 		"### Held (`held`)",
 	} {
 		if !strings.Contains(text, want) {

@@ -33,7 +33,7 @@ func (m *measurement) held() (Figures, error) {
 			bad = n
 		}
 		if bad > most {
-			n = min(n*3/2, most)
+			n = min(n+max(1, n/2), most)
 		} else {
 			n = (good + bad) / 2
 		}

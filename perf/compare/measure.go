@@ -163,6 +163,7 @@ func (m *measurement) streams() (Figures, error) {
 		f.quantiles("", r.Token)
 		if due := m.Rate * float64(m.Streams); f["per_second"] < 0.97*due {
 			m.note("fell behind the %.0f tokens/s that were due", due)
+			f["behind"] = 1
 		}
 	}
 	return f, err

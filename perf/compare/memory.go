@@ -11,10 +11,11 @@ import (
 
 // warm uses a fresh contestant's code and pools, so that what it takes for itself is not counted.
 func (m *measurement) warm() error {
-	r, _ := load.Closed{Target: m.target(), Bodies: m.chat(false, 1, ""), Clients: 16, First: 1 << 40, Requests: 2000,
-		Window: load.Window{Measure: 30 * time.Second, Stop: m.stop}}.Run()
-	if r.Requests < 2000 {
-		return fmt.Errorf("only %d of 2000 requests in 30 s: %v", r.Requests, r.Failures)
+	n := int64(min(2000, 50*max(m.Clients, m.Streams)))
+	r, _ := load.Closed{Target: m.target(), Bodies: m.chat(false, 1, ""), Clients: 16, First: 1 << 40, Requests: uint64(n),
+		Window: load.Window{Measure: time.Minute, Stop: m.stop}}.Run()
+	if r.Requests < n {
+		return fmt.Errorf("only %d of %d requests in %.0f s: %v", r.Requests, n, r.Seconds, r.Failures)
 	}
 	return nil
 }
@@ -28,8 +29,9 @@ func (m *measurement) rss() (float64, error) {
 }
 
 // settle is how long memory is left alone before it is read.
-const settle = time.Second
+func (m *measurement) settle() time.Duration { return min(m.seconds, time.Second) }
 
+// idle measures what clients that keep quiet take: soon after their answer, and when the window has passed.
 func (m *measurement) idle() (Figures, error) {
 	if err := m.warm(); err != nil {
 		return nil, err
@@ -43,9 +45,22 @@ func (m *measurement) idle() (Figures, error) {
 		return nil, err
 	}
 	defer held.Close()
-	time.Sleep(settle)
-	after, err := m.rss()
-	return Figures{"kib_each": (after - before) / 1024 / float64(m.Clients), "rss_mib": after / (1 << 20)}, err
+	f := Figures{}
+	for _, at := range []struct {
+		figure string
+		wait   time.Duration
+	}{{"kib_each", m.settle()}, {"rested_kib_each", m.seconds - m.settle()}} {
+		select {
+		case <-time.After(at.wait):
+		case <-m.stop:
+		}
+		after, err := m.rss()
+		if err != nil {
+			return nil, err
+		}
+		f[at.figure], f["rss_mib"] = (after-before)/1024/float64(m.Clients), after/(1<<20)
+	}
+	return f, nil
 }
 
 func (m *measurement) openStreams() (Figures, error) {
@@ -56,27 +71,32 @@ func (m *measurement) openStreams() (Figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := m.window(settle)
+	w := m.window(m.settle())
 	r := load.Streams{Target: m.target(), Bodies: m.chat(true, 1e6, fmt.Sprintf("pace=%d", int(1e6/m.Rate))), N: m.Streams, Ramp: m.ramp(),
 		Window: w.Window, Abandon: true, Timeout: 5 * time.Minute, Buffer: 1 << 10}.Run()
 	f, err := m.figures(w, r, r.Tokens)
-	if err == nil {
-		f["kib_each"] = (float64(w.to.RSS) - before) / 1024 / float64(m.Streams)
+	if err != nil {
+		return nil, err
 	}
-	return f, err
+	opened := m.Streams - r.Failed()
+	if opened < m.Streams*9/10 {
+		return nil, fmt.Errorf("only %d of %d streams could be opened: %v", opened, m.Streams, r.Failures)
+	}
+	f["kib_each"] = (float64(w.to.RSS) - before) / 1024 / float64(opened)
+	return f, nil
 }
 
 // maxGrowth is where the measurement of a slow reader ends: what grows beyond it has no bound, and would take the machine's memory.
 const maxGrowth = 2 << 30
 
 // slowReader measures what a contestant keeps for a client that reads 10 KB/s of an endless stream, and what others notice of
-// it: the same streams are measured without it first, for a quarter of the time.
+// it: the same streams are measured without it first, for a sixth of the time.
 func (m *measurement) slowReader() (Figures, error) {
 	if err := m.warm(); err != nil {
 		return nil, err
 	}
 	full := m.seconds
-	m.seconds /= 4
+	m.seconds /= 6
 	alone, base, err := m.others(m.stop)
 	if err != nil {
 		return nil, err

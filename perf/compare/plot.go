@@ -47,6 +47,7 @@ func (r *Report) Plots(dir string) ([]string, error) {
 
 func (s *Result) plotName() string { return s.Name + ".svg" }
 
+// lines leaves out where a contestant fell behind: what a token costs then says nothing.
 func (s *Result) lines() []line {
 	var lines []line
 	index := map[string]int{}
@@ -54,7 +55,7 @@ func (s *Result) lines() []line {
 		for k := range s.Points[i].Rows {
 			row := &s.Points[i].Rows[k]
 			y := spread(row.values(s.Plot.Figure)).Median
-			if math.IsNaN(y) || math.IsInf(y, 0) {
+			if math.IsNaN(y) || math.IsInf(y, 0) || spread(row.values("behind")).Max > 0 {
 				continue
 			}
 			at, ok := index[row.Contestant]

@@ -16,7 +16,7 @@ import (
 // headings of the figures in tables.
 var headings = map[string]string{
 	"cpu_us": "CPU µs", "per_second": "per second", "p50_ms": "p50 ms", "p99_ms": "p99 ms", "max_ms": "max ms",
-	"ttft_p50_ms": "TTFT p50 ms", "ttft_p99_ms": "TTFT p99 ms", "harness_us": "load + engines µs", "kib_each": "KiB each", "rss_mib": "RSS MiB",
+	"ttft_p50_ms": "TTFT p50 ms", "ttft_p99_ms": "TTFT p99 ms", "harness_us": "load + engines µs", "kib_each": "KiB each", "rested_kib_each": "KiB each, at the end", "rss_mib": "RSS MiB",
 	"growth_mib": "growth MiB", "growth_percent": "growth %", "others_p99_ms": "others' p99 ms", "alone_p99_ms": "without it, p99 ms", "slow_kib": "it has read KiB",
 	"start_mib": "after warm-up MiB", "most_mib": "most MiB", "streams": "streams", "added_p50_ms": "added p50 ms", "added_p99_ms": "added p99 ms",
 	"added_ttft_p50_ms": "added p50 ms", "added_ttft_p99_ms": "added p99 ms", "allocations": "allocations", "alloc_bytes": "bytes allocated",
@@ -37,7 +37,7 @@ func (r *Report) Markdown(command string) string {
 	fmt.Fprintf(&b, "Measured %s, commit %s, %s, %s, in %.0f s.\n\n    %s\n\n", time.Now().UTC().Format("2006-01-02"), buildinfo.Commit(),
 		process.Machine(runtime.NumCPU()), runtime.Version(), r.Took.Seconds(), command)
 	fmt.Fprintf(&b, "%d instant engines and the load share the machine with the router. CPU µs are the router's own, per request or token; figures are medians,\n"+
-		"(smallest–largest) of %d repetitions in turn; ratios are of the pairs of one turn. Token times count from the engine's sending, added ones are\n"+
+		"(smallest–largest) of %d repetitions in turn where there are several; ratios are of the pairs of one turn. Token times count from the engine's sending, added ones are\n"+
 		"less those of direct in the same turn. One section alone: --scenarios with the name behind its title.\n\n", engineCount, r.Repetitions)
 	if r.Interrupted {
 		b.WriteString("**Interrupted**: what follows is not all.\n\n")
@@ -61,7 +61,7 @@ func (r *Report) Markdown(command string) string {
 func (r *Report) section(b *strings.Builder, s *Result) {
 	reference := ""
 	if s.Show[0] == "cpu_us" || s.Show[0] == "kib_each" { // what is used, not what happened
-		reference = r.reference(s.Group)
+		reference = r.reference(s)
 	}
 	fmt.Fprintf(b, "\n### %s (`%s`)\n\n", s.Title, s.Name)
 	if s.Plot.Figure != "" {
@@ -149,7 +149,7 @@ func (n *notes) write(b *strings.Builder) {
 func (s *Result) cells(p *Point, row *Row, reference string) []string {
 	cells := []string{row.Contestant}
 	if s.Sweep != "" {
-		cells = []string{short(p.Value), row.Contestant}
+		cells = []string{tick(p.Value), row.Contestant}
 	}
 	cells = append(cells, spread(row.values(s.Show[0])).String())
 	if reference != "" {
@@ -171,9 +171,10 @@ func (p *Point) ratio(row *Row, reference, figure string) Spread {
 	return Spread{Median: math.NaN()}
 }
 
-func (r *Report) reference(group string) string {
+// reference is the one of those in s that the others are compared with.
+func (r *Report) reference(s *Result) string {
 	for _, e := range r.Entrants {
-		if e.Group == group && e.Reference && e.Missing == "" {
+		if e.Group == s.Group && e.Reference && e.Missing == "" && (len(s.Only) == 0 || slices.Contains(s.Only, e.Name)) {
 			return e.Name
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -134,7 +135,10 @@ func run(ctx context.Context, cfg Config, all []Contestant, scenarios []Scenario
 		}
 	}
 	report.Took = time.Since(c.begun)
-	return report, ctx.Err()
+	if report.Interrupted {
+		return report, fmt.Errorf("interrupted, nothing is written: %w", ctx.Err())
+	}
+	return report, nil
 }
 
 // known checks names that the user gave.
@@ -316,8 +320,10 @@ func (c *comparison) once(ctx context.Context, m *measurement, contestant *Conte
 }
 
 func (c *comparison) stopAll() {
-	for name, r := range c.running {
-		r.Stop()
-		delete(c.running, name)
+	var all sync.WaitGroup // each may take a while
+	for _, r := range c.running {
+		all.Go(r.Stop)
 	}
+	all.Wait()
+	clear(c.running)
 }
