@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cognitora/dataplane/perf/cluster"
+	"github.com/cognitora/dataplane/router/policy"
 )
 
 func newBenchCluster(a *app) *cobra.Command {
@@ -15,6 +16,7 @@ func newBenchCluster(a *app) *cobra.Command {
 	var c cluster.Comparison
 	var requests int
 	var spread bool
+	var document string
 	cmd := &cobra.Command{
 		Use:   "cluster",
 		Short: "Simulate a fleet with the router's own policy and compare routing modes",
@@ -36,6 +38,10 @@ func newBenchCluster(a *app) *cobra.Command {
 			case e.DecodeStep <= 0 || e.DecodePerSequence <= 0:
 				return errors.New("--decode-step and --decode-per-sequence must be above 0")
 			}
+			var err error
+			if c.Config.Policy, err = policy.Parse([]byte(document)); err != nil {
+				return fmt.Errorf("--policy: %w", err)
+			}
 			w, err := loadWorkload(&f, requests, spread)
 			if err != nil {
 				return err
@@ -52,6 +58,7 @@ func newBenchCluster(a *app) *cobra.Command {
 	fl.Float64Var(&c.CacheShare, "cache-share", 0.2, "size of all caches together, as a share of the trace's distinct blocks")
 	fl.Float64Var(&c.Target, "utilisation", 0.9, "prefill utilisation of round robin that the arrival rate is searched for")
 	fl.Float64Var(&c.Config.Speed, "speed", 0, "divides the time between arrivals; 0: searched for --utilisation")
+	fl.StringVar(&document, "policy", "{}", "the policy's weights, as in its document: {\"kv\":0.4,\"load\":0.4}; its mode is not used")
 	fl.StringSliceVar(&c.Modes, "modes", cluster.Modes(), "routing modes to compare")
 	fl.IntVar(&c.Config.Engine.MaxSeqs, "slots", 64, "requests that an engine works on at once")
 	fl.IntVar(&c.Config.Engine.MaxBatchTokens, "batch-tokens", 2048, "tokens of one engine step")

@@ -25,11 +25,12 @@ func TestBenchCluster(t *testing.T) {
 		t.Errorf("%v\n%s", err, text)
 	}
 	for flags, hint := range map[string]string{
-		"--nodes 0":          "--nodes",
-		"--cache-share 0":    "--cache-share",
-		"--utilisation 1":    "--utilisation",
-		"--modes best":       "best",
-		"--cache-share 0.01": "cannot hold the longest request",
+		"--nodes 0":           "--nodes",
+		"--cache-share 0":     "--cache-share",
+		"--utilisation 1":     "--utilisation",
+		"--modes best":        "best",
+		"--policy {\"kv\":2}": "kv: 2 is refused",
+		"--cache-share 0.01":  "cannot hold the longest request",
 	} {
 		if _, err := ctl(t, nil, append(args[:4:4], strings.Fields(flags+" --speed 2")...)...); err == nil || !strings.Contains(err.Error(), hint) {
 			t.Errorf("%s: %v", flags, err)
