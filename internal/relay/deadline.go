@@ -40,10 +40,15 @@ func (d *deadline) early(c net.Conn) bool {
 
 // enforce tells the connection. The caller holds mu.
 func (d *deadline) enforce(c net.Conn) error {
-	if d.force = d.due; d.writes {
-		return c.SetWriteDeadline(d.due)
+	tell := c.SetReadDeadline
+	if d.writes {
+		tell = c.SetWriteDeadline
 	}
-	return c.SetReadDeadline(d.due)
+	err := tell(d.due)
+	if err == nil {
+		d.force = d.due
+	}
+	return err
 }
 
 // forget is for another connection in the place of the first.

@@ -45,6 +45,7 @@ type Exchange struct {
 	serial   uint64   // by which the borrower knows this exchange
 
 	pool     *Pool
+	request  *Request
 	abort    *Abort
 	line     []byte      // rendered request head
 	segments [][]byte    // line and body, kept for a replacement connection
@@ -80,7 +81,7 @@ var exchanges = sync.Pool{New: func() any { return new(Exchange) }}
 // be what ended the server.
 func (p *Pool) Send(req *Request, deadline time.Time) (*Exchange, error) {
 	e := exchanges.Get().(*Exchange)
-	e.pool, e.abort, e.once = p, req.Abort, req.Once
+	e.pool, e.request, e.abort, e.once = p, req, req.Abort, req.Once
 	err := e.render(req)
 	if err == nil {
 		err = e.connect(deadline, req.Once)
@@ -95,7 +96,7 @@ func (p *Pool) Send(req *Request, deadline time.Time) (*Exchange, error) {
 	return e, nil
 }
 
-// render lays out head and body as segments.
+// render checks the request and lays out its body as segments; the first one is left for the head.
 func (e *Exchange) render(req *Request) error {
 	if !isToken([]byte(req.Method)) || !isFieldValue(req.ForwardAuthorization) || !isTarget(req.Path) {
 		return &Error{PhaseWrite, KindProtocol, errRequestLine}
@@ -107,14 +108,13 @@ func (e *Exchange) render(req *Request) error {
 			e.segments, e.size = append(e.segments, b), e.size+len(b)
 		}
 	}
-	e.line = e.appendHead(e.line[:0], req)
-	e.segments[0] = e.line
 	e.isHead = req.Method == "HEAD"
 	return nil
 }
 
-func (e *Exchange) appendHead(b []byte, req *Request) []byte {
-	to := e.pool.to.Load()
+// appendHead renders the head for the server that to names.
+func (e *Exchange) appendHead(b []byte, to *destination) []byte {
+	req := e.request
 	b = append(append(b, req.Method...), ' ')
 	b = append(append(b, to.BasePath...), req.Path...)
 	if len(to.BasePath)+len(req.Path) == 0 {
@@ -178,6 +178,8 @@ func (e *Exchange) connect(deadline time.Time, fresh bool) error {
 
 // write sends the request; a stale connection is replaced once.
 func (e *Exchange) write(deadline time.Time) error {
+	e.line = e.appendHead(e.line[:0], e.c.to)
+	e.segments[0] = e.line
 	e.scratch = append(e.scratch[:0], e.segments...)
 	e.vector = e.scratch
 	e.sentAt = time.Now()
@@ -372,7 +374,7 @@ func (e *Exchange) recycle() {
 	e.mu.Lock()
 	e.canceled = nil
 	e.mu.Unlock()
-	e.pool, e.abort, e.buffered = nil, nil, 0
+	e.pool, e.request, e.abort, e.buffered = nil, nil, nil, 0
 	e.replaced, e.partial, e.once = false, false, false
 	e.head.reset()
 	exchanges.Put(e)

@@ -264,6 +264,7 @@ func (f *flow) interrupted() {
 func (f *flow) send(p []byte) {
 	if f.blocked() {
 		f.pending = append(f.pending, p...)
+		f.arm() // what was due has been, perhaps
 		f.settle()
 		return
 	}

@@ -65,8 +65,21 @@ func (f *flow) onHandOver(c net.Conn) {
 	e.c.lendOut()
 	f.readable = true
 	s.now = time.Now()
-	f.greet()
+	f.tryGreet()
 	f.l.post(message{kind: msgStart, flow: f})
+}
+
+// tryGreet leaves a stream whose observer panics to its loop, to be cut.
+func (f *flow) tryGreet() {
+	defer func() {
+		if p := recover(); p != nil {
+			f.l.loops.options.Panicked(p)
+			f.s.fail(UpstreamFailed, newError(PhaseBody, errObserver))
+			f.pending, f.sent = f.pending[:0], 0
+			f.drained, f.cut = true, true
+		}
+	}()
+	f.greet()
 }
 
 // greet writes the head and the events that have come with the upstream's.
@@ -142,7 +155,11 @@ func (f *flow) over() {
 	} else {
 		l.dismiss(f)
 	}
-	l.loops.running.Go(n.do)
+	if l.dead { // with mu held
+		l.late = append(l.late, n.do)
+	} else {
+		l.loops.running.Go(n.do)
+	}
 }
 
 // settled is called when what the last stream had is given back: the next
@@ -193,5 +210,5 @@ func (f *flow) serveAgain() {
 	n.loops, n.top, n.client, n.lending = f.l.loops, f.top, f.client, f.lending
 	n.loops.busy.Add(1)
 	f.l.dismiss(f)
-	go n.do()
+	go n.do() // the server's from now on, which Wait waits for
 }

@@ -37,16 +37,12 @@ func (l *loan) take(c net.Conn) {
 	l.out = true
 }
 
-// back makes a connection of the loan. After an error it is still out.
+// back makes a connection of the loan. With an error, which comes where descriptors are short, it is closed.
 func (l *loan) back() (net.Conn, error) {
 	f := os.NewFile(uintptr(l.fd), "lent")
-	c, err := net.FileConn(f) // duplicates it
-	if err != nil {
-		return nil, err
-	}
-	f.Close()
+	defer f.Close()
 	l.out = false
-	return c, nil
+	return net.FileConn(f) // duplicates it
 }
 
 // end closes the connection if it is out, and reports whether it was.

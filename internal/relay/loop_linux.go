@@ -28,10 +28,12 @@ type loop struct {
 
 	mu    sync.Mutex
 	inbox []message
-	dead  bool // the thread has ended
+	dead  bool     // the thread has ended
+	late  []func() // endings of what came after that, for the goroutine that brought it
 
 	// The rest is used by the thread only.
-	letters []message // read from inbox
+	letters []message // taken from inbox
+	read    int       // of letters
 	ready   [256]unix.EpollEvent
 	at, n   int // ready[at:n] has not been looked at
 	slots   []slot

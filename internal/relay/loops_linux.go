@@ -12,8 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errLoopsClosed ends the streams that are there when Loops close.
-var errLoopsClosed = errors.New("relay loops closed")
+var (
+	// errLoopsClosed ends the streams that are there when Loops close.
+	errLoopsClosed = errors.New("relay loops closed")
+	// errObserver ends a stream whose Observer has panicked.
+	errObserver = errors.New("following the stream failed")
+)
 
 // waitEvery is how often Wait looks.
 const waitEvery = 5 * time.Millisecond
@@ -126,8 +130,13 @@ const (
 func (l *loop) post(m message) {
 	l.mu.Lock()
 	if l.dead {
-		defer l.mu.Unlock()
 		l.obey(m) // which ends what begins
+		late := l.late
+		l.late = nil
+		l.mu.Unlock()
+		for _, do := range late {
+			do()
+		}
 		return
 	}
 	l.inbox = append(l.inbox, m)
@@ -145,18 +154,17 @@ func (l *loop) mail() bool {
 	return len(l.inbox) > 0
 }
 
-// readMail does what the messages say.
+// readMail does what the messages say, in the order in which they came. After a panic it goes on with the next.
 func (l *loop) readMail() {
-	l.mu.Lock()
-	l.letters = append(l.letters, l.inbox...)
-	clear(l.inbox)
-	l.inbox = l.inbox[:0]
-	l.mu.Unlock()
-	for len(l.letters) > 0 {
-		last := len(l.letters) - 1
-		m := l.letters[last]
-		l.letters[last] = message{}
-		l.letters = l.letters[:last]
+	if l.read == len(l.letters) {
+		l.mu.Lock()
+		l.letters, l.inbox, l.read = l.inbox, l.letters[:0], 0
+		l.mu.Unlock()
+	}
+	for l.read < len(l.letters) {
+		m := l.letters[l.read]
+		l.letters[l.read] = message{}
+		l.read++
 		l.obey(m)
 	}
 }

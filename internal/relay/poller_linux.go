@@ -47,15 +47,16 @@ func (p *poller) remove(fd int) {
 	unix.EpollCtl(p.fd, unix.EPOLL_CTL_DEL, fd, nil)
 }
 
-// run calls event with the id of each socket whose peer has left, until close.
-func (p *poller) run(event func(id uint64)) {
-	p.raw.Read(func(fd uintptr) bool {
+// run calls event with the id of each socket whose peer has left, until close or an error.
+func (p *poller) run(event func(id uint64)) (failed error) {
+	err := p.raw.Read(func(fd uintptr) bool {
 		for {
 			n, err := unix.EpollWait(int(fd), p.events[:], 0)
 			if err == unix.EINTR {
 				continue
 			}
 			if n <= 0 {
+				failed = os.NewSyscallError("epoll_wait", err)
 				return err != nil
 			}
 			for _, e := range p.events[:n] {
@@ -63,6 +64,10 @@ func (p *poller) run(event func(id uint64)) {
 			}
 		}
 	})
+	if failed == nil {
+		failed = err
+	}
+	return failed
 }
 
 func (p *poller) close() { p.file.Close() }

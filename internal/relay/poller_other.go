@@ -16,6 +16,6 @@ func (p *poller) add(int, uint64) error { return nil }
 
 func (p *poller) remove(int) {}
 
-func (p *poller) run(func(id uint64)) { <-p.closed }
+func (p *poller) run(func(id uint64)) error { <-p.closed; return nil }
 
 func (p *poller) close() { p.once.Do(func() { close(p.closed) }) }

@@ -250,10 +250,15 @@ func (p *Pool) pop(fresh bool) (*conn, error) {
 		p.idle[n-1], p.idle = nil, p.idle[:n-1]
 		return c, nil
 	}
-	if p.open >= p.options.MaxConns {
+	if p.open < p.options.MaxConns {
+		p.open++
+		return nil, nil
+	}
+	if len(p.idle) == 0 {
 		return nil, ErrPoolFull
 	}
-	p.open++
+	p.idle[0].close() // whose room the new one takes
+	p.idle = append(p.idle[:0], p.idle[1:]...)
 	return nil, nil
 }
 

@@ -37,9 +37,17 @@ func NewWatcher() (*Watcher, error) {
 	w := &Watcher{poller: p, done: make(chan struct{}), conns: map[uint64]*watched{}}
 	go func() {
 		defer close(w.done)
-		p.run(w.event)
+		if err := p.run(w.event); !w.isClosed() {
+			slog.Error("clients that leave are only noticed when they are written to", "error", err)
+		}
 	}()
 	return w, nil
+}
+
+func (w *Watcher) isClosed() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.closed
 }
 
 // Close stops watching and waits for a callback under way.
@@ -317,7 +325,7 @@ func clientConnOf(c net.Conn) *clientConn {
 
 // socketOf returns the descriptor under c. It stays valid until c is closed.
 func socketOf(c net.Conn) (fd int, ok bool) {
-	if over, isTLS := c.(interface{ NetConn() net.Conn }); isTLS {
+	for over, wraps := c.(interface{ NetConn() net.Conn }); wraps; over, wraps = c.(interface{ NetConn() net.Conn }) {
 		c = over.NetConn()
 	}
 	sc, ok := c.(syscall.Conn)

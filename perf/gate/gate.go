@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -118,6 +119,11 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	t, err := readThresholds(thresholdsTOML)
 	if err != nil {
 		return nil, err
+	}
+	for _, name := range cfg.Only {
+		if gauges[name] == nil {
+			return nil, fmt.Errorf("--only %s: there is no such gate; there are %s", name, strings.Join(slices.Sorted(maps.Keys(gauges)), ", "))
+		}
 	}
 	s := &site{thresholds: t, running: map[string]*compare.Running{}}
 	if s.contestants, err = compare.Contestants(); err != nil {

@@ -56,7 +56,7 @@ func (e *Engine) Addr() string { return e.ln.Addr().String() }
 // URL is where the engine is reached.
 func (e *Engine) URL() string { return "http://" + e.Addr() }
 
-// Requests and Tokens count the chat requests read and the tokens sent so far.
+// Requests counts the chat requests that were read so far.
 func (e *Engine) Requests() int64 { return e.requests.Load() }
 
 // Tokens counts the tokens that were sent so far.

@@ -166,12 +166,11 @@ func traceCalls(pid int) (counter, error) {
 // programs that may be used under the GPL too, so these two may.
 func (c *bpfCounter) attach(at string, p []insn) error {
 	code, license, log, name := assemble(p), []byte("Dual BSD/GPL\x00"), make([]byte, 16<<10), []byte(at+"\x00")
-	defer runtime.KeepAlive([][]byte{code, license, log, name})
 	load := struct {
 		kind, count         uint32
-		code, license       uint64
+		code, license       unsafe.Pointer
 		logLevel, logLength uint32
-		log                 uint64
+		log                 unsafe.Pointer
 	}{unix.BPF_PROG_TYPE_RAW_TRACEPOINT, uint32(len(code) / 8), address(code), address(license), 1, uint32(len(log)), address(log)}
 	loaded, err := bpf(unix.BPF_PROG_LOAD, &load)
 	if err != nil {
@@ -179,7 +178,7 @@ func (c *bpfCounter) attach(at string, p []insn) error {
 	}
 	c.open = append(c.open, loaded)
 	open := struct {
-		name uint64
+		name unsafe.Pointer
 		fd   uint32
 		_    uint32
 	}{address(name), uint32(loaded), 0}
@@ -191,7 +190,7 @@ func (c *bpfCounter) attach(at string, p []insn) error {
 	return nil
 }
 
-func address(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(&b[0]))) }
+func address(b []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(b)) }
 
 func (c *bpfCounter) close() {
 	for _, fd := range c.open {
@@ -206,11 +205,11 @@ func (c *bpfCounter) stop() (Calls, error) {
 	for id := range uint32(maxCall) {
 		var n uint64
 		look := struct {
-			table, _          uint32
-			key, value, flags uint64
-		}{table: uint32(c.table), key: uint64(uintptr(unsafe.Pointer(&id))), value: uint64(uintptr(unsafe.Pointer(&n)))}
+			table, _   uint32
+			key, value unsafe.Pointer // which keep both where they are
+			flags      uint64
+		}{table: uint32(c.table), key: unsafe.Pointer(&id), value: unsafe.Pointer(&n)}
 		_, err := bpf(unix.BPF_MAP_LOOKUP_ELEM, &look)
-		runtime.KeepAlive(&id)
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return nil, fmt.Errorf("BPF map: %w", err)
 		}

@@ -1,10 +1,8 @@
 package dispatch
 
 import (
-	"encoding/binary"
+	"hash/maphash"
 	"unsafe"
-
-	"github.com/cespare/xxhash/v2"
 
 	"github.com/cognitora/dataplane/internal/memo"
 	"github.com/cognitora/dataplane/router/prefix"
@@ -13,16 +11,17 @@ import (
 
 // Memo remembers the beginnings of long prompts: where the scan of a body can begin, and which
 // blocks the canonical text before that place has. With it a conversation's history or a document
-// that was sent before is neither scanned nor hashed again. It is bounded, and no lock is
-// taken to read it.
+// that was sent before is neither scanned nor hashed again. It is bounded, and nobody waits
+// for a lock of it.
 type Memo struct {
+	secret maphash.Seed
 	scans  *scan.Memo
 	chains *memo.Table // by scan's hash, mixed with the chain's seed and the text before
 }
 
 // NewMemo makes a Memo of about that many bytes. It takes about 1 KB for every 4 KiB of prompts.
 func NewMemo(bytes int) *Memo {
-	return &Memo{scans: scan.NewMemo(bytes / 2), chains: memo.New(bytes/2, stepWords)}
+	return &Memo{secret: maphash.MakeSeed(), scans: scan.NewMemo(bytes / 2), chains: memo.New(bytes/2, stepWords)}
 }
 
 // stepKeys bounds the blocks between two marks that are remembered: 8 KiB of a body and some
@@ -49,6 +48,18 @@ func (s *step) text() *[prefix.BlockBytes]byte {
 	return (*[prefix.BlockBytes]byte)(unsafe.Pointer(&s.rest))
 }
 
+// way tells chains with another seed, or another text before the same body, apart.
+func (m *Memo) way(seed prefix.Digest, head []byte) uint64 {
+	if m == nil {
+		return 0
+	}
+	var h maphash.Hash
+	h.SetSeed(m.secret)
+	h.Write(seed[:])
+	h.Write(head)
+	return h.Sum64()
+}
+
 // Scan reads the job's body, which is JSON.
 func (d *Dispatcher) Scan(j *Job) error {
 	if d.memo == nil {
@@ -59,7 +70,7 @@ func (d *Dispatcher) Scan(j *Job) error {
 
 // begin makes the job's chain that of its prompt.
 func (d *Dispatcher) begin(j *Job, seed prefix.Digest) {
-	j.way = binary.LittleEndian.Uint64(seed[:8]) ^ xxhash.Sum64(j.Scan.Text[:j.Scan.Head])
+	j.way = d.memo.way(seed, j.Scan.Text[:j.Scan.Head])
 	j.from = 0
 	if j.Scan.Skipped > 0 && !d.skip(j, seed) {
 		// The marks are known, but not the blocks: the model, the salt or the tools are others.

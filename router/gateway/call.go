@@ -134,11 +134,6 @@ func (c *call) Tail(dst []byte, _ relay.Outcome, err error) (event []byte) {
 // Done ends the call when the answer has been sent or given up.
 func (c *call) Done(o relay.Outcome, _ error) {
 	g := c.g
-	defer func() {
-		if p := recover(); p != nil {
-			g.bug(p)
-		}
-	}()
 	switch {
 	case c.job.Left() || o == relay.ClientGone:
 		o = relay.ClientGone
@@ -146,6 +141,17 @@ func (c *call) Done(o relay.Outcome, _ error) {
 	case o == relay.SlowReader:
 		g.metrics.ClientCut.WithLabelValues("slow_reader").Inc()
 	}
+	c.conclude(o)
+}
+
+// conclude is end, and survives a bug in it: nobody may touch the call afterwards.
+func (c *call) conclude(o relay.Outcome) {
+	g := c.g
+	defer func() {
+		if p := recover(); p != nil {
+			g.bug(p)
+		}
+	}()
 	c.end(o)
 }
 

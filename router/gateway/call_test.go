@@ -50,3 +50,15 @@ func panics(t *testing.T, g *Gateway, want float64) {
 		}
 	}
 }
+
+// TestBugInTheEndOfARefusal ends neither the process nor the next call, which has the same memory.
+func TestBugInTheEndOfARefusal(t *testing.T) {
+	g := bare(t)
+	ctx := contextAt(t, g)
+	g.metrics.Requests = nil
+	g.infer(ctx, scan.Chat)
+	panics(t, g, 1)
+	if status := ctx.Response.StatusCode(); status != 400 {
+		t.Errorf("answered with %d", status)
+	}
+}

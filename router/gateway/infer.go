@@ -142,14 +142,14 @@ func (c *call) refuse(err *apierror.Error) {
 	if err == dispatch.ErrClientLeft {
 		c.g.metrics.ClientCut.WithLabelValues("left").Inc()
 		relay.HangUp(c.ctx)
-		c.end(relay.ClientGone)
+		c.conclude(relay.ClientGone)
 		return
 	}
 	h := &c.ctx.Response.Header
 	h.Reset()
 	c.describe(h)
 	c.g.fail(c.ctx, c.api, err)
-	c.end(relay.UpstreamFailed)
+	c.conclude(relay.UpstreamFailed)
 }
 
 // describe adds the router's own headers to an answer.

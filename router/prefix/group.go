@@ -6,7 +6,7 @@ import "math/bits"
 // index. The entry is known by the digest of the group's first block, its leader,
 // and says which of the others are there by four bits of each one's key, its tag: as a
 // digest covers everything before it, a node that holds the leader of the next
-// group holds all of this one. Of the prompts that part within a group one in fifteen
+// group holds all of this one. Of the prompts that part within a group one in fourteen
 // is taken to go on with the other for a block.
 const (
 	groupBlocks = 16
