@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"net/url"
 	"os"
 	"os/signal"
@@ -65,7 +67,47 @@ func newLoad(a *app) *cobra.Command {
 	return c
 }
 
+// check says which flag has a value that means nothing.
+func (f *loadFlags) check() error {
+	const most = 1 << 20 // connections, which no machine has ports for
+	for _, n := range []struct {
+		flag            string
+		value, from, to int
+	}{
+		{"clients", f.clients, 1, most}, {"streams", f.streams, 1, most}, {"tokens", f.chat.Tokens, 1, math.MaxInt32},
+		{"prompt-bytes", f.chat.PromptBytes, 1, 1 << 30}, {"documents", f.chat.Documents, 1, math.MaxInt32},
+	} {
+		if n.value < n.from || n.value > n.to {
+			return fmt.Errorf("--%s %d: must be %d to %d", n.flag, n.value, n.from, n.to)
+		}
+	}
+	for _, r := range []struct {
+		flag  string
+		value float64
+	}{{"rate", f.rate}, {"speed", f.speed}} {
+		if !(r.value > 0) || math.IsInf(r.value, 0) {
+			return fmt.Errorf("--%s %v: must be a number above 0", r.flag, r.value)
+		}
+	}
+	if !(f.chat.Shared >= 0 && f.chat.Shared <= 1) {
+		return fmt.Errorf("--shared %v: must be 0 to 1", f.chat.Shared)
+	}
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+		least time.Duration
+	}{{"for", f.window.Measure, time.Millisecond}, {"timeout", f.timeout, time.Millisecond}, {"warmup", f.window.Warmup, 0}, {"ramp", f.ramp, 0}, {"pace", f.pace, 0}} {
+		if d.value < d.least {
+			return fmt.Errorf("--%s %v: must be at least %v", d.flag, d.value, d.least)
+		}
+	}
+	return nil
+}
+
 func (a *app) load(f *loadFlags) error {
+	if err := f.check(); err != nil {
+		return err
+	}
 	u, err := url.Parse(f.url)
 	if err != nil || u.Scheme != "http" || u.Port() == "" {
 		return fmt.Errorf("--url %q: must be http://HOST:PORT", f.url)
@@ -76,6 +118,7 @@ func (a *app) load(f *loadFlags) error {
 	}
 	f.chat.Salt = uint64(time.Now().UnixNano())
 	var result *load.Result
+	traceErr := func() error { return nil }
 	switch f.mode {
 	case "closed":
 		result, _ = load.Closed{Target: target, Bodies: load.NewChat(f.chat), Clients: f.clients, Window: f.window, Timeout: f.timeout}.Run()
@@ -84,8 +127,9 @@ func (a *app) load(f *loadFlags) error {
 		if err != nil {
 			return err
 		}
+		traceErr = arrivals.failed
 		defer closeTrace()
-		result = load.Open{Target: target, Bodies: load.NewChat(f.chat), Arrivals: arrivals, MaxClients: max(f.clients, 1024), Window: f.window, Timeout: f.timeout}.Run()
+		result = load.Open{Target: target, Bodies: load.NewChat(f.chat), Arrivals: arrivals.next, MaxClients: max(f.clients, 1024), Window: f.window, Timeout: f.timeout}.Run()
 	case "streams":
 		f.chat.Stream = true
 		if f.pace > 0 {
@@ -98,28 +142,44 @@ func (a *app) load(f *loadFlags) error {
 	if err := a.show(result, func(t *table) { t.line(loadText(result)) }); err != nil {
 		return err
 	}
-	if result.Failed() > 0 {
+	switch {
+	case traceErr() != nil:
+		return fmt.Errorf("--trace %s: %w", f.arrivals.file, traceErr())
+	case result.Failed() > 0:
 		return fmt.Errorf("%d requests failed: %v", result.Failed(), result.Failures)
+	case result.Requests+result.Tokens == 0:
+		return errors.New("nothing was answered within the measured time: give it more with --for, or look at --rate and --warmup")
 	}
 	return nil
 }
 
-// open returns the arrivals of a trace, or a Poisson process.
-func (f *loadFlags) open() (func() (time.Duration, bool), func() error, error) {
+// arrivals say when the next request is due; failed, why a trace could not be read to its end.
+type arrivals struct {
+	next   func() (time.Duration, bool)
+	failed func() error
+}
+
+// open returns the arrivals of a trace, or a Poisson process, and what closes the trace.
+func (f *loadFlags) open() (*arrivals, func() error, error) {
 	if f.arrivals.file == "" {
-		return load.Poisson(f.rate, f.chat.Salt), func() error { return nil }, nil
+		return &arrivals{load.Poisson(f.rate, f.chat.Salt), func() error { return nil }}, func() error { return nil }, nil
 	}
 	source, closeTrace, err := f.arrivals.open(0)
 	if err != nil {
 		return nil, nil, err
 	}
-	return func() (time.Duration, bool) {
+	var failed error
+	next := func() (time.Duration, bool) {
 		q, err := source.Next()
 		if err != nil {
+			if err != io.EOF {
+				failed = err
+			}
 			return 0, false
 		}
 		return time.Duration(float64(q.Timestamp) / f.speed * float64(time.Millisecond)), true
-	}, closeTrace, nil
+	}
+	return &arrivals{next, func() error { return failed }}, closeTrace, nil
 }
 
 func loadText(r *load.Result) string {
