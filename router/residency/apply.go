@@ -1,0 +1,145 @@
+package residency
+
+// Kind is what an event says.
+type Kind uint8
+
+// The events of an engine's cache.
+const (
+	Stored  Kind = iota + 1 // the node holds Keys, which follow each other and Parent
+	Removed                 // the node holds Keys no more
+	Cleared                 // the node holds nothing any more
+)
+
+// Event is a change of what a node holds.
+type Event struct {
+	Kind Kind
+	// Parent, for Stored, is the key of the block before Keys[0]; 0 if that is the first of a prompt.
+	Parent Key
+	// Keys are blocks; of a Removed event in any order. Apply does not keep them.
+	Keys []Key
+}
+
+// Apply takes in one batch of a node's events, in order. The first batch after Join may
+// have any number, each further one has the next: else nothing is done and the error is
+// ErrGap or ErrSeen. ErrLeft says that the node has left, possibly in the middle of
+// the batch. The batches of one node come from one goroutine at a time. Apply allocates
+// only to make a table larger; other writers then wait, up to 2 ms for a million blocks.
+func (x *Index) Apply(ref Ref, number uint64, events []Event) error {
+	if err := x.accept(ref, number); err != nil {
+		return err
+	}
+	for len(events) > 0 {
+		n := someOf(events)
+		if err := x.applySome(ref, events[:n]); err != nil {
+			return err
+		}
+		events = events[n:]
+	}
+	return nil
+}
+
+func (x *Index) accept(ref Ref, number uint64) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if _, ok := x.where(ref); !ok {
+		return ErrLeft
+	}
+	s := &x.streams[ref.node()]
+	switch {
+	case s.started && number > s.next:
+		return ErrGap
+	case s.started && number < s.next:
+		return ErrSeen
+	}
+	s.started, s.next = true, number+1
+	return nil
+}
+
+// touchAhead is how many blocks are touched before the first of them is used.
+const touchAhead = 128
+
+// someOf is how many events are applied per hold of the lock: one, or small ones of
+// together touchAhead blocks.
+func someOf(events []Event) int {
+	blocks := 0
+	for i := range events {
+		if blocks += 1 + len(events[i].Keys); blocks > touchAhead {
+			return max(i, 1)
+		}
+	}
+	return len(events)
+}
+
+func (x *Index) applySome(ref Ref, events []Event) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	w, ok := x.where(ref)
+	if !ok {
+		return ErrLeft
+	}
+	s, bit := &x.shards[w.shard()], uint64(1)<<w.bit()
+	if len(events) > 1 {
+		m := s.table.Load().slots.Load()
+		for i := range events {
+			m.touch(events[i].Keys)
+		}
+	}
+	blocks := 0
+	for i := range events {
+		e := &events[i]
+		blocks += len(e.Keys)
+		switch e.Kind {
+		case Stored:
+			x.store(s.table.Load(), bit, e)
+		case Removed:
+			remove(s.table.Load(), bit, e.Keys)
+		case Cleared:
+			w, _ = x.where(ref)
+			s, bit = x.clear(ref, w)
+		}
+	}
+	x.sweepSome(sweepStep + sweepPerBlock*blocks)
+	return nil
+}
+
+// store adds a node to the holders of blocks that follow each other.
+func (x *Index) store(t *table, bit uint64, e *Event) {
+	room := x.max - x.blocks()
+	if room < len(e.Keys) && x.unswept != 0 {
+		x.sweepAll()
+		room = x.max - x.blocks()
+	}
+	parent, after, before := e.Parent, -1, t.blocks
+	if parent != 0 {
+		after, _ = t.find(parent.leader(), -1)
+	}
+	for keys, touched := e.Keys, 0; len(keys) > 0; {
+		if touched <= 0 {
+			touched = min(len(keys), touchAhead)
+			t.slots.Load().touch(keys[:touched])
+		}
+		n := run(keys)
+		var done int
+		if done, after = t.store(keys[:n], parent, bit, after+1, room-(t.blocks-before)); done < n {
+			x.overflow += uint64(len(keys) - done)
+			return
+		}
+		parent, keys, touched = keys[n-1], keys[n:], touched-n
+	}
+}
+
+// remove takes a node from the holders of blocks.
+func remove(t *table, bit uint64, keys []Key) {
+	near := -1
+	for len(keys) > 0 {
+		some := keys[:min(len(keys), touchAhead)]
+		t.slots.Load().touch(some)
+		for from, i := 0, 1; i <= len(some); i++ {
+			if i == len(some) || some[i].leader() != some[from].leader() {
+				near = t.remove(some[from:i], bit, near)
+				from = i
+			}
+		}
+		keys = keys[len(some):]
+	}
+}

@@ -1,0 +1,112 @@
+package residency
+
+import "math/bits"
+
+// Chain is the keys of a prompt's blocks. A chain that is hashed as it is read is hashed
+// to the end of the group in which the last node drops out.
+type Chain interface {
+	// Blocks is the number of blocks.
+	Blocks() int
+	// Key is the key of block i, which is below Blocks.
+	Key(i int) Key
+}
+
+// Lookup writes into matched, which is as long as refs, how many leading blocks of the
+// prompt each node holds, 0 for one that has left. Each node may be named once. Lookup takes no
+// lock, never waits for a writer and allocates nothing.
+func (x *Index) Lookup(c Chain, refs []Ref, matched []int32) {
+	var heads [maxShards]int32 // 1 + a ref of the shard; matched links it to the next one
+	var used uint64
+	for i, ref := range refs {
+		matched[i] = 0
+		if w, ok := x.where(ref); ok {
+			s := w.shard()
+			used |= 1 << s
+			matched[i], heads[s] = heads[s], int32(i)+1
+		}
+	}
+	for ; used != 0; used &= used - 1 {
+		s := bits.TrailingZeros64(used)
+		x.lookupShard(c, refs, matched, s, heads[s])
+	}
+}
+
+func (x *Index) lookupShard(c Chain, refs []Ref, matched []int32, shard int, first int32) {
+	w := walk{chain: c, matched: matched}
+	var all uint64
+	for first != 0 {
+		i := first - 1
+		first, matched[i] = matched[i], 0
+		at, ok := x.where(refs[i])
+		if ok && at.shard() == shard { // not if it was cleared just now
+			w.index[at.bit()], w.at[at.bit()] = i, at
+			all |= 1 << at.bit()
+		}
+	}
+	w.table = x.shards[shard].table.Load() // after the places, so that it has what they stand for
+	w.down(all)
+	for b := all; b != 0; b &= b - 1 {
+		bit := bits.TrailingZeros64(b)
+		i := w.index[bit]
+		if at, ok := x.where(refs[i]); !ok || at != w.at[bit] {
+			matched[i] = 0 // the place may be another node's by now
+		}
+	}
+}
+
+// walk is the way of some nodes of a shard down a chain.
+type walk struct {
+	table   *table
+	chain   Chain
+	matched []int32
+	index   [shardNodes]int32 // into matched, by holder bit
+	at      [shardNodes]whereabouts
+}
+
+// down finds how far each of the nodes holds the chain.
+func (w *walk) down(on uint64) {
+	n := w.chain.Blocks()
+	var r row // of the group before
+	for from := 0; from < n && on != 0; from += GroupBlocks {
+		to := min(from+GroupBlocks, n)
+		last := w.chain.Key(to - 1)
+		if r.nextHeld(last, on) {
+			r.i++
+			continue
+		}
+		var isCrowded bool
+		r, isCrowded = w.table.seek(last, r)
+		if r.segment != nil && r.held(last, on) {
+			continue
+		}
+		on = w.group(r, from, to, isCrowded, on)
+	}
+	w.settle(on, n)
+}
+
+// group looks at each block of a group, and returns the nodes that hold all of them.
+func (w *walk) group(r row, from, to int, isCrowded bool, on uint64) uint64 {
+	last := w.chain.Key(to - 1)
+	for i := from; i < to && on != 0; i++ {
+		key := w.chain.Key(i)
+		var held uint64
+		if r.segment != nil {
+			held = r.block(key, last) & on
+		}
+		if held != on {
+			if isCrowded {
+				held |= w.table.single(key) & on
+			}
+			w.settle(on&^held, i)
+		}
+		on = held
+	}
+	return on
+}
+
+// settle notes how many blocks some nodes hold.
+func (w *walk) settle(nodes uint64, blocks int) {
+	for ; nodes != 0; nodes &= nodes - 1 {
+		w.matched[w.index[bits.TrailingZeros64(nodes)]] = int32(blocks)
+	}
+}

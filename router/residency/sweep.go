@@ -1,0 +1,68 @@
+package residency
+
+import "math/bits"
+
+// A sweep takes the places of nodes that have left, or were cleared, from all holders of their
+// table. Whoever applies events does some of it each time.
+const (
+	sweepStep     = 8 // rows and buckets per hold of the lock
+	sweepPerBlock = 1 // and, in addition, per block of the events
+)
+
+// sweep is the state of a shard's sweep.
+type sweep struct {
+	nodes  uint64 // places that are being swept; 0 = none
+	rows   int    // that are still to come, from the last one on: rows are used again in the opposite order
+	bucket int    // the next one, after the rows
+	slots  *slots // to which the bucket belongs
+}
+
+// sweepSome goes on with a sweep that is due by up to n rows and buckets.
+func (x *Index) sweepSome(n int) {
+	if x.unswept == 0 {
+		return
+	}
+	s := &x.shards[bits.TrailingZeros64(x.unswept)]
+	if s.sweep.nodes == 0 {
+		s.sweep = sweep{nodes: s.left, rows: s.table.Load().top}
+	}
+	if !s.sweep.step(s.table.Load(), n) {
+		return
+	}
+	s.left &^= s.sweep.nodes
+	s.sweep = sweep{}
+	if s.left == 0 {
+		x.unswept &^= 1 << s.number
+	}
+}
+
+// step is true when the sweep is done.
+func (s *sweep) step(t *table, n int) bool {
+	for ; s.rows > 0; s.rows-- {
+		if n--; n < 0 {
+			return false
+		}
+		t.sweepRow(s.rows-1, s.nodes)
+	}
+	m := t.slots.Load()
+	if m != s.slots {
+		s.slots, s.bucket = m, 0
+	}
+	for ; s.bucket < len(m.buckets); s.bucket++ {
+		if n--; n < 0 {
+			return false
+		}
+		t.sweepBucket(&m.buckets[s.bucket], s.nodes)
+	}
+	return true
+}
+
+// sweepAll sweeps all tables at once.
+func (x *Index) sweepAll() {
+	for x.unswept != 0 {
+		s := &x.shards[bits.TrailingZeros64(x.unswept)]
+		t := s.table.Load()
+		s.sweep = sweep{}
+		x.sweepSome(t.top + len(t.slots.Load().buckets))
+	}
+}

@@ -1,0 +1,296 @@
+package residency
+
+import "sync/atomic"
+
+// table is what up to 64 nodes hold: a row for each group (row.go), and a map. That has rows by the
+// leaders' half of keys, and by their whole keys the holders of single blocks. Those are in no row: blocks
+// that part from the row's chain within the group, and all for which there is no row left.
+// A holder of a block may stand in both places after the row was another chain's.
+//
+// It grows by segments, which are never moved, and by copies of the map, for which
+// readers do not wait and a writer does about 20 ns a group.
+type table struct {
+	slots    atomic.Pointer[slots]
+	segments []atomic.Pointer[segment]
+	blocks   int
+	singles  int // of blocks
+	top      int // rows that have been used
+	free     int // 1 + the first free one of them, which has the next
+}
+
+// What the map has for a leader: above the number of its group's single blocks, below 1 + its row, 0 = none.
+const (
+	oneSingle = 1 << 32
+	rowMask   = oneSingle - 1
+)
+
+// expectedBlocks is how many blocks a row has on average at least, of the GroupBlocks that it may
+// have: the end of a prompt has fewer. If they have not, more blocks are single.
+const expectedBlocks = GroupBlocks * 3 / 4
+
+// newTable is an empty table that has rows for some blocks.
+func newTable(blocks int) *table {
+	n := (blocks/expectedBlocks + segmentRows) / segmentRows
+	t := &table{segments: make([]atomic.Pointer[segment], n)}
+	t.slots.Store(newSlots(0))
+	return t
+}
+
+func (t *table) bytes() int {
+	return (t.top+segmentRows-1)/segmentRows*segmentBytes + len(t.slots.Load().buckets)*bucketBytes
+}
+
+// row is row n. Rows that the map names exist.
+func (t *table) row(n int) row {
+	return row{t.segments[n/segmentRows].Load(), n % segmentRows}
+}
+
+// seek is the row of the group of a block, if there is one, and whether the group is crowded. It
+// looks at the row behind before first, if that is one. For readers.
+func (t *table) seek(key Key, before row) (r row, isCrowded bool) {
+	if before.segment != nil && before.i+1 < segmentRows {
+		before.i++
+		if before.of(key) {
+			return before, before.crowded()
+		}
+	}
+	at := t.slots.Load().get(key.leader())
+	if n := int(at & rowMask); n > 0 {
+		return t.row(n - 1), at >= oneSingle
+	}
+	return row{}, at >= oneSingle
+}
+
+// single is who holds a single block. For readers.
+func (t *table) single(key Key) uint64 { return t.slots.Load().get(uint64(key)) }
+
+// What follows is for writers.
+
+// find is the number of the row of a group, -1 if there is none, and whether the group is crowded. It looks at row near
+// first, if that is not negative.
+func (t *table) find(leader uint64, near int) (n int, isCrowded bool) {
+	if near >= 0 && near < t.top {
+		if r := t.row(near); Key(r.id()).leader() == leader {
+			return near, r.crowded()
+		}
+	}
+	if b, i := t.slots.Load().find(leader); b != nil {
+		return int(b.values[i]&rowMask) - 1, b.values[i] >= oneSingle
+	}
+	return -1, false
+}
+
+// newRow is a free row; -1 if there is none. Rows that were freed last come first, so that
+// those of consecutive groups, freed from the end on, are used in their order.
+func (t *table) newRow() int {
+	if n := t.free - 1; n >= 0 {
+		t.free = int(t.row(n).head().full)
+		return n
+	}
+	if t.top == len(t.segments)*segmentRows {
+		return -1
+	}
+	if t.top%segmentRows == 0 && t.segments[t.top/segmentRows].Load() == nil {
+		t.segments[t.top/segmentRows].Store(new(segment))
+	}
+	t.top++
+	return t.top - 1
+}
+
+// freeRow takes a row that has no block from its group.
+func (t *table) freeRow(n int) {
+	r := t.row(n)
+	leader := Key(r.id()).leader()
+	r.setID(0)
+	atomic.StoreUint64(&r.head().full, uint64(t.free))
+	t.free = n + 1
+	t.note(leader, ^uint64(n+1)+1)
+}
+
+// put adds to the map; false if there is no room.
+func (t *table) put(key, value uint64) bool {
+	m := t.slots.Load()
+	if m.full() {
+		m = m.copied()
+		t.slots.Store(m)
+	}
+	return m.put(key, value)
+}
+
+// note adds to what the map has for a leader; false if there is no room.
+func (t *table) note(leader, delta uint64) bool {
+	m := t.slots.Load()
+	b, i := m.find(leader)
+	if b == nil {
+		return t.put(leader, delta)
+	}
+	value := b.values[i] + delta
+	if value == 0 {
+		m.remove(b, i)
+	} else {
+		atomic.StoreUint64(&b.values[i], value)
+	}
+	return true
+}
+
+// store adds a node to the holders of a run of blocks behind parent, of which no more than room may be
+// new to the table. It returns for how many it did that, and the number of the run's row or -1. That
+// may be near.
+func (t *table) store(run []Key, parent Key, bit uint64, near, room int) (done, n int) {
+	n, isCrowded := t.find(run[0].leader(), near)
+	if n >= 0 {
+		done, room = t.storeKnown(t.row(n), run, parent, bit, room)
+	} else if run[0].place() == 0 && room > 0 {
+		top := t.top
+		if n = t.newRow(); n >= 0 {
+			done = t.startRow(n, run[:min(len(run), room)], bit, isCrowded, n == top)
+			room -= done
+		}
+	}
+	for ; done < len(run); done++ {
+		added, ok := t.storeSingle(run[done], bit, room)
+		if !ok {
+			break
+		}
+		room -= added
+	}
+	return done, n
+}
+
+func (t *table) startRow(n int, run []Key, bit uint64, isCrowded, fresh bool) int {
+	r, flag := t.row(n), uint64(0)
+	if isCrowded {
+		flag = crowded
+	}
+	r.start(run, bit, flag, fresh)
+	if !t.note(run[0].leader(), uint64(n)+1) {
+		for i := range run {
+			r.drop(i, bit)
+		}
+		r.setID(0)
+		atomic.StoreUint64(&r.head().full, uint64(t.free))
+		t.free = n + 1
+		return 0
+	}
+	t.blocks += len(run)
+	return len(run)
+}
+
+// storeKnown is store for the blocks that are of the row's chain.
+func (t *table) storeKnown(r row, run []Key, parent Key, bit uint64, room int) (done, left int) {
+	from, known := run[0].place(), r.known()
+	for ; done < len(run) && from+done < known && r.tag(from+done) == run[done].tag(); done++ {
+		if r.holders[r.i][from+done] == 0 && room == 0 {
+			return done, 0
+		}
+		if r.hold(from+done, bit) {
+			t.blocks++
+			room--
+		}
+	}
+	follows := done > 0 || from > 0 && parent.leader() == run[0].leader() && r.tag(from-1) == parent.tag()
+	if more := run[done:][:min(len(run)-done, room)]; from+done == known && follows && len(more) > 0 {
+		r.extend(known, more, bit)
+		t.blocks += len(more)
+		done += len(more)
+		room -= len(more)
+	} else if known == GroupBlocks && done > 0 {
+		r.setFull(bit)
+	}
+	return done, room
+}
+
+// storeSingle returns the number of blocks that are new, and false if there is no room.
+func (t *table) storeSingle(key Key, bit uint64, room int) (added int, ok bool) {
+	if b, i := t.slots.Load().find(uint64(key)); b != nil {
+		if held := b.values[i]; held&bit == 0 {
+			atomic.StoreUint64(&b.values[i], held|bit)
+		}
+		return 0, true
+	}
+	if room == 0 || !t.note(key.leader(), oneSingle) {
+		return 0, false
+	}
+	if !t.put(uint64(key), bit) {
+		t.note(key.leader(), ^uint64(oneSingle)+1)
+		return 0, false
+	}
+	if n, _ := t.find(key.leader(), -1); n >= 0 {
+		t.row(n).setCrowded(crowded)
+	}
+	t.singles++
+	t.blocks++
+	return 1, true
+}
+
+// remove takes nodes from the holders of blocks of one group. It returns the number of the row of the group
+// or -1; near is one that may be that.
+func (t *table) remove(keys []Key, nodes uint64, near int) int {
+	n, isCrowded := t.find(keys[0].leader(), near)
+	if n >= 0 {
+		r, gone := t.row(n), 0
+		for _, key := range keys {
+			if r.tag(key.place()) == key.tag() && r.drop(key.place(), nodes) {
+				gone++
+			}
+		}
+		t.dropped(n, gone)
+	}
+	if isCrowded {
+		for _, key := range keys {
+			if b, i := t.slots.Load().find(uint64(key)); b != nil {
+				t.dropSingle(b, i, nodes)
+			}
+		}
+	}
+	return n
+}
+
+// dropped is called when some blocks of a row have no holders any more.
+func (t *table) dropped(n, gone int) {
+	t.blocks -= gone
+	if gone > 0 && t.row(n).shorten() {
+		t.freeRow(n)
+	}
+}
+
+func (t *table) dropSingle(b *bucket, i int, nodes uint64) {
+	held := b.values[i]
+	if left := held &^ nodes; left != 0 {
+		if left != held {
+			atomic.StoreUint64(&b.values[i], left)
+		}
+		return
+	}
+	leader := Key(b.keys[i]).leader()
+	t.slots.Load().remove(b, i)
+	t.note(leader, ^uint64(oneSingle)+1)
+	if n, isCrowded := t.find(leader, -1); n >= 0 && !isCrowded {
+		t.row(n).setCrowded(0)
+	}
+	t.singles--
+	t.blocks--
+}
+
+// sweepRow takes nodes from the holders of row n.
+func (t *table) sweepRow(n int, nodes uint64) {
+	r, gone := t.row(n), 0
+	if r.id() == 0 {
+		return
+	}
+	for place := range r.known() {
+		if r.drop(place, nodes) {
+			gone++
+		}
+	}
+	t.dropped(n, gone)
+}
+
+// sweepBucket takes nodes from the holders of the single blocks of a bucket.
+func (t *table) sweepBucket(b *bucket, nodes uint64) {
+	for i, key := range &b.keys {
+		if key&tagMask > dead {
+			t.dropSingle(b, i, nodes)
+		}
+	}
+}
