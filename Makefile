@@ -12,7 +12,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
 .PHONY: help build up test check check-race check-fuzz check-sdk check-llama check-vllm \
-	bench perf perf-full perf-peers gate generate lint clean $(BINARIES)
+	bench perf perf-full perf-index perf-peers gate generate lint clean $(BINARIES)
 
 help: ## list the targets
 	@printf 'Usage: make TARGET\n\n'
@@ -84,6 +84,9 @@ perf-full: build ## the same with everything, and routing quality (TRACE=FILE), 
 perf-peers: ## install the KV-aware routers that make perf compares with (needs python3 with venv)
 	@perf/tools.sh python
 	@perf/compare/install.sh smg vllm-router sglang-router
+
+perf-index: ## the index of KV events beside the crate dynamo-kv-router's (needs cargo; TRACE=FILE)
+	@TRACE="$(TRACE)" perf/compare/dynamo/run.sh
 
 ## Upkeep
 

@@ -1,0 +1,88 @@
+// Command dynamo writes the replay of a trace for the Rust program beside it, which feeds
+// it to the indexes of the crate dynamo-kv-router.
+//
+//	dynamo TRACE|"" CAPACITY LEAD OUT
+//
+// Without a trace the project's generator makes one; CAPACITY and LEAD are those of blocks.Options. OUT is a sequence of little-endian
+// 64-bit words: the number of nodes and of requests, then for each request its node, the leading blocks that
+// the node holds, the number of blocks of its prompt and of those removed, and the keys of both.
+package main
+
+import (
+	"bufio"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"strconv"
+
+	"github.com/cognitora/dataplane/perf/blocks"
+	"github.com/cognitora/dataplane/perf/trace"
+)
+
+// nodes is the number of nodes, as in the benchmark of router/residency.
+const nodes = 8
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) != 4 {
+		return fmt.Errorf("usage: dynamo TRACE|\"\" CAPACITY LEAD OUT")
+	}
+	capacity, err := strconv.Atoi(args[1])
+	if err != nil {
+		return fmt.Errorf("CAPACITY is a number of blocks: %w", err)
+	}
+	lead, err := strconv.Atoi(args[2])
+	if err != nil {
+		return fmt.Errorf("LEAD is a number of blocks: %w", err)
+	}
+	r, err := replay(args[0], blocks.Options{Nodes: nodes, Capacity: capacity, Lead: lead})
+	if err != nil {
+		return err
+	}
+	f, err := os.Create(args[3])
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriterSize(f, 1<<20)
+	write(w, r)
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+func replay(path string, o blocks.Options) (*blocks.Replay, error) {
+	if path == "" {
+		return blocks.New(blocks.Generated(), o)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return blocks.New(trace.NewReader(f), o)
+}
+
+// write relies on Flush for errors.
+func write(w *bufio.Writer, r *blocks.Replay) {
+	var word [8]byte
+	put := func(values ...uint64) {
+		for _, v := range values {
+			binary.LittleEndian.PutUint64(word[:], v)
+			_, _ = w.Write(word[:])
+		}
+	}
+	put(uint64(r.Nodes), uint64(len(r.Ops)))
+	for i := range r.Ops {
+		op := &r.Ops[i]
+		put(uint64(op.Node), uint64(op.Held), uint64(len(op.Prompt)), uint64(len(op.Removed)))
+		put(op.Prompt...)
+		put(op.Removed...)
+	}
+}
