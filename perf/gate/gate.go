@@ -95,7 +95,7 @@ var gauges = map[string]gauge{
 	"request_cpu_to_haproxy":  cpuRatio("chat-2k", "haproxy"),
 	"token_cpu_to_haproxy":    cpuRatio("tokens", "haproxy"),
 	"request_cpu_to_bare_go":  cpuRatio("chat-2k", "bare Go server"),
-	"token_cpu_to_bare_go":    cpuRatio("tokens", "bare Go server"),
+	"token_cpu_in_step":       cpuInStep,
 
 	"missed_reuse_mixed":        missedReuse("mixed"),
 	"missed_reuse_hot":          missedReuse("hot"),

@@ -46,3 +46,34 @@ func cpuRatio(scenario, reference string) gauge {
 		return r.Median, fmt.Sprintf("%.1f µs to %.1f µs", slices.Min(of), slices.Min(to)), nil
 	}
 }
+
+// cpuInStep is the same for tokens of one stream, each sent when the one before it has arrived, and haproxy: how many tokens
+// a program is woken for together does not depend on the machine then.
+func cpuInStep(ctx context.Context, s *site) (float64, string, error) {
+	perToken := func(name string) (float64, error) {
+		r, err := s.start(ctx, name)
+		if err != nil {
+			return 0, err
+		}
+		before, err := r.Usage()
+		if err == nil {
+			err = s.tokens(r, countedTokens)
+		}
+		if err != nil {
+			return 0, err
+		}
+		after, err := r.Usage()
+		return float64(after.Sub(before).CPU.Microseconds()) / countedTokens, err
+	}
+	var of, to []float64
+	for range pairs {
+		for name, into := range map[string]*[]float64{ours: &of, "haproxy": &to} {
+			v, err := perToken(name)
+			if err != nil {
+				return 0, "", err
+			}
+			*into = append(*into, v)
+		}
+	}
+	return compare.Ratios(of, to).Median, fmt.Sprintf("%.1f µs to %.1f µs", slices.Min(of), slices.Min(to)), nil
+}
