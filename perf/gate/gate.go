@@ -111,6 +111,7 @@ type site struct {
 	contestants []compare.Contestant
 	scenarios   []compare.Scenario
 	running     map[string]*compare.Running
+	inStep      map[string]float64         // least CPU µs per token so far
 	reports     map[string]*cluster.Report // of simulated fleets
 }
 
@@ -125,7 +126,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 			return nil, fmt.Errorf("--only %s: there is no such gate; there are %s", name, strings.Join(slices.Sorted(maps.Keys(gauges)), ", "))
 		}
 	}
-	s := &site{thresholds: t, running: map[string]*compare.Running{}}
+	s := &site{thresholds: t, running: map[string]*compare.Running{}, inStep: map[string]float64{}}
 	if s.contestants, err = compare.Contestants(); err != nil {
 		return nil, err
 	}
