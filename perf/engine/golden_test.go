@@ -137,7 +137,12 @@ func TestMetricsAreThoseOfVLLM(t *testing.T) {
 	e := start(t)
 	object(t, post(t, e, "/v1/chat/completions", chatBody(strings.Repeat("hello ", 30), "")), 200)
 	object(t, post(t, e, "/v1/chat/completions", chatBody(strings.Repeat("hello ", 30), "")), 200)
-	page := get(t, e, "/metrics")
+	const idle = `vllm:num_requests_running{engine="0",model_name="sim"} 0.0`
+	var page string
+	eventually(t, "the scheduler is through with an answer that has been read", func() bool {
+		page = get(t, e, "/metrics")
+		return strings.Contains(page, idle+"\n")
+	})
 	got, gotTypes := samples(page)
 	want, wantTypes := samples(golden(t, "metrics.txt"))
 	for name, kind := range gotTypes {
@@ -154,7 +159,6 @@ func TestMetricsAreThoseOfVLLM(t *testing.T) {
 		}
 	}
 	for _, line := range []string{
-		`vllm:num_requests_running{engine="0",model_name="sim"} 0.0`,
 		`vllm:prompt_tokens_total{engine="0",model_name="sim"} 106.0`,
 		`vllm:prefix_cache_hits_total{engine="0",model_name="sim"} 48.0`,
 		`vllm:generation_tokens_total{engine="0",model_name="sim"} 64.0`,
