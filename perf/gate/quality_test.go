@@ -1,3 +1,5 @@
+//go:build !race
+
 package gate
 
 import (
@@ -6,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestRoutingQuality: the simulated gates say the same on every machine, so they are held here too.
+// TestRoutingQuality: the simulated gates say the same on every machine, so they are held here too. They have one
+// goroutine, so that the race detector would only make them slow.
 func TestRoutingQuality(t *testing.T) {
 	th, err := readThresholds(thresholdsTOML)
 	if err != nil {
