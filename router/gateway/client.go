@@ -168,6 +168,7 @@ func (g *Gateway) serveAgain(c net.Conn) {
 		c = r.plain
 	}
 	if p, ok := c.(*plain); ok {
+		p.between = false // what has come is the next request, which has its own time
 		c = &returned{p}
 	}
 	g.server.ServeConn(c) // which has nobody to tell of an error

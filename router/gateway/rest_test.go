@@ -82,6 +82,25 @@ func TestIdleConnectionsRestAndComeBack(t *testing.T) {
 	waitFor(t, func() bool { return g.Connections() == 0 })
 }
 
+// TestRequestAfterRestHasItsOwnTime: the time after which an idle connection rests is not that of a request.
+func TestRequestAfterRestHasItsOwnTime(t *testing.T) {
+	const after = 5 * time.Millisecond
+	g, addr := rested(t, after, time.Minute)
+	c, r := dialTo(t, addr)
+	if err := askOn(c, r); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, func() bool { return g.server.GetOpenConnectionsCount() == 0 })
+	io.WriteString(c, "GET /now")
+	waitFor(t, func() bool { return g.server.GetOpenConnectionsCount() == 1 })
+	<-time.After(20 * after)
+	io.WriteString(c, "here HTTP/1.1\r\nHost: x\r\n\r\n")
+	resp, err := http.ReadResponse(r, nil)
+	if err != nil || resp.StatusCode != http.StatusNotFound {
+		t.Errorf("%v, %v", resp, err)
+	}
+}
+
 func TestRestingEndsWithKeepAlive(t *testing.T) {
 	g, addr := rested(t, time.Millisecond, 50*time.Millisecond)
 	c, r := dialTo(t, addr)
