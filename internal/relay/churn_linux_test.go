@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -133,6 +134,20 @@ func (k *churnClient) read(r *bufio.Reader, events int, how byte) bool {
 	return err == nil
 }
 
+// churnSeed is CHURN_SEED, as a test that failed has logged it, or a new seed.
+func churnSeed(t *testing.T) uint64 {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	if text := os.Getenv("CHURN_SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal("CHURN_SEED:", err)
+		}
+	}
+	t.Logf("seed: CHURN_SEED=%d", seed)
+	return seed
+}
+
 // TestChurn opens streams and ends them in all the ways that there are, at
 // random, on connections that are used again. Each is accounted for, and
 // nothing is left open.
@@ -141,8 +156,7 @@ func TestChurn(t *testing.T) {
 	if thorough {
 		streams, clients = 10_000, 128
 	}
-	seed := uint64(time.Now().UnixNano())
-	t.Log("seed", seed)
+	seed := churnSeed(t)
 	before := openFiles(t)
 	o := newObserved()
 	o.done = make(chan Outcome, 2*streams)
@@ -179,8 +193,7 @@ func TestChurn(t *testing.T) {
 // and some after their end. What the client gets is whole in any case.
 func TestStopAtAnyTime(t *testing.T) {
 	const streams, clients, event = 800, 16, "data: a\n\n"
-	seed := uint64(time.Now().UnixNano())
-	t.Log("seed", seed)
+	seed := churnSeed(t)
 	o := newObserved()
 	o.done = make(chan Outcome, streams)
 	aborts := make(chan *Abort, clients)
