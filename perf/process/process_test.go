@@ -96,8 +96,24 @@ func TestHealth(t *testing.T) {
 	}
 	defer p.Stop()
 	err = p.WaitHealthy(context.Background(), "127.0.0.1:1", "/health")
-	if err == nil || !strings.Contains(err.Error(), "not today") {
+	if err == nil || !strings.Contains(err.Error(), "not today") || !strings.Contains(err.Error(), "exit status 3") {
 		t.Errorf("a program that fails: %v", err)
+	}
+}
+
+// TestKilled: what is read of a program that is gone says how it ended.
+func TestKilled(t *testing.T) {
+	p, err := Start(t.TempDir(), "sleep", []string{"/bin/sleep", "60"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Stop()
+	if err := syscall.Kill(p.PID(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-p.done
+	if _, err := p.Usage(); err == nil || !strings.Contains(err.Error(), "signal: killed") {
+		t.Errorf("a program that was killed: %v", err)
 	}
 }
 

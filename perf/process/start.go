@@ -37,7 +37,7 @@ func Start(dir, name string, argv, env []string) (*Process, error) {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	go func() {
-		_ = p.cmd.Wait() // how it ended is told by its log
+		_ = p.cmd.Wait() // how it ended is told by Explain
 		close(p.done)
 	}()
 	return p, nil
@@ -49,16 +49,27 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Usage of the program and what it started.
 func (p *Process) Usage() (Usage, error) {
 	u, err := Read(p.PID())
+	if errors.Is(err, errEnded) {
+		<-p.done // it has been waited for
+	}
 	if err != nil {
 		return u, p.Explain(err)
 	}
 	return u, nil
 }
 
-// Explain is err with the end of the program's log.
+// Explain is err with how the program ended, if it has, and the end of its log.
 func (p *Process) Explain(err error) error {
 	const most = 2 << 10
 	text, _ := os.ReadFile(p.log)
+	select {
+	case <-p.done:
+		err = fmt.Errorf("%w (%s)", err, p.cmd.ProcessState) // "signal: killed", "exit status 1"
+	default:
+	}
+	if len(text) == 0 {
+		return fmt.Errorf("%s: %w; its log is empty", p.Name, err)
+	}
 	return fmt.Errorf("%s: %w; the end of its log:\n%s", p.Name, err, text[max(0, len(text)-most):])
 }
 

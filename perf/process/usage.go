@@ -61,6 +61,9 @@ func parseStat(line []byte) (s stat, err error) {
 	return s, err
 }
 
+// errEnded is what Read says of a process that is gone.
+var errEnded = errors.New("has ended")
+
 // Read adds up a process and its living descendants.
 func Read(pid int) (u Usage, err error) {
 	all, err := processes()
@@ -68,7 +71,7 @@ func Read(pid int) (u Usage, err error) {
 		return u, err
 	}
 	if _, ok := all[pid]; !ok {
-		return u, fmt.Errorf("process: %d has ended", pid)
+		return u, fmt.Errorf("process %d: %w", pid, errEnded)
 	}
 	for _, s := range all {
 		if !descends(all, s.pid, pid) {
