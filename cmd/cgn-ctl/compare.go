@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -27,9 +25,8 @@ func newCompare(a *app) *cobra.Command {
 			"repository, after make build; make perf does.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGINT, syscall.SIGTERM)
-			defer stop()
-			context.AfterFunc(ctx, stop) // a second signal ends the program at once
+			ctx, release := interruptible(c.Context())
+			defer release()
 			return a.compare(ctx, cfg, write)
 		},
 	}
@@ -70,11 +67,13 @@ func (a *app) compare(ctx context.Context, cfg compare.Config, write bool) error
 	text := report.Markdown(command)
 	showErr := a.show(report, func(t *table) { t.line(text) })
 	if err = errors.Join(err, showErr); err != nil || !write {
-		return err
+		return errors.Join(err, report.Err())
 	}
 	if err := compare.WriteSection(filepath.Join(cfg.Root, "perf", "RESULTS.md"), section, text); err != nil {
 		return err
 	}
-	_, err = report.Plots(filepath.Join(cfg.Root, "perf", "plots"))
-	return err
+	if _, err := report.Plots(filepath.Join(cfg.Root, "perf", "plots")); err != nil {
+		return err
+	}
+	return report.Err()
 }

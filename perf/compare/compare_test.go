@@ -67,7 +67,7 @@ func TestRun(t *testing.T) {
 	for _, want := range []string{
 		"- absent: **missing**: not installed: make absent", "- one: v1", "| absent | missing | missing | missing |", "÷ reference",
 		"| reference | ", "1.00 (1.00–1.00)", "- broken: failed: broken: 0-0: ended before it was healthy", "### Leave (`leave`)", "| 8 | one |", "](plots/streams.svg)",
-		"### Held (`held`)",
+		"### Held (`held`)", "| broken | -, 0 of 2 |",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
@@ -75,6 +75,12 @@ func TestRun(t *testing.T) {
 	}
 	if strings.Contains(text, "long") || !strings.Contains(progress.String(), "MISSING: absent") {
 		t.Errorf("%s\n%s", text, progress.String())
+	}
+	if err := report.Err(); err == nil || err.Error() != "measurements failed: broken in closed" {
+		t.Errorf("what failed: %v", err)
+	}
+	if shown := (&Result{Scenario: Scenario{Show: []string{"cpu_us", "added_p99_ms"}}, Points: []Point{{Rows: []Row{{Contestant: "one"}}}}}).shown(); len(shown) != 1 {
+		t.Errorf("without direct %q are shown", shown)
 	}
 	closed := report.Results[0].Points[0].Rows
 	if v := closed[1].values("per_second"); len(v) != 2 || !(v[0] > 10) || closed[1].Notes != nil {

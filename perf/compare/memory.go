@@ -90,46 +90,53 @@ func (m *measurement) openStreams() (Figures, error) {
 const maxGrowth = 2 << 30
 
 // slowReader measures what a contestant keeps for a client that reads 10 KB/s of an endless stream, and what others notice of
-// it: the same streams are measured without it first, for a sixth of the time.
+// it: the same streams are relayed without it for as long before, and a sixth of that before both, for the pools to fill.
 func (m *measurement) slowReader() (Figures, error) {
 	if err := m.warm(); err != nil {
 		return nil, err
 	}
 	full := m.seconds
 	m.seconds /= 6
-	alone, base, err := m.others(m.stop)
+	_, filled, err := m.others(math.Inf(1))
 	if err != nil {
 		return nil, err
 	}
 	m.seconds = full
+	alone, base, err := m.others(math.Inf(1))
+	if err != nil {
+		return nil, err
+	}
 	slow, err := load.ReadSlowly(m.target(), m.chat(true, 1e9, "pace=0"), 0)
 	if err != nil {
 		return nil, err
 	}
 	defer slow.Leave()
-	watch := m.watch(base + maxGrowth)
-	beside, end, err := m.others(watch.full)
-	highest, watchErr := watch.stop()
-	if err = errors.Join(err, watchErr); err != nil {
+	beside, end, err := m.others(base.end + maxGrowth)
+	if err != nil {
 		return nil, err
 	}
-	if highest > base+maxGrowth {
-		m.note("given up at %.0f MiB: the slow reader takes %.0f KB/s", highest/(1<<20), float64(slow.Read())/beside.Seconds/1e3)
+	if end.most > base.end+maxGrowth {
+		m.note("given up at %.0f MiB: the slow reader takes %.0f KB/s", end.most/(1<<20), float64(slow.Read())/beside.Seconds/1e3)
 	}
-	return Figures{"growth_mib": (max(end, highest) - base) / (1 << 20), "rss_mib": end / (1 << 20), "others_p99_ms": beside.Token.P99 * 1e3,
-		"alone_p99_ms": alone.Token.P99 * 1e3, "slow_kib": float64(slow.Read()) / 1024, "failed": float64(beside.Failed())}, nil
+	return Figures{"growth_mib": (end.most - base.end) / (1 << 20), "growth_without_mib": (base.most - filled.end) / (1 << 20),
+		"rss_mib": end.end / (1 << 20), "others_p99_ms": beside.Token.P99 * 1e3, "alone_p99_ms": alone.Token.P99 * 1e3,
+		"slow_kib": float64(slow.Read()) / 1024, "failed": float64(beside.Failed())}, nil
 }
 
-// others relays the scenario's streams for the window and returns what they and memory were like.
-func (m *measurement) others(stop <-chan struct{}) (*load.Result, float64, error) {
+// occupied is resident memory in bytes: at a window's end, and the most up to then.
+type occupied struct{ end, most float64 }
+
+// others relays the scenario's streams for the window, or until memory is above limit bytes, and returns what they and memory
+// were like.
+func (m *measurement) others(limit float64) (*load.Result, occupied, error) {
+	watch := m.watch(limit)
 	w := m.window(m.warmup())
-	w.Stop = stop
+	w.Stop = watch.full
 	r := load.Streams{Target: m.target(), Bodies: m.paced(m.warmup()), N: m.Streams, Ramp: m.ramp(), First: 1, Window: w.Window, Timeout: m.seconds + time.Minute}.Run()
+	highest, watchErr := watch.stop()
 	_, err := m.figures(w, r, r.Tokens)
-	if len(m.on.processes) == 0 {
-		return r, math.NaN(), err
-	}
-	return r, float64(w.to.RSS), err
+	end := float64(w.to.RSS)
+	return r, occupied{end, max(end, highest)}, errors.Join(err, watchErr)
 }
 
 // watcher reads a contestant's resident memory again and again.

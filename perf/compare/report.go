@@ -17,7 +17,7 @@ import (
 var headings = map[string]string{
 	"cpu_us": "CPU µs", "per_second": "per second", "p50_ms": "p50 ms", "p99_ms": "p99 ms", "max_ms": "max ms",
 	"ttft_p50_ms": "TTFT p50 ms", "ttft_p99_ms": "TTFT p99 ms", "harness_us": "load + engines µs", "kib_each": "KiB each", "rested_kib_each": "KiB each, at the end", "rss_mib": "RSS MiB",
-	"growth_mib": "growth MiB", "growth_percent": "growth %", "others_p99_ms": "others' p99 ms", "alone_p99_ms": "without it, p99 ms", "slow_kib": "it has read KiB",
+	"growth_mib": "growth MiB", "growth_without_mib": "without it, growth MiB", "growth_percent": "growth %", "others_p99_ms": "others' p99 ms", "alone_p99_ms": "without it, p99 ms", "slow_kib": "it has read KiB",
 	"start_mib": "after warm-up MiB", "most_mib": "most MiB", "streams": "streams", "added_p50_ms": "added p50 ms", "added_p99_ms": "added p99 ms",
 	"added_ttft_p50_ms": "added p50 ms", "added_ttft_p99_ms": "added p99 ms", "allocations": "allocations", "alloc_bytes": "bytes allocated",
 	"gc_per_100k": "collections per 100,000", "gc_percent": "allocating and collecting %", "lock_percent": "in locks %",
@@ -38,7 +38,7 @@ func (r *Report) Markdown(command string) string {
 		process.Machine(runtime.NumCPU()), runtime.Version(), r.Took.Seconds(), command)
 	fmt.Fprintf(&b, "%d instant engines and the load share the machine with the router. CPU µs are the router's own, per request or token; figures are medians,\n"+
 		"(smallest–largest) of %d repetitions in turn where there are several; ratios are of the pairs of one turn. Token times count from the engine's sending, added ones are\n"+
-		"less those of direct in the same turn. One section alone: --scenarios with the name behind its title.\n\n", engineCount, r.Repetitions)
+		"less those of direct in the same turn. \"2 of 3\" says that one of three repetitions failed. One section alone: --scenarios with the name behind its title.\n\n", engineCount, r.Repetitions)
 	if r.Interrupted {
 		b.WriteString("**Interrupted**: what follows is not all.\n\n")
 	}
@@ -67,6 +67,7 @@ func (r *Report) section(b *strings.Builder, s *Result) {
 	if s.Plot.Figure != "" {
 		fmt.Fprintf(b, "![%s](plots/%s)\n\n", s.Plot.Y, s.plotName())
 	}
+	shown := s.shown()
 	columns := []string{""}
 	if s.Sweep != "" {
 		columns[0] = s.Sweep
@@ -78,7 +79,7 @@ func (r *Report) section(b *strings.Builder, s *Result) {
 	if reference != "" {
 		columns = append(columns, "÷ "+reference)
 	}
-	for _, f := range s.Show[1:] {
+	for _, f := range shown[1:] {
 		columns = append(columns, heading(f))
 	}
 	fmt.Fprintf(b, "| %s |\n|%s\n", strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
@@ -87,7 +88,7 @@ func (r *Report) section(b *strings.Builder, s *Result) {
 		p := &s.Points[i]
 		for k := range p.Rows {
 			row := &p.Rows[k]
-			cells := s.cells(p, row, reference)
+			cells := s.cells(p, row, shown, reference)
 			fmt.Fprintf(b, "| %s |\n", strings.Join(cells, " | "))
 			for _, n := range row.Notes {
 				notes.add(row.Contestant, n)
@@ -146,16 +147,28 @@ func (n *notes) write(b *strings.Builder) {
 	}
 }
 
-func (s *Result) cells(p *Point, row *Row, reference string) []string {
+// shown are the columns: what is added to direct is left out where direct took no part.
+func (s *Result) shown() []string {
+	direct := slices.ContainsFunc(s.Points, func(p Point) bool {
+		return slices.ContainsFunc(p.Rows, func(r Row) bool { return r.Contestant == "direct" })
+	})
+	return slices.DeleteFunc(slices.Clone(s.Show), func(figure string) bool { return !direct && strings.HasPrefix(figure, "added_") })
+}
+
+func (s *Result) cells(p *Point, row *Row, shown []string, reference string) []string {
 	cells := []string{row.Contestant}
 	if s.Sweep != "" {
 		cells = []string{tick(p.Value), row.Contestant}
 	}
-	cells = append(cells, spread(row.values(s.Show[0])).String())
-	if reference != "" {
-		cells = append(cells, p.ratio(row, reference, s.Show[0]).String())
+	first := spread(row.values(shown[0])).String()
+	if row.Failed > 0 {
+		first += fmt.Sprintf(", %d of %d", len(row.Figures)-row.Failed, len(row.Figures))
 	}
-	for _, f := range s.Show[1:] {
+	cells = append(cells, first)
+	if reference != "" {
+		cells = append(cells, p.ratio(row, reference, shown[0]).String())
+	}
+	for _, f := range shown[1:] {
 		cells = append(cells, short(spread(row.values(f)).Median))
 	}
 	return cells

@@ -2,11 +2,11 @@ package compare
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -55,6 +55,7 @@ type Point struct {
 type Row struct {
 	Contestant string
 	Figures    []Figures
+	Failed     int        // repetitions that gave no figures
 	Notes      []string   // what went wrong, each once
 	Top        []Function `json:",omitempty"` // of the last repetition, where it is profiled
 }
@@ -139,6 +140,25 @@ func run(ctx context.Context, cfg Config, all []Contestant, scenarios []Scenario
 		return report, fmt.Errorf("interrupted, nothing is written: %w", ctx.Err())
 	}
 	return report, nil
+}
+
+// Err names the contestants of which a measurement failed; those that are not installed have not failed.
+func (r *Report) Err() error {
+	var failed []string
+	for i := range r.Results {
+		s := &r.Results[i]
+		for k := range s.Points {
+			for _, row := range s.Points[k].Rows {
+				if what := row.Contestant + " in " + s.Name; row.Failed > 0 && !slices.Contains(failed, what) {
+					failed = append(failed, what)
+				}
+			}
+		}
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	return fmt.Errorf("measurements failed: %s", strings.Join(failed, ", "))
 }
 
 // known checks names that the user gave.
@@ -241,7 +261,7 @@ func (c *comparison) measure(ctx context.Context, s *Scenario, contestant *Conte
 	}
 	if n := c.site.room(kinds[s.Kind].idle); max(m.Clients, m.Streams) > n {
 		m.Clients, m.Streams = min(m.Clients, n), min(m.Streams, n)
-		row.note(fmt.Sprintf("only %d connections: the limit of open files is %d for each process", n, c.site.files))
+		m.note("only %d connections: the limit of open files is %d for each process", n, c.site.files)
 	}
 	figures, err := c.once(ctx, m, contestant)
 	c.done++
@@ -249,7 +269,8 @@ func (c *comparison) measure(ctx context.Context, s *Scenario, contestant *Conte
 	case ctx.Err() != nil:
 		return
 	case err != nil:
-		row.note("failed: " + err.Error())
+		m.note("failed: %v", err)
+		row.Failed++
 		figures = Figures{}
 	}
 	for _, n := range m.notes {
@@ -264,7 +285,7 @@ func (c *comparison) measure(ctx context.Context, s *Scenario, contestant *Conte
 	}
 	fmt.Fprintf(c.Progress, "[%d/%d] %s: %s, %d of %d: %s (%.1f s; about %.0f s left)\n", c.done, c.total, s.label(), contestant.Name,
 		rep+1, c.repetitions(s), text, time.Since(begun).Seconds(), left.Seconds())
-	for _, n := range row.Notes {
+	for _, n := range m.notes {
 		fmt.Fprintf(c.Progress, "    %s\n", n)
 	}
 }
@@ -311,8 +332,8 @@ func (c *comparison) once(ctx context.Context, m *measurement, contestant *Conte
 	}
 	m.on = on
 	figures, err := k.measure(m)
-	if _, gone := on.Usage(); gone != nil { // started again next time
-		err = errors.Join(err, gone)
+	if _, gone := on.Usage(); gone != nil { // why the measurement failed, if it did; started again next time
+		err = gone
 		on.Stop()
 		delete(c.running, contestant.Name)
 	}
