@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -19,8 +17,8 @@ func newGate(a *app) *cobra.Command {
 			"of haproxy and of a bare Go server in the same run. Routing quality is taken from simulated fleets. What is over its limit is measured again before it fails.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGINT, syscall.SIGTERM)
-			defer stop()
+			ctx, release := interruptible(c.Context())
+			defer release()
 			return a.gate(ctx, cfg)
 		},
 	}

@@ -49,9 +49,9 @@ func (m *measurement) note(format string, args ...any) {
 	m.notes = append(m.notes, fmt.Sprintf(format, args...))
 }
 
-// Measure makes one measurement of s that takes window, on a contestant that runs.
-func Measure(s *Scenario, on *Running, window time.Duration) (Figures, error) {
-	m := &measurement{Scenario: *s, on: on, seconds: window}
+// Measure makes one measurement of s that takes window, on a contestant that runs; it ends early when stop closes.
+func Measure(s *Scenario, on *Running, window time.Duration, stop <-chan struct{}) (Figures, error) {
+	m := &measurement{Scenario: *s, on: on, seconds: window, stop: stop}
 	f, err := kinds[s.Kind].measure(m)
 	if err == nil && f["failed"] > 0 {
 		err = fmt.Errorf("%s: %s: %s", on.Name, s.Name, m.notes[0])

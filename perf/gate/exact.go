@@ -23,24 +23,35 @@ const (
 	countedRequests = 20000
 	countedTokens   = 20000
 	warmRequests    = 2000
+	longRequests    = 6000 // what the collector empties from pools is divided by as many
+	warmLong        = 600
 	rest            = 2 * time.Second // how long the router is watched doing nothing
 )
 
+// Prompts of the requests that are counted, in bytes.
+const (
+	chatBytes = 2 << 10
+	longBytes = 220 << 10
+)
+
 // requests makes n of them, one after the other.
-func requests(r *compare.Running, n uint64) error {
-	bodies := load.NewChat(load.ChatConfig{Model: instant.Model, PromptBytes: 2048, Shared: 0.5, Tokens: 16, Salt: uint64(time.Now().UnixNano())})
-	result, _ := load.Closed{Target: load.Target{Addr: r.Addr()}, Bodies: bodies, Clients: 1, Requests: n, Window: load.Window{Measure: time.Minute}}.Run()
+func (s *site) requests(r *compare.Running, promptBytes int, n uint64) error {
+	bodies := load.NewChat(load.ChatConfig{Model: instant.Model, PromptBytes: promptBytes, Shared: 0.5, Tokens: 16, Salt: uint64(time.Now().UnixNano())})
+	result, _ := load.Closed{Target: load.Target{Addr: r.Addr()}, Bodies: bodies, Clients: 1, Requests: n, Window: s.window()}.Run()
 	if result.Requests != int64(n) || result.Failed() > 0 {
 		return fmt.Errorf("%d of %d requests were answered in a minute: %v", result.Requests, n, result.Failures)
 	}
 	return nil
 }
 
+// window is long enough for what is counted, and ends when the gates are interrupted.
+func (s *site) window() load.Window { return load.Window{Measure: time.Minute, Stop: s.interrupted} }
+
 // tokens relays one stream of n tokens, each sent when the one before it has arrived.
 func (s *site) tokens(r *compare.Running, n int) error {
-	bodies := load.NewChat(load.ChatConfig{Model: instant.Model, PromptBytes: 2048, Shared: 0.5, Stream: true, Tokens: n, Wish: "step=1", Salt: uint64(time.Now().UnixNano())})
+	bodies := load.NewChat(load.ChatConfig{Model: instant.Model, PromptBytes: chatBytes, Shared: 0.5, Stream: true, Tokens: n, Wish: "step=1", Salt: uint64(time.Now().UnixNano())})
 	s.Step() // the first token
-	result := load.Streams{Target: load.Target{Addr: r.Addr()}, Bodies: bodies, N: 1, Window: load.Window{Measure: time.Minute}, OnToken: s.Step}.Run()
+	result := load.Streams{Target: load.Target{Addr: r.Addr()}, Bodies: bodies, N: 1, Window: s.window(), OnToken: s.Step}.Run()
 	if result.Requests != 1 || result.Failed() > 0 {
 		return fmt.Errorf("a stream of %d tokens: %v", n, result.Failures)
 	}
@@ -49,11 +60,17 @@ func (s *site) tokens(r *compare.Running, n int) error {
 
 // perUnit is what counter grows by for each unit of work, less what it grows by in the same time at rest
 // and by being read.
-func perUnit(counter func() (float64, error), work func() error, units int) (float64, error) {
+func (s *site) perUnit(counter func() (float64, error), work func() error, units int) (float64, error) {
 	var read [4]float64 // twice in turn, after a rest, after the work
 	var took [2]time.Duration
 	nothing := func() error { return nil }
-	idle := func() error { time.Sleep(rest); return nil }
+	idle := func() error {
+		select {
+		case <-time.After(rest):
+		case <-s.interrupted:
+		}
+		return nil
+	}
 	for i, step := range []func() error{nothing, nothing, idle, work} {
 		begun := time.Now()
 		if err := step(); err != nil {
@@ -92,16 +109,19 @@ func allocations(r *compare.Running) (float64, error) {
 	return f.GetMetric()[0].GetCounter().GetValue(), nil
 }
 
-func allocationsPerRequest(ctx context.Context, s *site) (float64, string, error) {
-	r, err := s.start(ctx, ours)
-	if err == nil {
-		err = requests(r, warmRequests)
+// allocationsPerRequest counts in n requests, after those that warm the router up.
+func allocationsPerRequest(promptBytes int, warm, n uint64) gauge {
+	return func(ctx context.Context, s *site) (float64, string, error) {
+		r, err := s.start(ctx, ours)
+		if err == nil {
+			err = s.requests(r, promptBytes, warm)
+		}
+		if err != nil {
+			return 0, "", err
+		}
+		v, err := s.perUnit(func() (float64, error) { return allocations(r) }, func() error { return s.requests(r, promptBytes, n) }, int(n))
+		return v, allocationsHint, err
 	}
-	if err != nil {
-		return 0, "", err
-	}
-	v, err := perUnit(func() (float64, error) { return allocations(r) }, func() error { return requests(r, countedRequests) }, countedRequests)
-	return v, allocationsHint, err
 }
 
 const allocationsHint = "the sites: go tool pprof -sample_index=alloc_objects http://ADMIN/debug/pprof/heap"
@@ -114,7 +134,7 @@ func allocationsPerToken(ctx context.Context, s *site) (float64, string, error) 
 	if err != nil {
 		return 0, "", err
 	}
-	v, err := perUnit(func() (float64, error) { return allocations(r) }, func() error { return s.tokens(r, countedTokens) }, countedTokens)
+	v, err := s.perUnit(func() (float64, error) { return allocations(r) }, func() error { return s.tokens(r, countedTokens) }, countedTokens)
 	return v, allocationsHint, err
 }
 
@@ -152,15 +172,21 @@ func emptyPerToken(ctx context.Context, s *site) (float64, string, error) {
 	return float64(c[process.Again]) / countedTokens, c.PerUnit(countedTokens), err
 }
 
+// waitsPerToken counts how often the router asks the kernel what is ready: in step, once for each token.
+func waitsPerToken(ctx context.Context, s *site) (float64, string, error) {
+	c, err := s.tokenCalls(ctx)
+	return float64(c["epoll_pwait"]+c["epoll_pwait2"]+c["epoll_wait"]) / countedTokens, c.PerUnit(countedTokens), err
+}
+
 func (s *site) requestCalls(ctx context.Context) (process.Calls, error) {
 	r, err := s.start(ctx, ours)
 	if err == nil {
-		err = requests(r, warmRequests)
+		err = s.requests(r, chatBytes, warmRequests)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return calls(r, func() error { return requests(r, countedRequests) })
+	return calls(r, func() error { return s.requests(r, chatBytes, countedRequests) })
 }
 
 func (s *site) tokenCalls(ctx context.Context) (process.Calls, error) {

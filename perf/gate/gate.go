@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -85,17 +87,20 @@ const attempts = 3
 type gauge func(ctx context.Context, s *site) (value float64, detail string, err error)
 
 var gauges = map[string]gauge{
-	"allocations_per_request": allocationsPerRequest,
-	"allocations_per_token":   allocationsPerToken,
-	"calls_per_request":       callsPerRequest,
-	"empty_calls_per_request": emptyPerRequest,
-	"calls_per_token":         callsPerToken,
-	"empty_calls_per_token":   emptyPerToken,
-	"index_bytes_per_block":   indexBytesPerBlock,
-	"request_cpu_to_haproxy":  cpuRatio("chat-2k", "haproxy"),
-	"token_cpu_to_haproxy":    cpuRatio("tokens", "haproxy"),
-	"request_cpu_to_bare_go":  cpuRatio("chat-2k", "bare Go server"),
-	"token_cpu_in_step":       cpuInStep,
+	"allocations_per_request":      allocationsPerRequest(chatBytes, warmRequests, countedRequests),
+	"allocations_per_long_request": allocationsPerRequest(longBytes, warmLong, longRequests),
+	"allocations_per_token":        allocationsPerToken,
+	"calls_per_request":            callsPerRequest,
+	"empty_calls_per_request":      emptyPerRequest,
+	"calls_per_token":              callsPerToken,
+	"empty_calls_per_token":        emptyPerToken,
+	"waits_per_token":              waitsPerToken,
+	"index_bytes_per_block":        indexBytesPerBlock,
+	"event_index_bytes_per_block":  eventIndexBytesPerBlock,
+	"request_cpu_to_haproxy":       cpuRatio("chat-2k", "haproxy"),
+	"token_cpu_to_haproxy":         cpuRatio("tokens", "haproxy"),
+	"request_cpu_to_bare_go":       cpuRatio("chat-2k", "bare Go server"),
+	"token_cpu_in_step":            cpuInStep,
 
 	"missed_reuse_mixed":        missedReuse("mixed"),
 	"missed_reuse_hot":          missedReuse("hot"),
@@ -108,6 +113,7 @@ var gauges = map[string]gauge{
 type site struct {
 	*compare.Site
 	thresholds
+	interrupted <-chan struct{} // closes when the gates are to end
 	contestants []compare.Contestant
 	scenarios   []compare.Scenario
 	running     map[string]*compare.Running
@@ -126,7 +132,10 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 			return nil, fmt.Errorf("--only %s: there is no such gate; there are %s", name, strings.Join(slices.Sorted(maps.Keys(gauges)), ", "))
 		}
 	}
-	s := &site{thresholds: t, running: map[string]*compare.Running{}, inStep: map[string]float64{}}
+	if router := filepath.Join(cfg.Root, "bin", "cgn-router"); !isFile(router) {
+		return nil, fmt.Errorf("--root %s: there is no %s: name the repository, and run make build in it", cfg.Root, router)
+	}
+	s := &site{thresholds: t, interrupted: ctx.Done(), running: map[string]*compare.Running{}, inStep: map[string]float64{}}
 	if s.contestants, err = compare.Contestants(); err != nil {
 		return nil, err
 	}
@@ -140,6 +149,9 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	defer s.stop()
 	report := &Report{Strict: cfg.Strict}
 	for _, g := range t.Gates {
+		if ctx.Err() != nil {
+			return nil, errInterrupted
+		}
 		if len(cfg.Only) > 0 && !slices.Contains(cfg.Only, g.Name) {
 			continue
 		}
@@ -152,15 +164,23 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	return report, nil
 }
 
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
+}
+
+// errInterrupted: what a measurement says that was cut short counts for nothing.
+var errInterrupted = errors.New("interrupted")
+
 // check measures one gate until it passes, at most attempts times.
 func (s *site) check(ctx context.Context, g Gate, progress io.Writer) (Outcome, error) {
 	o := Outcome{Gate: g}
 	for range attempts {
-		if ctx.Err() != nil {
-			return o, ctx.Err()
-		}
 		begun := time.Now()
 		value, detail, err := gauges[g.Name](ctx, s)
+		if ctx.Err() != nil {
+			return o, errInterrupted
+		}
 		if errors.Is(err, errUnmeasured) {
 			o.Unmeasured = err.Error()
 			fmt.Fprintf(progress, "%s: %s\n", g.Name, o.Unmeasured)

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -66,5 +67,21 @@ func TestAttempts(t *testing.T) {
 	}
 	if r.Strict = true; r.Err() == nil || !strings.Contains(r.String(), "FAIL test") {
 		t.Errorf("not measured, strictly: %v\n%s", r.Err(), r.String())
+	}
+}
+
+// TestInterrupted: a measurement that was cut short counts for nothing, whatever it says.
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	gauges["test"] = func(context.Context, *site) (float64, string, error) {
+		cancel()
+		return 1, "", nil
+	}
+	defer delete(gauges, "test")
+	if o, err := (&site{}).check(ctx, Gate{"test", 2, "the reason"}, io.Discard); !errors.Is(err, errInterrupted) || len(o.Values) > 0 {
+		t.Errorf("%v, %v", o, err)
+	}
+	if _, err := Run(ctx, Config{Root: "/nope"}); err == nil || !strings.Contains(err.Error(), "--root /nope") {
+		t.Errorf("a root that is not there: %v", err)
 	}
 }

@@ -8,8 +8,10 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/cognitora/dataplane/perf/blocks"
 	"github.com/cognitora/dataplane/perf/process"
 	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/residency"
 )
 
 // indexBytesPerBlock is what a nearly full index adds to this process, heap or not, per block.
@@ -51,6 +53,46 @@ func indexBytesPerBlock(context.Context, *site) (float64, string, error) {
 	}
 	runtime.KeepAlive(x)
 	return (after - before) / float64(blocks), fmt.Sprintf("%d blocks, %.1f MiB", blocks, (after-before)/(1<<20)), nil
+}
+
+// eventIndexBytesPerBlock is the same for the index of announced blocks: long prompts on 16 nodes, each on one of them.
+func eventIndexBytesPerBlock(context.Context, *site) (float64, string, error) {
+	const (
+		promptBlocks = 4096
+		prompts      = 960 // 0.94 of the default bound
+		nodes        = 16
+	)
+	words := blocks.Chain(0, promptBlocks)
+	keys := make([]residency.Key, promptBlocks)
+	before, err := resident()
+	if err != nil {
+		return 0, "", fmt.Errorf("%w: %w", errUnmeasured, err)
+	}
+	x := residency.New(residency.Options{})
+	var refs [nodes]residency.Ref
+	for n := range refs {
+		refs[n] = x.Join()
+	}
+	for p := range prompts {
+		words = blocks.Chain(p, promptBlocks)
+		for i, w := range words {
+			keys[i] = residency.Key(w)
+		}
+		if err := x.Apply(refs[p%nodes], uint64(p/nodes), []residency.Event{{Kind: residency.Stored, Keys: keys}}); err != nil {
+			return 0, "", err
+		}
+	}
+	after, err := resident()
+	if err != nil {
+		return 0, "", err
+	}
+	held := x.Stats().Blocks
+	if held != prompts*promptBlocks {
+		return 0, "", fmt.Errorf("the index holds %d blocks of %d stored", held, prompts*promptBlocks)
+	}
+	runtime.KeepAlive(x)
+	runtime.KeepAlive(words)
+	return (after - before) / float64(held), fmt.Sprintf("%d blocks, %.1f MiB", held, (after-before)/(1<<20)), nil
 }
 
 // resident is this process's memory once the garbage has been given back.

@@ -35,7 +35,7 @@ func cpuRatio(scenario, reference string) gauge {
 				on   *compare.Running
 				into *[]float64
 			}{{router, &of}, {other, &to}} {
-				f, err := compare.Measure(&s.scenarios[i], side.on, ratioWindow)
+				f, err := compare.Measure(&s.scenarios[i], side.on, ratioWindow, s.interrupted)
 				if err != nil {
 					return 0, "", err
 				}
