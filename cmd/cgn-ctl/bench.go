@@ -25,8 +25,23 @@ type traceFlags struct {
 
 func (f *traceFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.file, "trace", "", "trace file in Mooncake's format; default: the project's own generator")
+	f.addGenerator(c)
+}
+
+func (f *traceFlags) addGenerator(c *cobra.Command) {
 	c.Flags().Uint64Var(&f.gen.Seed, "seed", 1, "seed of the generator")
-	c.Flags().Float64Var(&f.gen.PerSecond, "rate", 0, "requests per second of the generator (default 3.4)")
+	c.Flags().Float64Var(&f.gen.PerSecond, "rate", 3.4, "requests per second of the generator")
+}
+
+// check says which flag has a value that no trace can be made with.
+func (f *traceFlags) check() error { return inRange("rate", f.gen.PerSecond, 0.001, 1e6) }
+
+// inRange says what the flag must be, unless it is.
+func inRange(flag string, value, from, to float64) error {
+	if value >= from && value <= to {
+		return nil
+	}
+	return fmt.Errorf("--%s %v: must be %v to %v", flag, value, from, to)
 }
 
 // open returns the trace and what closes it.
@@ -68,8 +83,11 @@ func newReplay(a *app) *cobra.Command {
 			switch {
 			case !(cfg.Speed > 0) || math.IsInf(cfg.Speed, 0):
 				return fmt.Errorf("--speed %v: must be a number above 0", cfg.Speed)
-			case cfg.Turns < 0 || cfg.MaxOutputTokens < 0 || cfg.Timeout <= 0 || f.gen.PerSecond < 0:
-				return errors.New("--turns, --max-output-tokens and --rate must not be negative, --timeout must be above 0")
+			case cfg.Turns < 0 || cfg.MaxOutputTokens < 0 || cfg.Timeout <= 0:
+				return errors.New("--turns and --max-output-tokens must not be negative, --timeout must be above 0")
+			}
+			if err := f.check(); err != nil {
+				return err
 			}
 			source, closeTrace, err := f.open(cfg.Turns)
 			if err != nil {
@@ -148,13 +166,15 @@ func newTrace(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use: "trace", Short: "Write a generated trace as JSON lines", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
+			if err := errors.Join(f.check(), inRange("requests", float64(requests), 1, math.MaxInt32)); err != nil {
+				return err
+			}
 			f.gen.Requests = requests
 			_, err := trace.Write(a.out, f.gen.Source())
 			return err
 		},
 	}
-	c.Flags().Uint64Var(&f.gen.Seed, "seed", 1, "seed of the generator")
-	c.Flags().Float64Var(&f.gen.PerSecond, "rate", 0, "requests per second (default 3.4)")
+	f.addGenerator(c)
 	c.Flags().IntVar(&requests, "requests", 2000, "number of requests")
 	return c
 }

@@ -3,6 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -11,12 +14,18 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 )
 
+// clusterFlags are those of bench cluster.
+type clusterFlags struct {
+	trace    traceFlags
+	c        cluster.Comparison
+	requests int
+	spread   bool
+	document string
+	share    bool // --cache-share is given
+}
+
 func newBenchCluster(a *app) *cobra.Command {
-	var f traceFlags
-	var c cluster.Comparison
-	var requests int
-	var spread bool
-	var document string
+	var f clusterFlags
 	cmd := &cobra.Command{
 		Use:   "cluster",
 		Short: "Simulate a fleet with the router's own policy and compare routing modes",
@@ -25,64 +34,137 @@ func newBenchCluster(a *app) *cobra.Command {
 			"equal flags give equal figures on every machine. Times are in simulated milliseconds.\n\n" +
 			"Arrivals keep the trace's spacing, divided by the speed at which round robin keeps prefill busy for --utilisation of the\n" +
 			"time, or by --speed. The mode score_exact is score that is told what the caches hold instead of predicting it; reusable is\n" +
-			"what one cache without a bound would find, which no policy can exceed.",
-		Example: "  cgn-ctl bench cluster --requests 6000\n  cgn-ctl bench cluster --trace conversation_trace.jsonl --requests 0 --modes score,round_robin",
-		Args:    cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			e := &c.Config.Engine
-			switch {
-			case c.Config.Nodes < 1 || requests < 0 || e.MaxSeqs < 1 || e.MaxBatchTokens < 1 || c.Config.IndexBlocks < 0:
-				return errors.New("--nodes, --slots and --batch-tokens must be above 0, --requests and --index-blocks not negative")
-			case !(c.CacheShare > 0) || !(c.Target > 0 && c.Target < 1) || !(c.Config.Speed >= 0) || !(e.PrefillTokensPerSecond > 0) || f.gen.PerSecond < 0:
-				return errors.New("--cache-share and --prefill-rate must be above 0, --utilisation between 0 and 1, --speed and --rate not negative")
-			case e.DecodeStep <= 0 || e.DecodePerSequence <= 0:
-				return errors.New("--decode-step and --decode-per-sequence must be above 0")
-			}
-			var err error
-			if c.Config.Policy, err = policy.Parse([]byte(document)); err != nil {
-				return fmt.Errorf("--policy: %w", err)
-			}
-			w, err := loadWorkload(&f, requests, spread)
-			if err != nil {
-				return err
-			}
-			c.Config.Seed = f.gen.Seed
-			return a.benchCluster(w, c)
+			"what one cache without a bound would find, which no policy can exceed.\n\n" +
+			"Decoding takes the rest of the engines' time, so that short traces, small caches and few slots leave a high --utilisation\n" +
+			"out of reach; near it requests are refused for want of slots.",
+		Example: "  cgn-ctl bench cluster --requests 6000\n" +
+			"  cgn-ctl bench trace --requests 3000 >trace.jsonl && cgn-ctl bench cluster --trace trace.jsonl --requests 0 --modes score,round_robin",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			f.share = cmd.Flags().Changed("cache-share")
+			return a.benchCluster(&f)
 		},
 	}
-	f.add(cmd)
+	f.trace.add(cmd)
 	fl := cmd.Flags()
-	fl.IntVar(&requests, "requests", 2000, "requests of the trace; 0: all of a file")
-	fl.BoolVar(&spread, "spread", false, "let requests that share only the first block share nothing")
-	fl.IntVar(&c.Config.Nodes, "nodes", 8, "engines")
-	fl.Float64Var(&c.CacheShare, "cache-share", 0.2, "size of all caches together, as a share of the trace's distinct blocks")
-	fl.Float64Var(&c.Target, "utilisation", 0.9, "prefill utilisation of round robin that the arrival rate is searched for")
-	fl.Float64Var(&c.Config.Speed, "speed", 0, "divides the time between arrivals; 0: searched for --utilisation")
-	fl.StringVar(&document, "policy", "{}", "the policy's weights, as in its document: {\"kv\":0.4,\"load\":0.4}; its mode is not used")
-	fl.StringSliceVar(&c.Modes, "modes", cluster.Modes(), "routing modes to compare")
-	fl.IntVar(&c.Config.Engine.MaxSeqs, "slots", 64, "requests that an engine works on at once")
-	fl.IntVar(&c.Config.Engine.MaxBatchTokens, "batch-tokens", 2048, "tokens of one engine step")
-	fl.Float64Var(&c.Config.Engine.PrefillTokensPerSecond, "prefill-rate", 5000, "prompt tokens per second of one engine")
-	fl.DurationVar(&c.Config.Engine.DecodeStep, "decode-step", 15*time.Millisecond, "time of one decode step")
-	fl.DurationVar(&c.Config.Engine.DecodePerSequence, "decode-per-sequence", 200*time.Microsecond, "more of it for each sequence in the batch")
-	fl.IntVar(&c.Config.IndexBlocks, "index-blocks", 0, "the router's prefix.max_blocks; 0: its default")
-	fl.DurationVar(&c.Config.Lifetime, "lifetime", 0, "the router's prefix.lifetime; 0: its default")
+	fl.IntVar(&f.requests, "requests", 2000, "requests of the trace; 0: all of a file")
+	fl.BoolVar(&f.spread, "spread", false, "let requests that share only the first block share nothing")
+	fl.IntVar(&f.c.Config.Nodes, "nodes", 8, "engines")
+	fl.Float64Var(&f.c.CacheShare, "cache-share", 1, "size of all caches together, as a share of the trace's distinct blocks; unless given, more where a short trace's longest request takes it")
+	fl.Float64Var(&f.c.Target, "utilisation", 0.6, "prefill utilisation of round robin that the arrival rate is searched for")
+	fl.Float64Var(&f.c.Config.Speed, "speed", 0, "divides the time between arrivals; 0: searched for --utilisation")
+	fl.StringVar(&f.document, "policy", "{}", "the policy's weights, as in its document: {\"kv\":0.4,\"load\":0.4}; its mode is not used")
+	fl.StringSliceVar(&f.c.Modes, "modes", cluster.Modes(), "routing modes to compare")
+	e := &f.c.Config.Engine
+	fl.IntVar(&e.MaxSeqs, "slots", 64, "requests that an engine works on at once")
+	fl.IntVar(&e.MaxBatchTokens, "batch-tokens", 2048, "tokens of one engine step")
+	fl.Float64Var(&e.PrefillTokensPerSecond, "prefill-rate", 5000, "prompt tokens per second of one engine")
+	fl.DurationVar(&e.DecodeStep, "decode-step", 15*time.Millisecond, "time of one decode step")
+	fl.DurationVar(&e.DecodePerSequence, "decode-per-sequence", 200*time.Microsecond, "more of it for each sequence in the batch")
+	fl.IntVar(&f.c.Config.IndexBlocks, "index-blocks", 0, "the router's prefix.max_blocks; 0: its default")
+	fl.DurationVar(&f.c.Config.Lifetime, "lifetime", 0, "the router's prefix.lifetime; 0: its default")
 	return cmd
 }
 
-func loadWorkload(f *traceFlags, requests int, spread bool) (*cluster.Workload, error) {
-	source, closeTrace, err := f.open(requests)
+// check says which flag has a value that means nothing.
+func (f *clusterFlags) check() error {
+	for _, n := range []struct {
+		flag        string
+		value, from int
+	}{
+		{"nodes", f.c.Config.Nodes, 1}, {"requests", f.requests, 0}, {"slots", f.c.Config.Engine.MaxSeqs, 1},
+		{"batch-tokens", f.c.Config.Engine.MaxBatchTokens, 1}, {"index-blocks", f.c.Config.IndexBlocks, 0},
+	} {
+		if err := inRange(n.flag, float64(n.value), float64(n.from), math.MaxInt32); err != nil {
+			return fmt.Errorf("--%s %d: must be %d or more", n.flag, n.value, n.from)
+		}
+	}
+	for _, r := range []struct {
+		flag            string
+		value, from, to float64
+	}{
+		{"cache-share", f.c.CacheShare, 1e-6, 100}, {"utilisation", f.c.Target, 0.01, 0.99}, {"prefill-rate", f.c.Config.Engine.PrefillTokensPerSecond, 1, 1e9},
+	} {
+		if err := inRange(r.flag, r.value, r.from, r.to); err != nil {
+			return err
+		}
+	}
+	if speed := f.c.Config.Speed; speed != 0 && inRange("", speed, 1e-6, 1e6) != nil {
+		return fmt.Errorf("--speed %v: must be 1e-06 to 1e+06, or 0 to search it for --utilisation", speed)
+	}
+	for _, d := range []struct {
+		flag         string
+		value, least time.Duration
+	}{
+		{"lifetime", f.c.Config.Lifetime, 0}, {"decode-step", f.c.Config.Engine.DecodeStep, time.Microsecond},
+		{"decode-per-sequence", f.c.Config.Engine.DecodePerSequence, time.Nanosecond},
+	} {
+		if d.value < d.least {
+			return fmt.Errorf("--%s %v: must be at least %v", d.flag, d.value, d.least)
+		}
+	}
+	for _, m := range f.c.Modes {
+		if !slices.Contains(cluster.Modes(), m) {
+			return fmt.Errorf("--modes %q: must be some of %s", m, strings.Join(cluster.Modes(), ", "))
+		}
+	}
+	return f.trace.check()
+}
+
+// load reads the trace, and makes caches that --cache-share says nothing of hold its longest requests.
+func (f *clusterFlags) load() (*cluster.Workload, error) {
+	source, closeTrace, err := f.trace.open(f.requests)
 	if err != nil {
 		return nil, err
 	}
 	defer closeTrace()
-	return cluster.Load(limited(source, requests), spread)
+	w, err := cluster.Load(limited(source, f.requests), f.spread)
+	switch {
+	case err != nil && f.trace.file != "":
+		return nil, fmt.Errorf("--trace %s: %w", f.trace.file, err)
+	case err != nil:
+		return nil, err
+	}
+	if least := (float64(2*w.Longest()) + 0.5) * float64(f.c.Config.Nodes) / float64(max(w.Distinct(), 1)); !f.share {
+		f.c.CacheShare = max(f.c.CacheShare, least)
+	}
+	return w, nil
 }
 
-func (a *app) benchCluster(w *cluster.Workload, c cluster.Comparison) error {
-	report, err := cluster.Compare(w, c)
+// wayOut says which flags lead out of what the simulation cannot do.
+func wayOut(err error) error {
+	for _, e := range []struct {
+		is   error
+		hint string
+	}{
+		{cluster.ErrCache, "give more with --cache-share, or fewer --nodes, or a longer trace (--requests)"},
+		{cluster.ErrSpan, "give a higher --speed or --rate, or fewer --requests"},
+		{cluster.ErrBusy, "decoding takes the rest of the engines' time, or caches and slots have too little room: lower --utilisation, --prefill-rate or --decode-step,\n" +
+			"  raise --cache-share or --slots, take more --requests, or give the --speed yourself; --rate changes little, the search makes up for it"},
+	} {
+		if errors.Is(err, e.is) {
+			return hinted{err, e.hint}
+		}
+	}
+	return err
+}
+
+func (a *app) benchCluster(f *clusterFlags) error {
+	err := f.check()
 	if err != nil {
 		return err
+	}
+	if f.c.Config.Policy, err = policy.Parse([]byte(f.document)); err != nil {
+		return fmt.Errorf("--policy: %w", err)
+	}
+	w, err := f.load()
+	if err != nil {
+		return err
+	}
+	f.c.Config.Seed = f.trace.gen.Seed
+	report, err := cluster.Compare(w, f.c)
+	if err != nil {
+		return wayOut(err)
 	}
 	return a.show(report, func(t *table) {
 		t.line(fmt.Sprintf("%d requests with %d distinct blocks of 512 tokens in %.0f s (speed x%.4g, seed %d); %d engines that cache %d blocks each;\n"+

@@ -28,12 +28,39 @@ func TestBenchCluster(t *testing.T) {
 		"--nodes 0":           "--nodes",
 		"--cache-share 0":     "--cache-share",
 		"--utilisation 1":     "--utilisation",
-		"--modes best":        "best",
+		"--modes best":        `--modes "best": must be some of score, `,
+		"--modes score_exac":  ", score_exact",
+		"--lifetime -1s":      "--lifetime -1s: must be at least 0s",
+		"--speed Inf":         "--speed +Inf: must be",
+		"--speed NaN":         "--speed NaN: must be",
+		"--speed 1e-6":        "more than can be simulated",
+		"--rate NaN":          "--rate NaN: must be",
+		"--rate 1e-300":       "--rate 1e-300: must be",
+		"--rate 0":            "--rate 0: must be",
+		"--cache-share 1e300": "--cache-share 1e+300: must be",
+		"--trace nowhere":     "--trace: open nowhere",
+		"--trace main.go":     "--trace main.go: trace line 1",
 		"--policy {\"kv\":2}": "kv: 2 is refused",
 		"--cache-share 0.01":  "cannot hold the longest request",
 	} {
-		if _, err := ctl(t, nil, append(args[:4:4], strings.Fields(flags+" --speed 2")...)...); err == nil || !strings.Contains(err.Error(), hint) {
+		if _, err := ctl(t, nil, append(args[:4:4], strings.Fields("--speed 2 "+flags)...)...); err == nil || !strings.Contains(err.Error(), hint) {
 			t.Errorf("%s: %v", flags, err)
 		}
 	}
+}
+
+// TestBenchClusterDefaults: the search comes to its end with what it takes where nothing is given.
+func TestBenchClusterDefaults(t *testing.T) {
+	for _, requests := range []string{"200", "500", "2000"} {
+		text, err := ctl(t, nil, "bench", "cluster", "--requests", requests, "--modes", "round_robin")
+		if err != nil {
+			t.Fatalf("%s requests: %v, hint %q", requests, err, hintOf(err))
+		}
+		want(t, text, requests+" requests", "| round_robin | 0.", "| 0 |")
+	}
+	_, err := ctl(t, nil, "bench", "cluster", "--requests", "50", "--utilisation", "0.99")
+	if err == nil || !strings.Contains(err.Error(), "is out of reach") {
+		t.Fatal(err)
+	}
+	want(t, hintOf(err), "--utilisation", "--speed", "--cache-share", "--rate")
 }

@@ -60,7 +60,8 @@ func Compare(w *Workload, c Comparison) (*Report, error) {
 	return r, nil
 }
 
-// Search finds the Speed at which mode keeps the nodes' prefill busy for the share target of the time, by bisection.
+// Search finds the Speed at which mode keeps the nodes' prefill busy for the share target of the time, by bisection. ErrBusy:
+// there is none, for the rest of the engines' time goes into decoding, or caches and slots have too little room.
 func Search(w *Workload, cfg Config, mode string, target float64) (float64, error) {
 	const (
 		closeEnough = 0.002
@@ -94,8 +95,7 @@ func Search(w *Workload, cfg Config, mode string, target float64) (float64, erro
 			speed = (low + high) / 2
 		}
 	}
-	return 0, fmt.Errorf("%s does not come to a prefill utilisation of %g, the last try was at %.3g times the trace's rate: "+
-		"the rest of the engines' time goes into decoding, or there are too few slots; lower the target or the prefill rate", mode, target, speed)
+	return 0, fmt.Errorf("a prefill utilisation of %g %w for %s; the last try was at %.3g times the trace's rate", target, ErrBusy, mode, speed)
 }
 
 // guess is the speed at which the target is met if nothing is found cached.

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -54,6 +55,13 @@ func def[T comparable](v *T, d T) {
 
 // maxSpan is how long the index's times can be told apart without the hourly sweep.
 const maxSpan = 40 * time.Hour
+
+// What a simulation cannot do with its configuration.
+var (
+	ErrCache = errors.New("a node's cache cannot hold the longest request")
+	ErrSpan  = errors.New("more than can be simulated")
+	ErrBusy  = errors.New("is out of reach")
+)
 
 // simulation is a run under way.
 type simulation struct {
@@ -118,14 +126,14 @@ func newSimulation(w *Workload, cfg Config) (*simulation, error) {
 	if err != nil {
 		return nil, err
 	}
-	if longest := w.longest(); cfg.Engine.CacheBlocks < longest {
-		return nil, fmt.Errorf("a cache of %d blocks of %d tokens cannot hold the longest request, of %d", cfg.Engine.CacheBlocks, trace.BlockTokens, longest)
+	if longest := w.Longest(); cfg.Engine.CacheBlocks < longest {
+		return nil, fmt.Errorf("%w, of %d blocks of %d tokens, with its %d", ErrCache, longest, trace.BlockTokens, cfg.Engine.CacheBlocks)
+	}
+	if seconds := w.Span().Seconds() / cfg.Speed; seconds > maxSpan.Seconds() {
+		return nil, fmt.Errorf("%.4g hours of traffic: %w, of %.0f hours", seconds/3600, ErrSpan, maxSpan.Hours())
 	}
 	s := &simulation{cfg: cfg, workload: w, exact: exact, result: newResult(cfg)}
 	s.last = time.Duration(float64(w.Span()) / cfg.Speed)
-	if s.last > maxSpan {
-		return nil, fmt.Errorf("%v of traffic is more than the %v that can be simulated", s.last, maxSpan)
-	}
 	p := *cfg.Policy
 	p.Mode = mode
 	if s.router, err = newRouter(&s.cfg, &p, func() time.Time { return epoch.Add(s.now) }); err != nil {

@@ -92,8 +92,8 @@ func (w *Workload) Tokens() int { return w.tokens }
 // Span is the time from the first request to the last.
 func (w *Workload) Span() time.Duration { return w.requests[len(w.requests)-1].at }
 
-// longest is how many blocks the longest request takes, the unfinished one included.
-func (w *Workload) longest() int {
+// Longest is how many blocks of 512 tokens the longest request takes, the unfinished one included.
+func (w *Workload) Longest() int {
 	n := 0
 	for i := range w.requests {
 		n = max(n, (w.requests[i].prompt+w.requests[i].answer)/trace.BlockTokens+1)
