@@ -2,13 +2,17 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"net/http"
 	"net/url"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -40,10 +44,16 @@ func newLoad(a *app) *cobra.Command {
 			"from then; streams holds --streams streams and checks that every token arrives once and in order. With `bench engine` behind\n" +
 			"the endpoint, tokens carry the time they were sent, and streams come at --pace. The result is JSON with -o json.",
 		Example: "  cgn-ctl bench load closed --clients 16\n  cgn-ctl bench load open --rate 500 --stream\n  cgn-ctl bench load streams --streams 512 --pace 20ms",
-		Args:    cobra.ExactArgs(1), ValidArgs: []string{"closed", "open", "streams"},
+		Args:    loadMode, ValidArgs: loadModes,
 		RunE: func(c *cobra.Command, args []string) error {
 			f.mode = args[0]
-			return a.load(&f)
+			if err := f.idle(c.Flags().Changed); err != nil {
+				return err
+			}
+			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			context.AfterFunc(ctx, stop) // a second signal ends the program at once
+			return a.load(ctx, &f)
 		},
 	}
 	fl := c.Flags()
@@ -65,6 +75,40 @@ func newLoad(a *app) *cobra.Command {
 	fl.DurationVar(&f.ramp, "ramp", time.Second, "time in which streams are opened")
 	fl.DurationVar(&f.timeout, "timeout", time.Minute, "time one request has")
 	return c
+}
+
+var loadModes = []string{"closed", "open", "streams"}
+
+// loadMode takes the one argument.
+func loadMode(_ *cobra.Command, args []string) error {
+	const must = "must be closed, open or streams"
+	switch {
+	case len(args) == 0:
+		return errors.New("the mode is missing: " + must)
+	case len(args) > 1:
+		return fmt.Errorf("%d modes are given, %s: %s", len(args), strings.Join(args, ", "), must)
+	case !slices.Contains(loadModes, args[0]):
+		return fmt.Errorf("%q: %s", args[0], must)
+	}
+	return nil
+}
+
+// idle says which flag was given that its mode does not look at.
+func (f *loadFlags) idle(given func(flag string) bool) error {
+	for _, flag := range []struct{ name, modes string }{
+		{"clients", "closed open"}, {"stream", "closed open"}, {"rate", "open"}, {"trace", "open"}, {"speed", "open"}, {"streams", "streams"}, {"ramp", "streams"},
+	} {
+		if modes := strings.Fields(flag.modes); given(flag.name) && !slices.Contains(modes, f.mode) {
+			return fmt.Errorf("--%s means nothing for %s: it is for %s", flag.name, f.mode, strings.Join(modes, " and "))
+		}
+	}
+	switch {
+	case given("speed") && !given("trace"):
+		return errors.New("--speed means nothing without --trace, whose spacing it divides; the rate of the arrivals is --rate")
+	case given("rate") && given("trace"):
+		return errors.New("--rate means nothing with --trace, which says when requests are due; --speed divides its spacing")
+	}
+	return nil
 }
 
 // check says which flag has a value that means nothing.
@@ -104,7 +148,7 @@ func (f *loadFlags) check() error {
 	return nil
 }
 
-func (a *app) load(f *loadFlags) error {
+func (a *app) load(ctx context.Context, f *loadFlags) error {
 	if err := f.check(); err != nil {
 		return err
 	}
@@ -117,8 +161,8 @@ func (a *app) load(f *loadFlags) error {
 		f.chat.Wish = fmt.Sprintf("pace=%d", f.pace.Microseconds())
 	}
 	f.chat.Salt = uint64(time.Now().UnixNano())
+	f.window.Stop = ctx.Done()
 	var result *load.Result
-	traceErr := func() error { return nil }
 	switch f.mode {
 	case "closed":
 		result, _ = load.Closed{Target: target, Bodies: load.NewChat(f.chat), Clients: f.clients, Window: f.window, Timeout: f.timeout}.Run()
@@ -127,30 +171,81 @@ func (a *app) load(f *loadFlags) error {
 		if err != nil {
 			return err
 		}
-		traceErr = arrivals.failed
 		defer closeTrace()
 		result = load.Open{Target: target, Bodies: load.NewChat(f.chat), Arrivals: arrivals.next, MaxClients: max(f.clients, 1024), Window: f.window, Timeout: f.timeout}.Run()
+		if err := arrivals.failed(); err != nil {
+			return fmt.Errorf("--trace %s: %w", f.arrivals.file, err)
+		}
 	case "streams":
 		f.chat.Stream = true
 		if f.pace > 0 {
 			f.chat.Tokens = int((f.ramp+f.window.Warmup+f.window.Measure)/f.pace) + 1
 		}
 		result = load.Streams{Target: target, Bodies: load.NewChat(f.chat), N: f.streams, Ramp: f.ramp, Window: f.window, Timeout: f.timeout + f.window.Measure}.Run()
-	default:
-		return fmt.Errorf("%q: must be closed, open or streams", f.mode)
 	}
-	if err := a.show(result, func(t *table) { t.line(loadText(result)) }); err != nil {
-		return err
+	return a.loaded(ctx, f, result)
+}
+
+// loaded shows the result, unless there is none.
+func (a *app) loaded(ctx context.Context, f *loadFlags, r *load.Result) error {
+	nothing := r.Requests+r.Tokens == 0 || f.mode == "streams" && r.Tokens == 0
+	if !nothing || r.Failed() > 0 {
+		if err := a.show(r, func(t *table) { t.line(f.text(r)) }); err != nil {
+			return err
+		}
 	}
 	switch {
-	case traceErr() != nil:
-		return fmt.Errorf("--trace %s: %w", f.arrivals.file, traceErr())
-	case result.Failed() > 0:
-		return fmt.Errorf("%d requests failed: %v", result.Failed(), result.Failures)
-	case result.Requests+result.Tokens == 0:
+	case r.Failed() > 0:
+		err := fmt.Errorf("%d requests failed: %v; the first: %s", r.Failed(), r.Failures, oneLine(r.Sample))
+		if hint := f.unknownModel(r); hint != "" {
+			return hinted{err, hint}
+		}
+		return err
+	case ctx.Err() != nil:
+		return errors.New("interrupted")
+	case nothing && f.mode == "streams":
+		return errors.New("nothing was answered within the measured time: the streams ended before it; give a longer --pace, which bench engine keeps to, or more --tokens, or less --warmup")
+	case nothing:
 		return errors.New("nothing was answered within the measured time: give it more with --for, or look at --rate and --warmup")
 	}
 	return nil
+}
+
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// unknownModel says which models there are, where the endpoint has answered 404 and can be asked.
+func (f *loadFlags) unknownModel(r *load.Result) string {
+	if r.Failures["status 404"] == 0 {
+		return ""
+	}
+	hint := fmt.Sprintf("%q was asked for; give the served model with --model", f.chat.Model)
+	client := http.Client{Timeout: 2 * time.Second}
+	ask, err := http.NewRequest(http.MethodGet, strings.TrimRight(f.url, "/")+"/v1/models", nil)
+	if err != nil {
+		return hint
+	}
+	if key := os.Getenv("OPENAI_API_KEY"); key != "" {
+		ask.Header.Set("Authorization", "Bearer "+key)
+	}
+	answer, err := client.Do(ask)
+	if err != nil {
+		return hint
+	}
+	defer client.CloseIdleConnections()
+	defer answer.Body.Close()
+	var list struct {
+		Data []struct {
+			ID string `json:"id"`
+		} `json:"data"`
+	}
+	if err := json.NewDecoder(io.LimitReader(answer.Body, 1<<20)).Decode(&list); err != nil || len(list.Data) == 0 {
+		return hint
+	}
+	var names []string
+	for _, m := range list.Data[:min(len(list.Data), 20)] {
+		names = append(names, m.ID)
+	}
+	return hint + ": /v1/models lists " + strings.Join(names, ", ")
 }
 
 // arrivals say when the next request is due; failed, why a trace could not be read to its end.
@@ -182,8 +277,12 @@ func (f *loadFlags) open() (*arrivals, func() error, error) {
 	return &arrivals{next, func() error { return failed }}, closeTrace, nil
 }
 
-func loadText(r *load.Result) string {
-	text := fmt.Sprintf("%d answers in %.1f s (%.0f/s), %d failed; this program used %.2f s of CPU", r.Requests, r.Seconds, float64(r.Requests)/r.Seconds, r.Failed(), r.OwnCPUSeconds)
+func (f *loadFlags) text(r *load.Result) string {
+	rate := fmt.Sprintf(" (%.0f/s)", float64(r.Requests)/r.Seconds)
+	if f.mode == "streams" { // all of them count, whenever they end
+		rate = ""
+	}
+	text := fmt.Sprintf("%d answers in %.1f s%s, %d failed; this program used %.2f s of CPU", r.Requests, r.Seconds, rate, r.Failed(), r.OwnCPUSeconds)
 	if r.Tokens > 0 {
 		text += fmt.Sprintf("\n%d tokens (%.0f/s)", r.Tokens, float64(r.Tokens)/r.Seconds)
 	}
@@ -196,36 +295,4 @@ func loadText(r *load.Result) string {
 		}
 	}
 	return text
-}
-
-func newEngine(a *app) *cobra.Command {
-	cfg := instant.Config{}
-	c := &cobra.Command{
-		Use:   "engine",
-		Short: "Run an engine that answers at once and costs next to nothing",
-		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
-			defer stop()
-			return a.engine(ctx, cfg)
-		},
-	}
-	c.Flags().StringVar(&cfg.Addr, "listen", "127.0.0.1:8001", "address")
-	return c
-}
-
-func (a *app) engine(ctx context.Context, cfg instant.Config) error {
-	e, err := instant.Start(cfg)
-	if err != nil {
-		return errors.Join(errors.New("--listen"), err)
-	}
-	defer e.Close()
-	at := struct {
-		URL string `json:"url"`
-	}{e.URL()}
-	if err := a.show(at, func(t *table) { t.line("instant engine at " + at.URL) }); err != nil {
-		return err
-	}
-	<-ctx.Done()
-	return nil
 }

@@ -42,9 +42,15 @@ var (
 )
 
 // statusError is an answer other than 200.
-type statusError int
+type statusError struct {
+	status int
+	body   []byte // its first sampleBytes
+}
 
-func (e statusError) Error() string { return "status " + strconv.Itoa(int(e)) }
+func (e statusError) Error() string { return fmt.Sprintf("status %d: %s", e.status, e.body) }
+
+// sampleBytes is how much of a failed answer is kept to be shown.
+const sampleBytes = 200
 
 // conn is one keep-alive connection. Its methods but cut are for one goroutine.
 type conn struct {
@@ -282,9 +288,13 @@ func (c *conn) try(bodies *Chat, n uint64, deadline time.Time, sink *sink) error
 	}
 	c.used = true
 	if a.status != 200 {
-		_ = c.readBody(a, drop)
+		failed := statusError{status: a.status}
+		_ = c.readBody(a, func(b []byte) error {
+			failed.body = append(failed.body, b[:min(len(b), sampleBytes-len(failed.body))]...)
+			return nil
+		})
 		c.close()
-		return statusError(a.status)
+		return failed
 	}
 	if sink == nil {
 		err = c.readBody(a, drop)

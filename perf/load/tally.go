@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -69,29 +70,31 @@ func pause(d time.Duration, done <-chan struct{}) {
 	w.pause(d, done)
 }
 
-// Failures counts failed requests by reason.
+// Failures counts failed requests by reason, and keeps what the first one said.
 type Failures struct {
-	mu sync.Mutex
-	by map[string]int
+	mu    sync.Mutex
+	by    map[string]int
+	first string
 }
 
 func (f *Failures) add(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.by == nil {
-		f.by = map[string]int{}
+		f.by, f.first = map[string]int{}, err.Error()
 	}
 	f.by[reason(err)]++
 }
 
-func (f *Failures) all() map[string]int {
+// all returns the counts, and what the first failure said.
+func (f *Failures) all() (counts map[string]int, first string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	by := make(map[string]int, len(f.by))
 	for k, v := range f.by {
 		by[k] = v
 	}
-	return by
+	return by, f.first
 }
 
 // reason has few values, whatever the error says.
@@ -101,7 +104,7 @@ func reason(err error) string {
 	var errno syscall.Errno
 	switch {
 	case errors.As(err, &status):
-		return status.Error()
+		return "status " + strconv.Itoa(status.status)
 	case errors.As(err, &network) && network.Timeout():
 		return "timeout"
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -128,7 +131,9 @@ type Result struct {
 	// Tokens that arrived in the window.
 	Tokens   int64          `json:"tokens,omitempty"`
 	Failures map[string]int `json:"failures,omitempty"` // in the whole run
-	Seconds  float64        `json:"window_seconds"`
+	// Sample is what the first failure said: status and the first 200 bytes of the body, or the error.
+	Sample  string  `json:"failure_sample,omitempty"`
+	Seconds float64 `json:"window_seconds"`
 	// Latency is the time to the end of an answer: in an open loop from when the request was due.
 	Latency Quantiles `json:"latency"`
 	// TTFT is the time to the first token, counted like Latency.
@@ -197,7 +202,7 @@ func (r *run) measure(w Window, start func(), done <-chan struct{}, count func()
 }
 
 func (r *run) finish(result *Result) {
-	result.Failures = r.failures.all()
+	result.Failures, result.Sample = r.failures.all()
 	result.Latency, result.TTFT, result.Late = r.latency.Quantiles(), r.first.Quantiles(), r.late.Quantiles()
 	if r.sink != nil && r.sink.Delay != nil {
 		result.Token = r.sink.Delay.Quantiles()

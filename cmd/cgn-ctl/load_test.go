@@ -1,0 +1,74 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/perf/instant"
+)
+
+func TestBenchLoadRefuses(t *testing.T) {
+	trace := filepath.Join(t.TempDir(), "trace")
+	if err := os.WriteFile(trace, []byte("{}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		"":                                  "the mode is missing: must be closed, open or streams",
+		"both":                              "\"both\": must be closed, open or streams",
+		"closed open":                       "must be closed, open or streams",
+		"closed --rate 5":                   "--rate means nothing for closed: it is for open",
+		"closed --trace x":                  "--trace means nothing for closed",
+		"closed --speed 2":                  "--speed means nothing for closed",
+		"closed --streams 2":                "--streams means nothing for closed: it is for streams",
+		"streams --clients 2":               "--clients means nothing for streams: it is for closed and open",
+		"open --speed 2":                    "--speed means nothing without --trace",
+		"open --rate 2 --trace x":           "--rate means nothing with --trace",
+		"open --trace nowhere":              "--trace: open nowhere",
+		"open --warmup 0s --trace " + trace: "--trace " + trace + ": trace line 1",
+	} {
+		out, err := ctl(t, nil, append([]string{"bench", "load"}, strings.Fields(args)...)...)
+		if err == nil || !strings.Contains(err.Error(), want) || out != "" {
+			t.Errorf("%q: %v\n%s", args, err, out)
+		}
+	}
+}
+
+// TestBenchLoadSaysWhatFailed: one answer is shown, and which models there are.
+func TestBenchLoadSaysWhatFailed(t *testing.T) {
+	e, err := engine.New(engine.Config{Models: []string{"served"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	args := []string{"bench", "load", "closed", "--clients", "1", "--warmup", "0s", "--for", "100ms", "--url"}
+	_, err = ctl(t, nil, append(args, e.URL(), "--model", "other")...)
+	if err == nil || !strings.Contains(err.Error(), "the first: status 404: {") {
+		t.Fatal(err)
+	}
+	want(t, hintOf(err), "\"other\" was asked for", "--model", "/v1/models lists served")
+	_, err = ctl(t, nil, append(args, "http://127.0.0.1:1")...)
+	if err == nil || !strings.Contains(err.Error(), "the first: dial tcp 127.0.0.1:1") {
+		t.Error(err)
+	}
+}
+
+func TestStreamsThatEndTooSoon(t *testing.T) {
+	e, err := instant.Start(instant.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	out, err := ctl(t, nil, "bench", "load", "streams", "--streams", "2", "--pace", "0s", "--ramp", "0s", "--warmup", "2s", "--url", e.URL())
+	if err == nil || !strings.Contains(err.Error(), "nothing was answered within the measured time") || out != "" {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if _, err := ctl(t, nil, "bench", "engine", "--listen", "foo"); err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "HOST:PORT, with --listen") {
+		t.Error(err)
+	}
+	if _, err := ctl(t, nil, "bench", "engine", "--listen", e.Addr()); err == nil || !strings.Contains(err.Error(), "the port is in use") {
+		t.Error(err)
+	}
+}
