@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -41,10 +43,95 @@ func newCompare(a *app) *cobra.Command {
 	return c
 }
 
-func (a *app) compare(ctx context.Context, cfg compare.Config, write bool) error {
-	report, err := compare.Run(ctx, cfg)
-	if report == nil {
+// checkCompare says which flag has a value that nothing can be compared with.
+func checkCompare(cfg *compare.Config, write bool) error {
+	if _, err := os.Stat(filepath.Join(cfg.Root, "perf", "RESULTS.md")); err != nil {
+		return hinted{fmt.Errorf("--root %s: is not the repository: %w", cfg.Root, err), "run it in the repository, or give its directory with --root"}
+	}
+	switch {
+	case cfg.Repetitions < 1:
+		return fmt.Errorf("--repetitions %d: must be 1 or more", cfg.Repetitions)
+	case cfg.Longest < 0:
+		return fmt.Errorf("--longest %v: must be at least 0s", cfg.Longest)
+	}
+	contestants, err1 := compare.Contestants()
+	scenarios, err2 := compare.Scenarios()
+	if err := errors.Join(err1, err2); err != nil {
 		return err
+	}
+	var names, entered []string
+	for i := range scenarios {
+		s := &scenarios[i]
+		names = append(names, s.Name)
+		if slices.Contains(cfg.Scenarios, s.Name) && s.Quick == 0 && !cfg.Full {
+			return fmt.Errorf("--scenarios: %s is part of the full form: add --full", s.Name)
+		}
+	}
+	for _, c := range contestants {
+		entered = append(entered, c.Name)
+	}
+	if err := errors.Join(among("scenarios", cfg.Scenarios, names), among("contestants", cfg.Contestants, entered)); err != nil || !write {
+		return err
+	}
+	return checkWrite(cfg)
+}
+
+// among says which of the flag's values is unknown.
+func among(flag string, values, known []string) error {
+	for _, v := range values {
+		if !slices.Contains(known, v) {
+			return fmt.Errorf("--%s %q: must be some of %s", flag, v, strings.Join(known, ", "))
+		}
+	}
+	return nil
+}
+
+// checkWrite refuses to replace a whole table by a part of it.
+func checkWrite(cfg *compare.Config) error {
+	switch {
+	case len(cfg.Scenarios) > 0:
+		return errors.New("--write with --scenarios would replace the whole table by a part of it")
+	case cfg.Longest > 0:
+		return errors.New("--write with --longest would replace the whole table by one of a trial")
+	case len(cfg.Contestants) == 0:
+		return nil
+	case !cfg.Full:
+		return errors.New("--write with --contestants would replace the whole table by a part of it; it is for the full form, --full")
+	}
+	for _, c := range []string{"direct", "ours", "haproxy", "nginx"} {
+		if !slices.Contains(cfg.Contestants, c) {
+			return fmt.Errorf("--write with --contestants would replace the whole table by one without %s: add it", c)
+		}
+	}
+	return nil
+}
+
+// measured tells whether there is any figure.
+func measured(r *compare.Report) bool {
+	for _, s := range r.Results {
+		for _, p := range s.Points {
+			for _, row := range p.Rows {
+				if slices.ContainsFunc(row.Figures, func(f compare.Figures) bool { return len(f) > 0 }) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+func (a *app) compare(ctx context.Context, cfg compare.Config, write bool) error {
+	if err := checkCompare(&cfg, write); err != nil {
+		return err
+	}
+	report, err := compare.Run(ctx, cfg)
+	switch {
+	case report == nil:
+		return err
+	case report.Interrupted && !write:
+		err = errors.New("interrupted")
+	case err == nil && !measured(report):
+		err = errors.New("nothing was measured: see above what is missing or failed")
 	}
 	command, section := "cgn-ctl bench compare", "compare quick"
 	if cfg.Full {

@@ -34,6 +34,13 @@ debian() {
 }
 
 peer() {
+	case $1 in
+	smg | vllm-router | sglang-router) ;;
+	*)
+		echo "perf/compare/install.sh: \"$1\" is no peer that is compared with; there are smg, vllm-router and sglang-router" >&2
+		exit 1
+		;;
+	esac
 	venv=.cache/peers/$1
 	if "$venv/bin/$1" --help >/dev/null 2>&1; then return 0; fi # a venv that was moved does not run
 	rm -rf "$venv"
