@@ -10,10 +10,8 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -50,9 +48,8 @@ func newLoad(a *app) *cobra.Command {
 			if err := f.idle(c.Flags().Changed); err != nil {
 				return err
 			}
-			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
-			defer stop()
-			context.AfterFunc(ctx, stop) // a second signal ends the program at once
+			ctx, release := interruptible(c.Context())
+			defer release()
 			return a.load(ctx, &f)
 		},
 	}
