@@ -72,7 +72,7 @@ func (d *Dispatcher) complainOfRest(now time.Time) {
 
 // cut takes note of an answer that had begun and was not finished by its node.
 func (d *Dispatcher) cut(j *Job, a *attempt, o fleet.Outcome, kind string) {
-	a.node.Report(o)
+	a.node.report(o)
 	d.metrics.UpstreamErrors.WithLabelValues(a.node.ID, kind).Inc()
 	d.complain(j, a.node, kind, "the answer had begun")
 }

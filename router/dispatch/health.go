@@ -51,15 +51,22 @@ func (d *Dispatcher) note(j *Job, a *attempt, v verdict, err error) {
 	case broken, garbled:
 		a.node.Report(fleet.Reset)
 	case overdue:
-		a.node.Report(fleet.Timeout)
+		a.node.report(fleet.Timeout)
 	case abandoned:
 		if a.node.State() == fleet.Aside {
 			j.cause = nodeSetAside
 		}
 	case late:
 		if !j.expired() {
-			a.node.Report(fleet.Timeout)
+			a.node.report(fleet.Timeout)
 		}
+	}
+}
+
+// report tells the node's health, and counts if that sets the node aside.
+func (n *member) report(o fleet.Outcome) {
+	if n.Report(o) {
+		n.metrics.SetAside.Inc()
 	}
 }
 

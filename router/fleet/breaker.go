@@ -175,20 +175,21 @@ func (b *breaker) tryOpen(now time.Time) bool {
 	return State(b.state.Load()) == HalfOpen
 }
 
-// report counts one outcome.
-func (b *breaker) report(o Outcome) {
+// report counts one outcome. It tells whether that has set the node aside.
+func (b *breaker) report(o Outcome) (aside bool) {
 	now := time.Now()
 	if o == OK {
 		b.moved.Store(now.UnixNano())
 		if State(b.state.Load()) == Healthy && b.clean.Load() {
-			return
+			return false
 		}
 	}
 	if o == Busy && State(b.state.Load()) != HalfOpen {
-		return
+		return false
 	}
 	b.mu.Lock()
 	defer b.unlock()
+	opens := b.opens.Load()
 	switch State(b.state.Load()) {
 	case Healthy:
 		b.countHealthy(o, now)
@@ -203,6 +204,7 @@ func (b *breaker) report(o Outcome) {
 			b.halfOpen(now)
 		}
 	}
+	return State(b.state.Load()) == Aside && b.opens.Load() != opens
 }
 
 func (b *breaker) countHealthy(o Outcome, now time.Time) {

@@ -258,12 +258,13 @@ func flagReason(flags uint32) string {
 
 // Report tells how a request fared on the node. A 4xx or 501 is an OK: it says nothing against the node. Of a 5xx the caller
 // has to know that the node is to blame; until then there is ReportDoubt. A connection that fails makes the node be checked at once: it may be down, and one request alone
-// does not tell.
-func (n *Node) Report(o Outcome) {
-	n.health.report(o)
+// does not tell. It returns whether the node has been set aside for it.
+func (n *Node) Report(o Outcome) (aside bool) {
+	aside = n.health.report(o)
 	if o == ConnectError || o == Reset {
 		n.probe.doubt()
 	}
+	return aside
 }
 
 // SetAside takes the node out of the pick because it makes no progress although its peers do. It comes back, by trial

@@ -85,7 +85,7 @@ func New() *Router {
 		completion:     s.Counter("cgn_router_completion_tokens_total", "Completion tokens, as engines report them.", "model"),
 		cached:         s.Counter("cgn_router_cached_tokens_total", "Prompt tokens found in an engine's cache, as engines report them.", "model"),
 		prediction:     s.Histogram("cgn_router_prediction_error_ratio", "Believed minus reported cached share of a prompt, per answer that reports one.", errorBuckets, "node"),
-		setAside:       s.Counter("cgn_router_set_aside_total", "Times a node made no progress while its peers did and got no new requests.", "node"),
+		setAside:       s.Counter("cgn_router_set_aside_total", "Times a node was set aside, and got no new requests, because it made no progress.", "node"),
 		unreported:     s.Counter("cgn_router_cached_unreported_total", "Answers with a usage but no cached-token count.", "node"),
 		rejected:       s.Counter("cgn_router_stream_options_rejected_total", "Requests resent without stream_options because the engine refuses them.", "node"),
 	}
