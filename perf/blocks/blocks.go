@@ -23,14 +23,6 @@ type Op struct {
 	Removed []uint64
 }
 
-// Stored is the blocks that the node did not have, and the key of the block before them, 0 for none.
-func (o *Op) Stored() (parent uint64, keys []uint64) {
-	if o.Held > 0 {
-		parent = o.Prompt[o.Held-1]
-	}
-	return parent, o.Prompt[o.Held:]
-}
-
 // Replay is the requests of a trace on a number of nodes.
 type Replay struct {
 	Nodes int

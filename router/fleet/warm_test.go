@@ -27,10 +27,12 @@ func TestWarm(t *testing.T) {
 	e.CloseClientConnections()
 	e.Close()
 	eventually(t, f, "the node is down", func(s *Snapshot) bool { return s.Nodes[0].State() == Open })
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		t.Skip("its port was taken meanwhile: ", err)
-	}
+	var l net.Listener
+	eventually(t, f, "its port is free", func(*Snapshot) (free bool) {
+		var err error
+		l, err = net.Listen("tcp", addr)
+		return err == nil
+	})
 	newEngine(t, l, "m")
 	eventually(t, f, "three connections wait again", func(s *Snapshot) bool {
 		idle, _ := s.Nodes[0].Pool.Stats()

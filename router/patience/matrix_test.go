@@ -19,13 +19,7 @@ func TestSlowFleets(t *testing.T) {
 				for _, n := range s.nodes {
 					n.slow = slow
 				}
-				var reqs []*simRequest
-				for range 100 {
-					reqs = append(reqs, s.send(s.leastQueued(), true, 100+s.rng.Int64N(900), 64, 20))
-					s.run(gap * time.Millisecond)
-				}
-				s.run(10 * time.Second)
-				if n := s.givenUp(reqs); n > 2 {
+				if n := s.ofHundredGivenUp(gap * time.Millisecond); n > 2 {
 					t.Errorf("%v times slower, every %d ms, %d nodes: %d of 100 given up", slow, gap, nodes, n)
 				}
 			}
@@ -46,13 +40,7 @@ func TestFleetsThatSlowDownAfterAFewAnswers(t *testing.T) {
 				for _, n := range s.nodes {
 					n.slow = slow
 				}
-				var reqs []*simRequest
-				for range 100 {
-					reqs = append(reqs, s.send(s.leastQueued(), true, 100+s.rng.Int64N(900), 64, 20))
-					s.run(gap * time.Millisecond)
-				}
-				s.run(10 * time.Second)
-				if n := s.givenUp(reqs); n > 2 {
+				if n := s.ofHundredGivenUp(gap * time.Millisecond); n > 2 {
 					t.Errorf("%v times slower, every %d ms, %d nodes: %d of 100 given up", slow, gap, nodes, n)
 				}
 			}
@@ -137,4 +125,15 @@ func (s *sim) burstsOfCalls(name string, each int, longest int64) {
 	if n := s.givenUp(reqs); n > 0 || len(s.stalls) > 1 {
 		s.t.Errorf("%s: %d of %d given up, %d stalls", name, n, len(reqs), len(s.stalls))
 	}
+}
+
+// ofHundredGivenUp sends streams, one every gap, and tells how many of them were to be tried elsewhere.
+func (s *sim) ofHundredGivenUp(gap time.Duration) int {
+	var reqs []*simRequest
+	for range 100 {
+		reqs = append(reqs, s.send(s.leastQueued(), true, 100+s.rng.Int64N(900), 64, 20))
+		s.run(gap)
+	}
+	s.run(10 * time.Second)
+	return s.givenUp(reqs)
 }
