@@ -1,0 +1,28 @@
+// Package bpf reads from the Linux kernel how busy a host is and how its sockets do: per-CPU utilisation, waits for a CPU, CPU time of process trees,
+// connections by peer and by listening port, and time to first token and between tokens of any engine that answers over HTTP/1 on a port.
+//
+// # Programs
+//
+// Load puts programs and maps under /sys/fs/bpf/cognitora (maps/, progs/, links/). They stay there when the process ends, however it ends, and count on:
+// the next Load uses the same maps. Open reads them without changing anything. Clean removes them all. `bpftool map dump pinned
+// /sys/fs/bpf/cognitora/maps/NAME` prints what Go reads; the comment of each map in the .bpf.c and .h files here says what it is.
+//
+// # Upgrade
+//
+// A tracepoint keeps a dispatcher that jumps to the program in a slot, a cgroup's link can be given another program: both change at one instant and no event
+// is missed. A map is used again as long as its layout (type, names, places and sizes of fields, number of entries) is the same. Where it is not, what it
+// has counted is copied, field by field of the same name, into a new one before the programs change: what is counted between the copy and
+// the change is lost, for as long as Report.Window says, which is a few milliseconds.
+// Sockets that were open at a change of cgn_socks count as closed, and those of watched ports as opened anew with their next packet.
+//
+// # Rights
+//
+// Load needs CAP_BPF, CAP_PERFMON (tracepoints, reading kernel memory by its types) and CAP_NET_ADMIN (programs of sockets and packets), and a
+// BPF file system to which it may write; no other capability, and not root. Process ids are those of the host: in a PID namespace, watch nothing.
+// Where something is missing, Missing says what and why, and the rest works. New returns a reader of /proc, sock_diag and cgroup files where nothing does.
+//
+// # Privacy
+//
+// No payload is copied. The first two bytes of a connection to a watched port are compared with those of HTTP/1, HTTP/2 and TLS; everything else comes from
+// packet headers, sizes and times.
+package bpf

@@ -1,0 +1,187 @@
+package bpf
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+// Environment of the test binary run as a child.
+const (
+	childEnv = "BPF_TEST_CHILD"  // what to do
+	rootEnv  = "BPF_TEST_ROOT"   // where to pin
+	groupEnv = "BPF_TEST_CGROUP" // what to attach to
+)
+
+func TestMain(m *testing.M) {
+	if job := os.Getenv(childEnv); job != "" {
+		if err := children[job](); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// lack skips, or fails where BPF_REQUIRED says that everything is there.
+func lack(t testing.TB, why string) {
+	t.Helper()
+	if os.Getenv("BPF_REQUIRED") == "1" {
+		t.Fatalf("BPF_REQUIRED=1, but %s", why)
+	}
+	t.Skip(why)
+}
+
+// host is a place for a test's own programs: a BPF file system, and a cgroup that the test's process is in.
+type host struct {
+	t      testing.TB
+	root   string
+	cgroup string
+}
+
+func newHost(t testing.TB) *host {
+	t.Helper()
+	if os.Getenv("BPF_REQUIRED") != "1" {
+		t.Skip("it puts programs into the running kernel and load on its CPUs: make check-bpf")
+	}
+	if os.Geteuid() != 0 {
+		lack(t, "it needs root, to load programs into the kernel")
+	}
+	if err := permitted(); err != nil {
+		lack(t, err.Error())
+	}
+	fs := t.TempDir()
+	if err := unix.Mount("bpf", fs, "bpf", 0, ""); err != nil {
+		lack(t, "no BPF file system can be mounted: "+err.Error())
+	}
+	h := &host{t: t, root: filepath.Join(fs, "cognitora"), cgroup: ownCgroup(t)}
+	t.Cleanup(func() {
+		if _, err := Clean(h.root); err != nil {
+			t.Error(err)
+		}
+		if err := unix.Unmount(fs, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return h
+}
+
+// ownCgroup moves the process into a cgroup of its own, and back in the end.
+func ownCgroup(t testing.TB) string {
+	t.Helper()
+	top, err := cgroupFolder("")
+	if err != nil {
+		lack(t, err.Error())
+	}
+	text, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	was := "/"
+	for line := range strings.Lines(string(text)) {
+		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			was = path
+		}
+	}
+	own, err := os.MkdirTemp(top, "bpf-test-")
+	if err != nil {
+		lack(t, "no cgroup can be made: "+err.Error())
+	}
+	if err := os.Chmod(own, 0o755); err != nil { // as other cgroups are
+		t.Fatal(err)
+	}
+	move(t, own)
+	t.Cleanup(func() {
+		move(t, filepath.Join(top, was))
+		// A child that has been killed leaves a moment later than it can be waited for.
+		within(t, "the cgroup is empty", func() bool { return os.Remove(own) == nil })
+	})
+	return own
+}
+
+func move(t testing.TB, cgroup string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// load loads into the host's own place. All hooks have to be there.
+func (h *host) load() *Set {
+	h.t.Helper()
+	s, err := Load(Options{Root: h.root, Cgroup: h.cgroup})
+	if err != nil {
+		h.t.Fatalf("%+v", err)
+	}
+	h.t.Cleanup(func() { _ = s.Close() })
+	for _, m := range s.Missing() {
+		h.t.Errorf("%s: %s", m.What, m.Reason)
+	}
+	return s
+}
+
+// within waits for something that must come true.
+func within(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !done(); {
+		if time.Now().After(end) {
+			t.Fatalf("not within a minute: %s", what)
+		}
+		yield()
+	}
+}
+
+// yield lets others run.
+func yield() {
+	var p []unix.PollFd
+	_, _ = unix.Poll(p, 1)
+}
+
+func must[T any](t testing.TB) func(T, error) T {
+	t.Helper()
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func (h *host) port(s *Set, port uint16) Port {
+	h.t.Helper()
+	for _, p := range must[[]Port](h.t)(s.Ports()) {
+		if p.Port == port {
+			return p
+		}
+	}
+	h.t.Fatalf("port %d is not there", port)
+	return Port{}
+}
+
+// noDrops fails if anything could not be counted.
+func (h *host) noDrops(s *Set) {
+	h.t.Helper()
+	if d := must[Drops](h.t)(s.Drops()); d != (Drops{}) {
+		h.t.Errorf("dropped: %+v", d)
+	}
+}
+
+// stats turns on the kernel's clock of programs until the test ends.
+func stats(t testing.TB) {
+	t.Helper()
+	on, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	if err != nil {
+		lack(t, "the kernel does not measure programs: "+err.Error())
+	}
+	t.Cleanup(func() { _ = on.Close() })
+}

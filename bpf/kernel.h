@@ -1,0 +1,82 @@
+// What the programs read of the kernel: the few fields, found by name on the running kernel (CO-RE), so that no vmlinux.h
+// has to be kept. Programs read them directly: pointers of tp_btf arguments are checked by the verifier.
+#ifndef CGN_KERNEL_H
+#define CGN_KERNEL_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+#define AF_INET 2
+#define AF_INET6 10
+#define IPPROTO_TCP 6
+#define SOL_TCP 6
+
+// Values of errno in sk_err.
+#define EPIPE 32
+#define ECONNRESET 104
+#define ETIMEDOUT 110
+#define ECONNREFUSED 111
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct rq {
+	__u64 clock; // ns, as schedstat uses them
+};
+
+struct cfs_rq {
+	struct rq *rq;
+};
+
+struct sched_entity {
+	struct cfs_rq *cfs_rq;
+};
+
+struct sched_info {
+	unsigned long long run_delay;	// ns waited for a CPU, all waits that have ended
+	unsigned long long last_queued; // clock of the run queue when this wait began; 0: does not wait
+};
+
+typedef struct {
+	int counter;
+} atomic_t;
+
+struct signal_struct {
+	atomic_t live; // threads that have not ended
+};
+
+struct task_struct {
+	int pid;  // of the thread; 0: idle
+	int tgid; // of the process
+	struct signal_struct *signal;
+	struct sched_entity se;
+	struct sched_info sched_info;
+};
+
+struct sock_common {
+	unsigned short skc_family;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+	int sk_err;
+	__u16 sk_protocol;
+};
+
+struct tcp_sock {
+	__u64 bytes_received; // in order
+	__u32 total_retrans;  // segments
+};
+
+struct bpf_iter_meta;
+
+struct bpf_iter__task {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+};
+
+#pragma clang attribute pop
+
+#endif

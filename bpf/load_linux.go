@@ -1,0 +1,361 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/link"
+)
+
+// Options of Load and New. The zero value is the host's own.
+type Options struct {
+	// Root is a folder in a BPF file system; it is made. Empty: DefaultRoot.
+	Root string
+	// Cgroup is the folder of the cgroup (version 2) whose sockets, and those below, are counted. Empty: all of the host.
+	Cgroup string
+
+	change func(*ebpf.CollectionSpec) // tests: makes another version of the programs
+}
+
+// Report says what Load found and did.
+type Report struct {
+	Reused   []string          // maps that were there, with their counts
+	Made     []string          // maps that were not
+	Carried  []string          // maps whose layout changed: counts were copied
+	Reset    map[string]string // maps whose layout changed and whose counts could not be copied: why
+	Replaced []string          // programs that were there and have been replaced by others
+	Attached []string          // hooks that were attached; the others were already
+	Window   time.Duration     // what was counted in this time in Carried is lost; 0 if nothing was carried
+}
+
+// loader makes a Set.
+type loader struct {
+	pins
+	options Options
+	spec    *ebpf.CollectionSpec
+	kernel  *btf.Spec // the kernel's types: a quarter of a second to read, so it is done once
+	maps    map[string]*ebpf.Map
+	old     map[string]*ebpf.Map // of another layout, to be replaced by those in maps
+	loaded  map[string]*ebpf.Program
+	missing []Missing
+	report  Report
+}
+
+// Load makes programs and maps, or takes over and updates those that are there, and returns their reader. What cannot be attached is in Missing; an
+// error means that nothing can. Programs stay when the process ends.
+func Load(o Options) (*Set, error) {
+	if err := permitted(); err != nil {
+		return nil, err
+	}
+	l := &loader{pins: pins(rootOf(o.Root)), options: o, maps: map[string]*ebpf.Map{}, old: map[string]*ebpf.Map{}, loaded: map[string]*ebpf.Program{}}
+	if err := l.make(); err != nil {
+		return nil, err
+	}
+	lock, err := l.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
+	if l.kernel, err = btf.LoadKernelSpec(); err != nil {
+		return nil, &hinted{fmt.Errorf("bpf: the kernel does not describe its types (/sys/kernel/btf/vmlinux): %w", err), "it needs CONFIG_DEBUG_INFO_BTF"}
+	}
+	if l.spec, err = programs(); err != nil {
+		return nil, err
+	}
+	if o.change != nil {
+		o.change(l.spec)
+	}
+	return l.load()
+}
+
+func (l *loader) load() (*Set, error) {
+	defer l.release()
+	if err := l.openMaps(); err != nil {
+		l.closeMaps()
+		return nil, err
+	}
+	l.loadPrograms()
+	if err := l.replaceMaps(); err != nil {
+		l.closeMaps()
+		return nil, err
+	}
+	start := time.Now()
+	l.attach()
+	if len(l.report.Carried) > 0 {
+		l.report.Window += time.Since(start)
+	}
+	if l.old["cgn_socks"] != nil {
+		endOpen(l.maps)
+	}
+	if !l.attached() {
+		l.closeMaps()
+		return nil, fmt.Errorf("bpf: no program could be attached: %s: %s", l.missing[0].What, l.missing[0].Reason)
+	}
+	return &Set{root: l.pins, maps: l.maps, missing: append(l.missing, noWaits(l.kernel)...), report: l.report}, nil
+}
+
+// release closes what the Set does not need.
+func (l *loader) release() {
+	for _, m := range l.old {
+		_ = m.Close()
+	}
+	for _, p := range l.loaded {
+		_ = p.Close()
+	}
+}
+
+func (l *loader) closeMaps() {
+	for _, m := range l.maps {
+		_ = m.Close()
+	}
+}
+
+// openMaps takes the maps that are there and fit, and makes the others, without pins yet.
+func (l *loader) openMaps() error {
+	for name, spec := range l.spec.Maps {
+		have, err := ebpf.LoadPinnedMap(l.path(mapsDir, name), nil)
+		if err == nil && reusable(have, spec) {
+			l.maps[name] = have
+			l.report.Reused = append(l.report.Reused, name)
+			continue
+		}
+		if err == nil {
+			l.old[name] = have
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("bpf: open %s: %w", l.path(mapsDir, name), err)
+		}
+		m, err := ebpf.NewMap(spec)
+		if err != nil {
+			return fmt.Errorf("bpf: make map %s: %w", name, explain(err))
+		}
+		l.maps[name] = m
+		l.report.Made = append(l.report.Made, name)
+	}
+	return nil
+}
+
+// loadProgram gives a program its maps and loads it.
+func (l *loader) loadProgram(name string) (*ebpf.Program, error) {
+	spec := l.spec.Programs[name].Copy()
+	for i := range spec.Instructions {
+		ins := &spec.Instructions[i]
+		if m, ok := l.maps[ins.Reference()]; ok && ins.IsLoadFromMap() {
+			if err := ins.AssociateMap(m); err != nil {
+				return nil, err
+			}
+		}
+	}
+	p, err := ebpf.NewProgramWithOptions(spec, ebpf.ProgramOptions{KernelTypes: l.kernel})
+	if err != nil {
+		return nil, explain(err)
+	}
+	l.loaded[name] = p
+	return p, nil
+}
+
+func (l *loader) lacks(h hook, err error) {
+	l.missing = append(l.missing, Missing{What: h.tells, Reason: err.Error()})
+}
+
+func (l *loader) loadPrograms() {
+	for _, h := range hooks {
+		if err := present(l.kernel, h); err != nil {
+			l.lacks(h, err)
+			continue
+		}
+		if _, err := l.loadProgram(h.program); err != nil {
+			l.lacks(h, fmt.Errorf("the kernel refuses the program %s: %w", h.program, err))
+		}
+	}
+}
+
+// replaceMaps pins the new maps, with what the old ones have counted.
+func (l *loader) replaceMaps() error {
+	start := time.Now()
+	for name, old := range l.old {
+		err := carry(old, l.maps[name], l.spec.Maps[name])
+		if err == nil {
+			l.report.Carried = append(l.report.Carried, name)
+			continue
+		}
+		if l.report.Reset == nil {
+			l.report.Reset = map[string]string{}
+		}
+		l.report.Reset[name] = err.Error()
+	}
+	for _, name := range l.report.Made {
+		if err := l.place(mapsDir, name, l.maps[name].Pin); err != nil {
+			return err
+		}
+	}
+	l.report.Window = time.Since(start)
+	if len(l.report.Carried) == 0 {
+		l.report.Window = 0
+	}
+	return nil
+}
+
+// attached tells whether anything counts.
+func (l *loader) attached() bool {
+	links, err := filepath.Glob(filepath.Join(string(l.pins), linksDir, "*"))
+	return err == nil && len(links) > 0
+}
+
+// attach has each hook run the program that has been loaded for it.
+func (l *loader) attach() {
+	fresh := false
+	for _, h := range hooks {
+		p := l.loaded[h.program]
+		if p == nil {
+			continue
+		}
+		made, err := l.attachHook(h, p)
+		if err != nil {
+			l.lacks(h, err)
+			continue
+		}
+		if made {
+			l.report.Attached = append(l.report.Attached, h.program)
+			fresh = fresh || h.program == "cgn_fork"
+		}
+	}
+	if fresh || l.old["cgn_tasks"] != nil {
+		if err := l.prime(); err != nil {
+			l.missing = append(l.missing, Missing{What: "groups of threads that are there already", Reason: err.Error()})
+		}
+	}
+}
+
+func (l *loader) attachHook(h hook, p *ebpf.Program) (made bool, err error) {
+	same, there := l.inPlace(h, p)
+	if there && !same {
+		l.report.Replaced = append(l.report.Replaced, h.program)
+	}
+	if h.slot != "" {
+		made, err = l.attachTracepoint(h, p, same)
+	} else {
+		made, err = l.attachCgroup(h, p, same)
+	}
+	if err != nil || same && !made {
+		return made, err
+	}
+	return made, l.place(progsDir, h.program, p.Pin)
+}
+
+// inPlace tells whether there is a program for the hook, and whether it is the same: the same instructions on the same maps.
+func (l *loader) inPlace(h hook, p *ebpf.Program) (same, there bool) {
+	old, err := ebpf.LoadPinnedProgram(l.path(progsDir, h.program), nil)
+	if err != nil {
+		return false, false
+	}
+	defer old.Close()
+	was, err := old.Info()
+	if err != nil {
+		return false, true
+	}
+	is, err := p.Info()
+	if err != nil || was.Tag != is.Tag {
+		return false, true
+	}
+	wasMaps, ok := was.MapIDs()
+	isMaps, ok2 := is.MapIDs()
+	if !ok || !ok2 || len(wasMaps) != len(isMaps) {
+		return false, true
+	}
+	for i := range wasMaps {
+		if wasMaps[i] != isMaps[i] {
+			return false, true
+		}
+	}
+	return true, true
+}
+
+// attachTracepoint fills the slot, which takes effect at once where the dispatcher is attached, and attaches it where it is not.
+func (l *loader) attachTracepoint(h hook, p *ebpf.Program, same bool) (made bool, err error) {
+	_, fresh := l.old[h.slot]
+	have, err := link.LoadPinnedLink(l.path(linksDir, h.program), nil)
+	if err == nil {
+		defer have.Close()
+	}
+	attached := err == nil && !fresh && l.reused(h.slot)
+	if !same || !attached {
+		if err := l.maps[h.slot].Put(uint32(0), p); err != nil {
+			return false, fmt.Errorf("put %s into its slot: %w", h.program, err)
+		}
+	}
+	if attached {
+		return false, nil
+	}
+	d, err := l.loadProgram(h.dispatcher)
+	if err != nil {
+		return false, fmt.Errorf("the kernel refuses the program %s: %w", h.dispatcher, err)
+	}
+	made2, err := link.AttachTracing(link.TracingOptions{Program: d, AttachType: ebpf.AttachTraceRawTp})
+	if err != nil {
+		return false, fmt.Errorf("attach to the tracepoint %s: %w", h.tracepoint, explain(err))
+	}
+	defer made2.Close()
+	if err := l.place(linksDir, h.program, made2.Pin); err != nil {
+		return false, err
+	}
+	return true, l.place(progsDir, h.dispatcher, d.Pin)
+}
+
+func (l *loader) reused(name string) bool {
+	for _, r := range l.report.Reused {
+		if r == name {
+			return true
+		}
+	}
+	return false
+}
+
+// attachCgroup updates the link, which takes effect at once, or makes it.
+func (l *loader) attachCgroup(h hook, p *ebpf.Program, same bool) (made bool, err error) {
+	folder, err := cgroupFolder(l.options.Cgroup)
+	if err != nil {
+		return false, err
+	}
+	have, err := link.LoadPinnedLink(l.path(linksDir, h.program), nil)
+	if err == nil {
+		defer have.Close()
+		if linkedTo(have, folder) {
+			if same {
+				return false, nil
+			}
+			return false, have.Update(p)
+		}
+	}
+	made2, err := link.AttachCgroup(link.CgroupOptions{Path: folder, Attach: h.attach, Program: p})
+	if err != nil {
+		return false, fmt.Errorf("attach to %s: %w", folder, explain(err))
+	}
+	defer made2.Close()
+	return true, l.place(linksDir, h.program, made2.Pin)
+}
+
+// prime gives each thread that is there its place in cgn_tasks.
+func (l *loader) prime() error {
+	p, err := l.loadProgram(prime)
+	if err != nil {
+		return err
+	}
+	it, err := link.AttachIter(link.IterOptions{Program: p})
+	if err != nil {
+		return err
+	}
+	defer it.Close()
+	r, err := it.Open()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	_, err = io.Copy(io.Discard, r)
+	return err
+}

@@ -1,0 +1,137 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// DefaultRoot is where Load pins when Options.Root is empty.
+const DefaultRoot = "/sys/fs/bpf/cognitora"
+
+// Folders below the root.
+const (
+	mapsDir  = "maps"
+	progsDir = "progs"
+	linksDir = "links"
+)
+
+// hinted is an error that says what to do.
+type hinted struct {
+	error
+	hint string
+}
+
+func (h *hinted) Hint() string  { return h.hint }
+func (h *hinted) Unwrap() error { return h.error }
+
+// pins is a folder of a BPF file system.
+type pins string
+
+func (p pins) path(dir, name string) string { return filepath.Join(string(p), dir, short(name)) }
+
+// make makes the folders.
+func (p pins) make() error {
+	var fsys unix.Statfs_t
+	for at := string(p); ; at = filepath.Dir(at) {
+		err := unix.Statfs(at, &fsys)
+		if errors.Is(err, unix.ENOENT) && at != filepath.Dir(at) {
+			continue
+		}
+		if err != nil {
+			return &os.PathError{Op: "statfs", Path: at, Err: err}
+		}
+		if fsys.Type != unix.BPF_FS_MAGIC {
+			return &hinted{fmt.Errorf("bpf: %s is not in a BPF file system", p), "mount one: mount -t bpf bpf /sys/fs/bpf"}
+		}
+		break
+	}
+	for _, dir := range []string{mapsDir, progsDir, linksDir} {
+		if err := os.MkdirAll(filepath.Join(string(p), dir), 0o700); err != nil {
+			return fmt.Errorf("bpf: make the folder of pins: %w", err)
+		}
+	}
+	return nil
+}
+
+// lockWait is how long a loader waits for another one: each takes less than a second.
+const lockWait = 30 * time.Second
+
+// lock keeps other loaders and Clean away from the folder until the file is closed or the process ends.
+func (p pins) lock() (*os.File, error) {
+	dir, err := os.Open(string(p))
+	if err != nil {
+		return nil, err
+	}
+	for end := time.Now().Add(lockWait); ; time.Sleep(20 * time.Millisecond) {
+		err = unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return dir, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
+			_ = dir.Close()
+			return nil, fmt.Errorf("bpf: lock %s, which another loader may have: %w", p, err)
+		}
+	}
+}
+
+// place pins an object so that its path never holds something half made: under another name first.
+func (p pins) place(dir, name string, pin func(path string) error) error {
+	path := p.path(dir, name)
+	next := filepath.Join(filepath.Dir(path), "new-"+filepath.Base(path))
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := pin(next); err != nil {
+		return fmt.Errorf("bpf: pin %s: %w", next, err)
+	}
+	if err := os.Rename(next, path); err != nil {
+		_ = os.Remove(next)
+		return fmt.Errorf("bpf: %w", err)
+	}
+	return nil
+}
+
+// Clean removes all programs and maps under root (empty: DefaultRoot), and root itself, and returns how many pins it removed. Programs are detached when the last
+// reader of their links has closed. It does nothing if there is no root.
+func Clean(root string) (removed int, err error) {
+	p := pins(rootOf(root))
+	lock, err := p.lock()
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer lock.Close()
+	// Links first: nothing counts any more, then programs and maps go.
+	for _, dir := range []string{linksDir, progsDir, mapsDir} {
+		dir = filepath.Join(string(p), dir)
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return removed, err
+		}
+		for _, e := range entries {
+			if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+				return removed, err
+			}
+			removed++
+		}
+		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return removed, err
+		}
+	}
+	return removed, os.Remove(string(p))
+}
+
+func rootOf(root string) string {
+	if root == "" {
+		return DefaultRoot
+	}
+	return root
+}

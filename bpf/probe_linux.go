@@ -1,0 +1,118 @@
+package bpf
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// needed are the capabilities that Load needs.
+var needed = []struct {
+	bit  uint
+	name string
+}{{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN"}, {unix.CAP_PERFMON, "CAP_PERFMON"}, {unix.CAP_BPF, "CAP_BPF"}}
+
+// permitted tells which capabilities the process lacks. CAP_SYS_ADMIN stands for CAP_BPF and CAP_PERFMON.
+func permitted() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return os.NewSyscallError("capget", err)
+	}
+	has := func(bit uint) bool { return data[bit/32].Effective&(1<<(bit%32)) != 0 }
+	var lacks []string
+	for _, c := range needed {
+		if !has(c.bit) && (c.bit == unix.CAP_NET_ADMIN || !has(unix.CAP_SYS_ADMIN)) {
+			lacks = append(lacks, c.name)
+		}
+	}
+	if len(lacks) == 0 {
+		return nil
+	}
+	return &hinted{fmt.Errorf("bpf: the process lacks %s: %w", strings.Join(lacks, " and "), unix.EPERM),
+		"run it as root, or with AmbientCapabilities=CAP_BPF CAP_PERFMON CAP_NET_ADMIN in its systemd unit"}
+}
+
+// present tells whether the kernel has the place that a hook attaches to.
+func present(kernel *btf.Spec, h hook) error {
+	if h.tracepoint == "" {
+		return nil
+	}
+	var t *btf.Typedef
+	if kernel.TypeByName("btf_trace_"+h.tracepoint, &t) != nil {
+		return fmt.Errorf("the kernel has no tracepoint %s", h.tracepoint)
+	}
+	return nil
+}
+
+// noWaits says whether the kernel notes when threads begin to wait.
+func noWaits(kernel *btf.Spec) []Missing {
+	for name, member := range map[string]string{"sched_info": "last_queued", "cfs_rq": "rq"} {
+		var t *btf.Struct
+		err := kernel.TypeByName(name, &t)
+		found := false
+		if err == nil {
+			for _, m := range t.Members {
+				found = found || m.Name == member
+			}
+		}
+		if !found {
+			return []Missing{{What: "run-queue delay", Reason: "the kernel does not note when threads begin to wait: it needs CONFIG_SCHED_INFO and CONFIG_FAIR_GROUP_SCHED"}}
+		}
+	}
+	return nil
+}
+
+// cgroupFolder returns folder, or where the cgroups of version 2 are mounted.
+func cgroupFolder(folder string) (string, error) {
+	if folder != "" {
+		return folder, nil
+	}
+	mounts, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return "", err
+	}
+	defer mounts.Close()
+	lines := bufio.NewScanner(mounts)
+	for lines.Scan() {
+		before, after, ok := strings.Cut(lines.Text(), " - ")
+		if f := strings.Fields(before); ok && len(f) > 4 && strings.HasPrefix(after, "cgroup2 ") && f[3] == "/" {
+			return f[4], nil
+		}
+	}
+	return "", errors.New("no cgroup2 file system is mounted: mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified")
+}
+
+// linkedTo tells whether a link is attached to the cgroup of folder. The cgroup's number is the inode of its folder.
+func linkedTo(l link.Link, folder string) bool {
+	var st unix.Stat_t
+	if unix.Stat(folder, &st) != nil {
+		return false
+	}
+	info, err := l.Info()
+	if err != nil || info.Cgroup() == nil {
+		return false
+	}
+	return info.Cgroup().CgroupId == st.Ino
+}
+
+// explain makes the errors of the bpf system call plain.
+func explain(err error) error {
+	var v *ebpf.VerifierError
+	switch {
+	case errors.As(err, &v):
+		return fmt.Errorf("the verifier: %w", err)
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("not permitted: a capability is missing, or a security policy of the kernel forbids it: %w", err)
+	case errors.Is(err, ebpf.ErrNotSupported):
+		return fmt.Errorf("not in this kernel: %w", err)
+	}
+	return err
+}

@@ -1,0 +1,290 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// tick is the unit of /proc/stat: USER_HZ is 100 on every architecture that we build for.
+const tick = 10 * time.Millisecond
+
+// Proc is a Reader that needs no rights: it asks /proc, sock_diag and cgroup files. It sees what is there when it is asked, so what ended in between
+// is not in its counts, and it has no times of tokens.
+type Proc struct {
+	missing []Missing
+
+	mu     sync.Mutex
+	ports  []uint16
+	groups []*procGroup
+}
+
+// procGroup keeps what ended processes had used when they were last seen.
+type procGroup struct {
+	root   int
+	seen   map[int]procTimes
+	ended  procTimes
+	cgroup string        // that holds the group and nothing else; empty: there is none
+	used   time.Duration // by the cgroup before the group was watched
+}
+
+type procTimes struct {
+	cpu, delay time.Duration
+	runs       uint64
+}
+
+func (t *procTimes) add(o procTimes) {
+	t.cpu, t.delay, t.runs = t.cpu+o.cpu, t.delay+o.delay, t.runs+o.runs
+}
+
+var _ Reader = (*Proc)(nil)
+
+// NewProc returns a reader without programs. why is said for everything that only programs tell.
+func NewProc(why error) *Proc {
+	reason := "no programs are loaded"
+	if why != nil {
+		reason = why.Error()
+	}
+	p := &Proc{}
+	for _, what := range []string{"distribution of run-queue delay", "time to first token and between tokens", "connections that have ended, and how", "stalls", "events of peers"} {
+		p.missing = append(p.missing, Missing{What: what, Reason: reason})
+	}
+	if _, err := os.Stat("/proc/self/schedstat"); err != nil {
+		p.missing = append(p.missing, Missing{What: "run-queue delay of groups", Reason: "the kernel has no /proc/PID/schedstat: it needs CONFIG_SCHED_INFO"})
+	}
+	return p
+}
+
+// New returns the best reader that there is: of the programs, or, where nothing can be loaded, of /proc; its Missing says why then.
+func New(o Options) Reader {
+	s, err := Load(o)
+	if err != nil {
+		return NewProc(err)
+	}
+	return s
+}
+
+// Source is SourceProc.
+func (p *Proc) Source() Source { return SourceProc }
+
+// Missing lists what only programs tell.
+func (p *Proc) Missing() []Missing { return p.missing }
+
+// Close does nothing.
+func (p *Proc) Close() error { return nil }
+
+// maxPorts and maxGroups are those of the programs.
+const (
+	maxPorts  = 64
+	maxGroups = 63
+)
+
+// WatchPort has Ports return a port.
+func (p *Proc) WatchPort(port uint16) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if slices.Contains(p.ports, port) {
+		return nil
+	}
+	if port == 0 || len(p.ports) == maxPorts {
+		return fmt.Errorf("bpf: watch port %d: name the port that the engine listens on; at most %d can be watched", port, maxPorts)
+	}
+	p.ports = append(p.ports, port)
+	return nil
+}
+
+// UnwatchPort ends WatchPort.
+func (p *Proc) UnwatchPort(port uint16) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ports = slices.DeleteFunc(p.ports, func(q uint16) bool { return q == port })
+	return nil
+}
+
+// WatchProcesses has Groups return a process and its descendants.
+func (p *Proc) WatchProcesses(root int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if slices.ContainsFunc(p.groups, func(g *procGroup) bool { return g.root == root }) {
+		return nil
+	}
+	if _, err := os.Stat(filepath.Join("/proc", strconv.Itoa(root))); err != nil || root <= 0 {
+		return fmt.Errorf("bpf: there is no process %d to watch", root)
+	}
+	if len(p.groups) == maxGroups {
+		return fmt.Errorf("bpf: watch process %d: all %d groups are in use", root, maxGroups)
+	}
+	g := &procGroup{root: root}
+	g.read()
+	g.findCgroup()
+	p.groups = append(p.groups, g)
+	return nil
+}
+
+// UnwatchProcesses ends WatchProcesses.
+func (p *Proc) UnwatchProcesses(root int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.groups = slices.DeleteFunc(p.groups, func(g *procGroup) bool { return g.root == root })
+	return nil
+}
+
+// CPUs reads /proc/stat.
+func (p *Proc) CPUs() ([]CPU, error) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return nil, fmt.Errorf("bpf: %w", err)
+	}
+	return parseStat(string(text)), nil
+}
+
+// parseStat reads the lines of CPUs: user nice system idle iowait irq softirq steal guest guest_nice, where guests are in user and nice too.
+func parseStat(text string) (all []CPU) {
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		if len(f) < 6 || !strings.HasPrefix(f[0], "cpu") {
+			continue
+		}
+		id, err := strconv.Atoi(f[0][3:])
+		if err != nil {
+			continue // the sum of all
+		}
+		c := CPU{ID: id}
+		for i, field := range f[1:min(len(f), 9)] {
+			n, _ := strconv.ParseInt(field, 10, 64) // 0 of what is no number
+			if i == 3 || i == 4 {
+				c.Idle += time.Duration(n) * tick
+			} else {
+				c.Busy += time.Duration(n) * tick
+			}
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// RunDelay is not known without programs: /proc has sums only, which Groups has.
+func (p *Proc) RunDelay() (Histogram, error) {
+	return Histogram{}, fmt.Errorf("bpf: distribution of run-queue delay: %w", ErrUnknown)
+}
+
+// Groups adds up the threads of each group.
+func (p *Proc) Groups() ([]Group, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []Group
+	for _, g := range p.groups {
+		sum := g.read()
+		all = append(all, Group{Root: g.root, CPU: sum.cpu, Delay: sum.delay, Runs: sum.runs})
+	}
+	return all, nil
+}
+
+// read adds up what runs and what has ended since the group was made.
+func (g *procGroup) read() procTimes {
+	now := map[int]procTimes{}
+	for _, pid := range append([]int{g.root}, descendants(g.root)...) {
+		threads, _ := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "task/*/schedstat"))
+		for _, name := range threads {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				continue // it has ended
+			}
+			tid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+			now[tid] = parseSchedstat(string(text))
+		}
+	}
+	sum := procTimes{}
+	for tid, was := range g.seen {
+		if is, ok := now[tid]; !ok || is.cpu < was.cpu { // ended, or another of the same number
+			g.ended.add(was)
+		}
+	}
+	g.seen = now
+	for _, t := range now {
+		sum.add(t)
+	}
+	sum.add(g.ended)
+	if used, ok := cgroupCPU(g.cgroup); ok {
+		sum.cpu = max(sum.cpu, used-g.used)
+	}
+	return sum
+}
+
+// parseSchedstat reads CPU time in ns, waits in ns and runs.
+func parseSchedstat(text string) (t procTimes) {
+	f := strings.Fields(text)
+	if len(f) < 3 {
+		return t
+	}
+	cpu, err1 := strconv.ParseInt(f[0], 10, 64)
+	delay, err2 := strconv.ParseInt(f[1], 10, 64)
+	runs, err3 := strconv.ParseUint(f[2], 10, 64)
+	if errors.Join(err1, err2, err3) != nil || cpu < 0 || delay < 0 {
+		return t
+	}
+	return procTimes{time.Duration(cpu), time.Duration(delay), runs}
+}
+
+// Ports returns the connections to the watched ports that are established now.
+func (p *Proc) Ports() ([]Port, error) {
+	p.mu.Lock()
+	watched := slices.Clone(p.ports)
+	p.mu.Unlock()
+	conns, err := established()
+	if err != nil {
+		return nil, err
+	}
+	var all []Port
+	for _, port := range watched {
+		var s Sockets
+		for i := range conns {
+			if conns[i].local.Port() == port {
+				conns[i].addTo(&s)
+			}
+		}
+		all = append(all, Port{Port: port, Sockets: s})
+	}
+	return all, nil
+}
+
+// Peers returns the connections that are established now and are not to a watched port or of a port that something listens on.
+func (p *Proc) Peers() ([]Peer, error) {
+	conns, err := established()
+	if err != nil {
+		return nil, err
+	}
+	listening, err := listeningPorts()
+	if err != nil {
+		return nil, err
+	}
+	var all []Peer
+	at := map[string]int{}
+	for i := range conns {
+		c := &conns[i]
+		if listening[c.local.Port()] {
+			continue
+		}
+		key := c.remote.String()
+		if _, ok := at[key]; !ok {
+			at[key] = len(all)
+			all = append(all, Peer{Addr: c.remote})
+		}
+		c.addTo(&all[at[key]].Sockets)
+	}
+	return all, nil
+}
+
+// Tokens are not known without programs.
+func (p *Proc) Tokens(uint16) (Tokens, error) {
+	return Tokens{}, fmt.Errorf("bpf: times of tokens: %w", ErrUnknown)
+}
+
+// Drops is zero: there is nothing to be full.
+func (p *Proc) Drops() (Drops, error) { return Drops{}, nil }

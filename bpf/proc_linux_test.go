@@ -1,0 +1,142 @@
+package bpf
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestProc: without programs, the same questions are answered from /proc and sock_diag, and what cannot be answered is named.
+func TestProc(t *testing.T) {
+	p := NewProc(errors.New("not today"))
+	defer p.Close()
+	if m := p.Missing(); len(m) < 3 || m[0].Reason != "not today" || p.Source() != SourceProc {
+		t.Errorf("%+v", m)
+	}
+	cpus := must[[]CPU](t)(p.CPUs())
+	if len(cpus) == 0 || cpus[0].Busy == 0 {
+		t.Errorf("%+v", cpus)
+	}
+	if _, err := p.RunDelay(); !errors.Is(err, ErrUnknown) {
+		t.Error(err)
+	}
+	if _, err := p.Tokens(1); !errors.Is(err, ErrUnknown) {
+		t.Error(err)
+	}
+	if err := p.WatchProcesses(1 << 30); err == nil {
+		t.Error("a process that is not there is watched")
+	}
+}
+
+// TestProcGroup holds a group to the kernel's own count, with a child that has ended.
+func TestProcGroup(t *testing.T) {
+	p := NewProc(nil)
+	sh := exec.Command("/bin/sh", "-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; read x")
+	in := must[interface{ Close() error }](t)(sh.StdinPipe())
+	if err := sh.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer sh.Wait()
+	defer in.Close()
+	if err := p.WatchProcesses(sh.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	var cpu time.Duration
+	within(t, "it has used a CPU", func() bool {
+		cpu, _, _ = schedstat(t, sh.Process.Pid)
+		return cpu > 10*time.Millisecond
+	})
+	cpu, delay, runs := schedstat(t, sh.Process.Pid)
+	g := must[[]Group](t)(p.Groups())
+	cpuAfter, delayAfter, runsAfter := schedstat(t, sh.Process.Pid)
+	if len(g) != 1 || g[0].CPU < cpu || g[0].CPU > cpuAfter || g[0].Delay < delay || g[0].Delay > delayAfter || g[0].Runs < runs || g[0].Runs > runsAfter {
+		t.Errorf("%+v; the kernel says %v %v %d before, %v %v %d after", g, cpu, delay, runs, cpuAfter, delayAfter, runsAfter)
+	}
+	_ = in.Close()
+	_ = sh.Wait()
+	if after := must[[]Group](t)(p.Groups()); after[0].CPU < cpu {
+		t.Errorf("what an ended process used is forgotten: %+v", after)
+	}
+	if err := p.UnwatchProcesses(sh.Process.Pid); err != nil || len(must[[]Group](t)(p.Groups())) != 0 {
+		t.Error("it is still watched")
+	}
+}
+
+// TestProcSockets finds a connection at both ends.
+func TestProcSockets(t *testing.T) {
+	l := must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
+	defer l.Close()
+	to := netip.MustParseAddrPort(l.Addr().String())
+	c := must[net.Conn](t)(net.Dial("tcp", to.String()))
+	defer c.Close()
+	there := must[net.Conn](t)(l.Accept())
+	defer there.Close()
+	must[int](t)(c.Write(make([]byte, 1000)))
+	must[int](t)(there.Read(make([]byte, 1000)))
+	p := NewProc(nil)
+	if err := p.WatchPort(to.Port()); err != nil {
+		t.Fatal(err)
+	}
+	ports, err := p.Ports()
+	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.ENOENT) {
+		lack(t, "the kernel has no sock_diag: "+err.Error())
+	}
+	if err != nil || len(ports) != 1 || ports[0].Established != 1 || ports[0].BytesReceived != 1000 {
+		t.Fatalf("%+v %v", ports, err)
+	}
+	peers := must[[]Peer](t)(p.Peers())
+	i := slices.IndexFunc(peers, func(p Peer) bool { return p.Addr == to })
+	if i < 0 || peers[i].BytesSent != 1000 || peers[i].RTT <= 0 || peers[i].RTTMin <= 0 {
+		t.Errorf("%+v", peers)
+	}
+}
+
+// TestNew: who may not load gets the other reader, which says why.
+func TestNew(t *testing.T) {
+	r := New(Options{Root: t.TempDir()})
+	defer r.Close()
+	if r.Source() != SourceProc || r.Missing()[0].Reason == "" {
+		t.Errorf("%v %+v", r.Source(), r.Missing())
+	}
+}
+
+func FuzzParsers(f *testing.F) {
+	stat, _ := os.ReadFile("/proc/stat")
+	f.Add(stat)
+	f.Add([]byte("cpu0 1 2 3 4 5 6 7 8 9 10\ncpu1 x\ncpu"))
+	f.Add([]byte("12 (a) b) R 7 8"))
+	message := make([]byte, unix.SizeofNlMsghdr+diagMessageLen+8)
+	binary.NativeEndian.PutUint32(message, uint32(len(message)))
+	binary.NativeEndian.PutUint16(message[4:], sockDiagByFamily)
+	message[unix.SizeofNlMsghdr] = unix.AF_INET
+	f.Add(message)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		for _, c := range parseStat(string(b)) {
+			if c.ID < 0 {
+				t.Error(c)
+			}
+		}
+		if parentOf(string(b)) < -1<<62 {
+			t.Error("a parent")
+		}
+		if s := parseSchedstat(string(b)); s.cpu < 0 || s.delay < 0 {
+			t.Error(s)
+		}
+		n := 0
+		_, _ = diagMessages(b, func(connection) { n++ })
+		if n*unix.SizeofNlMsghdr > len(b) {
+			t.Errorf("%d sockets in %d bytes", n, len(b))
+		}
+		if _, err := decode(b); err == nil && len(b) < 48 {
+			t.Error("an event of a few bytes")
+		}
+	})
+}

@@ -1,0 +1,207 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// now is CLOCK_MONOTONIC, by which the programs measure.
+func now() uint64 {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // cannot fail
+	return uint64(ts.Nano())
+}
+
+// perCPU reads the one entry of a map that has a value for each CPU.
+func perCPU[T any](s *Set, name string) ([]T, error) {
+	var v []T
+	if err := s.maps[name].Lookup(uint32(0), &v); err != nil {
+		return nil, fmt.Errorf("bpf: read %s: %w", name, err)
+	}
+	return v, nil
+}
+
+// open is the time since the last switch of a CPU. What runs now has had it, but it is not counted yet.
+func (c *schedCpu) open(now uint64) time.Duration {
+	return max(time.Duration(now-c.AheadNs-(c.StartNs+c.BusyNs+c.IdleNs)), 0)
+}
+
+// CPUs returns the utilisation of each CPU, up to now. A CPU that has not switched since the programs were loaded is not there.
+func (s *Set) CPUs() ([]CPU, error) {
+	per, err := perCPU[schedCpu](s, "cgn_cpus")
+	if err != nil {
+		return nil, err
+	}
+	now := now()
+	var all []CPU
+	for id := range per {
+		p := &per[id]
+		if p.StartNs == 0 {
+			continue
+		}
+		c := CPU{ID: id, Busy: time.Duration(p.BusyNs), Idle: time.Duration(p.IdleNs), Switches: p.Switches}
+		if p.Running != 0 {
+			c.Busy += p.open(now)
+		} else {
+			c.Idle += p.open(now)
+		}
+		all = append(all, c)
+	}
+	return all, nil
+}
+
+// RunDelay returns how long threads waited for a CPU, on the whole host.
+func (s *Set) RunDelay() (Histogram, error) {
+	var h Histogram
+	per, err := perCPU[schedHistogram](s, "cgn_run_delay")
+	for i := range per {
+		h.add(per[i].Count, per[i].SumNs, &per[i].Buckets)
+	}
+	return h, err
+}
+
+// Groups returns the watched groups, with the CPU time of what runs now.
+func (s *Set) Groups() ([]Group, error) {
+	cpus, err := perCPU[schedCpu](s, "cgn_cpus")
+	if err != nil {
+		return nil, err
+	}
+	now := now()
+	var all []Group
+	var per []schedGroup
+	for i := uint32(1); i < s.maps["cgn_groups"].MaxEntries(); i++ {
+		if err := s.maps["cgn_groups"].Lookup(i, &per); err != nil {
+			return nil, fmt.Errorf("bpf: read cgn_groups: %w", err)
+		}
+		if per[0].Root == 0 {
+			continue
+		}
+		g := Group{Root: int(per[0].Root)}
+		for cpu := range per {
+			g.CPU += time.Duration(per[cpu].CpuNs)
+			g.Delay += time.Duration(per[cpu].DelayNs)
+			g.Runs += per[cpu].Runs
+			if cpus[cpu].Group == i && cpus[cpu].Running != 0 {
+				g.CPU += cpus[cpu].open(now)
+			}
+		}
+		all = append(all, g)
+	}
+	return all, nil
+}
+
+func (c *socketsSockets) counts() Sockets {
+	k := Sockets{
+		Opened: c.Opened, Closed: c.Closed, Refused: c.Refused, Unanswered: c.Unanswered, Abandoned: c.Abandoned, Resets: c.Resets,
+		TimedOut: c.TimedOut, Retransmits: c.Retransmits, Timeouts: c.Timeouts, StallsSend: c.StallsSend, StallsReceive: c.StallsReceive,
+		BytesSent: c.BytesSent, BytesReceived: c.BytesReceived, DeliveryRate: c.DeliveryRate,
+		RTT: time.Duration(c.SrttUs) * time.Microsecond, RTTMin: time.Duration(c.RttMinUs) * time.Microsecond,
+	}
+	// A peer that was evicted meanwhile may have more ends than beginnings.
+	if c.Opened > c.Closed {
+		k.Established = c.Opened - c.Closed
+	}
+	if c.RttSamples > 0 {
+		k.RTTMean = time.Duration(c.RttSumUs/c.RttSamples) * time.Microsecond
+	}
+	return k
+}
+
+// Ports returns the watched ports.
+func (s *Set) Ports() ([]Port, error) {
+	var key socketsPortKey
+	var v socketsSockets
+	var all []Port
+	entries := s.maps["cgn_ports"].Iterate()
+	for entries.Next(&key, &v) {
+		all = append(all, Port{Port: key.Port, Sockets: v.counts()})
+	}
+	return all, wrap("cgn_ports", entries.Err())
+}
+
+// peersAtOnce is how many peers one system call reads: 20 KiB of keys and values.
+const peersAtOnce = 128
+
+// Peers returns what this host connects to, those used last.
+func (s *Set) Peers() ([]Peer, error) {
+	var all []Peer
+	var cursor ebpf.MapBatchCursor
+	keys, values := make([]socketsPeerKey, peersAtOnce), make([]socketsSockets, peersAtOnce)
+	for range s.maps["cgn_peers"].MaxEntries() {
+		n, err := s.maps["cgn_peers"].BatchLookup(&cursor, keys, values, nil)
+		for i := range n {
+			all = append(all, Peer{Addr: keys[i].addr(), Sockets: values[i].counts()})
+		}
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return all, nil
+		}
+		if err != nil {
+			return all, wrap("cgn_peers", err)
+		}
+	}
+	return all, nil
+}
+
+func wrap(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("bpf: read %s: %w", name, err)
+}
+
+// Tokens returns the timings of a watched port.
+func (s *Set) Tokens(port uint16) (Tokens, error) {
+	key := socketsPortKey{Port: port}
+	var v socketsTokens
+	if err := s.maps["cgn_tokens"].Lookup(&key, &v); err != nil {
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return Tokens{}, fmt.Errorf("bpf: port %d is not watched", port)
+		}
+		return Tokens{}, wrap("cgn_tokens", err)
+	}
+	t := Tokens{
+		Requests: v.Requests, Streams: v.Streams, Singles: v.Singles, SinglesTime: time.Duration(v.SinglesSumNs), Joined: v.Joined,
+		Coalesced: v.Coalesced, UnmeasuredTLS: v.UnmeasuredTls, UnmeasuredHTTP: v.UnmeasuredH2, Unmeasured: v.Unmeasured,
+	}
+	t.TTFT.add(v.Ttft.Count, v.Ttft.SumNs, &v.Ttft.Buckets)
+	t.ITL.add(v.Itl.Count, v.Itl.SumNs, &v.Itl.Buckets)
+	return t, nil
+}
+
+// Drops returns what the programs could not count.
+func (s *Set) Drops() (Drops, error) {
+	var d Drops
+	per, err := perCPU[schedDrops](s, "cgn_drops")
+	for _, p := range per {
+		d.Events += p.EventsFull
+		d.Peers += p.PeersFull
+		d.Sockets += p.SocksFull
+		d.Processes += p.ProcessesFull
+		d.Threads += p.TasksFull
+		d.OddPackets += p.OddPackets
+	}
+	return d, err
+}
+
+// endOpen has all open connections count as closed: their sockets have been forgotten.
+func endOpen(maps map[string]*ebpf.Map) {
+	var v socketsSockets
+	end := func(m *ebpf.Map, key any) {
+		if m.Lookup(key, &v) == nil && v.Opened > v.Closed {
+			v.Closed = v.Opened
+			_ = m.Update(key, &v, ebpf.UpdateExist) // evicted meanwhile: nothing to end
+		}
+	}
+	var port socketsPortKey
+	for ports := maps["cgn_ports"].Iterate(); ports.Next(&port, &v); {
+		end(maps["cgn_ports"], &port)
+	}
+	var peer socketsPeerKey
+	for peers := maps["cgn_peers"].Iterate(); peers.Next(&peer, &v); {
+		end(maps["cgn_peers"], &peer)
+	}
+}

@@ -1,0 +1,330 @@
+//go:build ignore
+
+// Tokens: every packet of a counted socket passes skb_in or skb_out. Sizes, times and windows are taken from its headers. Of payload, only the first
+// two bytes of a connection are looked at, and not kept: they tell HTTP/1 from TLS and HTTP/2, which are not measured.
+#include "sockets.h"
+
+char _license[] SEC("license") = "Dual BSD/GPL";
+
+// Of the answers of engines: heads are 160 to 190 bytes, the events of a token 110 and more, and what closes a stream up to 71.
+#define HEAD_MAX 320	  // a first piece of more than this has a token in it
+#define HEAD_MIN 80	  // a first piece that exceeds the second by this has a head and a token in it
+#define CLOSING_MAX 80	  // smaller segments of an answer are no tokens: 100 Continue, [DONE], the last chunk
+#define REQUEST_MIN 32	  // less than this does not begin a request: it is a frame of something
+#define JOIN_NS (1 << 17) // segments closer than this are one piece
+
+struct packet {
+	__u32 seq;
+	__u32 payload;	// bytes
+	__u32 offset;	// of the payload
+	__u32 window;
+	__u8 flags;
+};
+
+#define FLAG_FIN 1
+#define FLAG_RST 4
+
+// parse reads the headers. skb begins with that of IP. It returns 0 if they are not understood.
+static __always_inline int parse(struct __sk_buff *skb, struct packet *p)
+{
+	__u8 *data = (__u8 *)(long)skb->data, *end = (__u8 *)(long)skb->data_end, *tcp;
+	__u32 head, total;
+
+	if (data + 40 > end)
+		return 0;
+	if (data[0] >> 4 == 4) {
+		if (data[9] != IPPROTO_TCP)
+			return 0;
+		head = (data[0] & 15) * 4;
+	} else {
+		if (data[6] != IPPROTO_TCP)
+			return 0;
+		head = 40;
+	}
+	tcp = data + (head & 63);
+	if (tcp + 20 > end)
+		return 0;
+	p->seq = bpf_ntohl(*(__be32 *)(tcp + 4));
+	p->flags = tcp[13];
+	p->window = *(__be16 *)(tcp + 14);
+	p->offset = head + (tcp[12] >> 4) * 4;
+	total = skb->len;
+	p->payload = total > p->offset ? total - p->offset : 0;
+	return 1;
+}
+
+#define WINDOW_MAX (1 << 26) // nobody has more than this on its way
+
+// arrives tells whether the packet brings payload that the socket has not received. It has not been accepted yet: what is far from where the
+// socket stands is not, so it must not count, and nothing is remembered of it.
+static __always_inline int arrives(struct packet *p, struct bpf_tcp_sock *tp)
+{
+	return p->payload && (__s32)(p->seq + p->payload - tp->rcv_nxt) > 0 && (__s32)(p->seq - tp->rcv_nxt) < WINDOW_MAX;
+}
+
+// leaves returns how many bytes of payload go out for the first time, and remembers them.
+static __always_inline __u32 leaves(struct packet *p, struct sock_state *s)
+{
+	__u32 end = p->seq + p->payload;
+	__s32 more = p->payload;
+
+	if (!p->payload)
+		return 0;
+	if (s->out_known) {
+		more = end - s->out_next;
+		if (more <= 0)
+			return 0;
+		if (more > (__s32)p->payload)
+			more = p->payload;
+	}
+	s->out_known = 1;
+	s->out_next = end;
+	return more;
+}
+
+static __always_inline struct tokens *tokens_of(struct sock_state *s)
+{
+	struct port_key port = {.port = s->port};
+
+	return s->role == ROLE_PORT ? bpf_map_lookup_elem(&cgn_tokens, &port) : 0;
+}
+
+// adopt makes the state of a socket that was there before the programs, if its port is counted.
+static __always_inline struct sock_state *adopt(struct bpf_sock *sk)
+{
+	struct port_key port = {.port = sk->src_port};
+	struct sockets *c = bpf_map_lookup_elem(&cgn_ports, &port);
+	struct bpf_tcp_sock *tp;
+	struct sock_state *s;
+
+	if (!c || sk->state != BPF_TCP_ESTABLISHED)
+		return 0;
+	s = bpf_sk_storage_get(&cgn_socks, sk, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!s) {
+		DROP(socks_full);
+		return 0;
+	}
+	s->role = ROLE_PORT;
+	s->port = port.port;
+	s->counted = 1;
+	tp = bpf_tcp_sock(sk);
+	if (tp) {
+		s->in_bytes = tp->bytes_received;
+		s->retransmits = tp->total_retrans;
+	}
+	ADD(c->opened, 1);
+	return s;
+}
+
+// recognise decides by the first two bytes of a connection whether it is measured.
+static __always_inline void recognise(struct __sk_buff *skb, struct packet *p, struct sock_state *s, struct tokens *t)
+{
+	__u8 b[2] = {};
+
+	s->phase = PHASE_UNMEASURED;
+	if (bpf_skb_load_bytes(skb, p->offset, b, 2)) {
+		ADD(t->unmeasured, 1);
+		return;
+	}
+	if (b[0] == 0x16 && b[1] == 0x03) {
+		ADD(t->unmeasured_tls, 1);
+	} else if (b[0] == 'P' && b[1] == 'R') {
+		ADD(t->unmeasured_h2, 1);
+	} else if ((b[0] == 'P' && (b[1] == 'O' || b[1] == 'U' || b[1] == 'A')) || (b[0] == 'G' && b[1] == 'E') || (b[0] == 'H' && b[1] == 'E') ||
+		   (b[0] == 'D' && b[1] == 'E') || (b[0] == 'O' && b[1] == 'P')) {
+		s->phase = PHASE_ANSWER; // of nothing: the next is a request
+		s->pieces = 0;
+	} else {
+		ADD(t->unmeasured, 1);
+	}
+}
+
+static __always_inline void request(struct __sk_buff *skb, struct packet *p, struct sock_state *s, struct tokens *t)
+{
+	if (s->phase == PHASE_NEW)
+		recognise(skb, p, s, t);
+	if (s->phase != PHASE_ANSWER)
+		return; // not measured, or more of the same request
+	answer_ended(s, t);
+	if (p->payload < REQUEST_MIN) {
+		s->phase = PHASE_UNMEASURED;
+		ADD(t->unmeasured, 1);
+		return;
+	}
+	s->phase = PHASE_REQUEST;
+	s->pieces = 0;
+	s->request_ns = bpf_ktime_get_ns();
+	ADD(t->requests, 1);
+}
+
+static __always_inline void first_piece(struct sock_state *s, __u32 size, __u64 now)
+{
+	s->phase = PHASE_ANSWER;
+	s->pieces = 1;
+	s->first_ns = s->piece_ns = s->segment_ns = now;
+	s->first_size = size;
+	s->piece_min = 0;
+}
+
+static __always_inline void answer(struct sock_state *s, struct tokens *t, __u32 size)
+{
+	__u64 now, gap;
+
+	if (s->phase == PHASE_NEW) { // the other side speaks first: not HTTP/1
+		s->phase = PHASE_UNMEASURED;
+		ADD(t->unmeasured, 1);
+	}
+	if (s->phase == PHASE_UNMEASURED || size < CLOSING_MAX)
+		return;
+	now = bpf_ktime_get_ns();
+	if (s->phase == PHASE_REQUEST) {
+		first_piece(s, size, now);
+		return;
+	}
+	if (!s->pieces)
+		return; // of a request that was not seen
+	gap = now - s->segment_ns;
+	s->segment_ns = now;
+	if (gap < JOIN_NS) {
+		ADD(t->joined, 1);
+		return;
+	}
+	if (s->pieces == 1 && s->first_size) {
+		if (s->first_size <= HEAD_MAX && s->first_size < size + HEAD_MIN) {
+			first_piece(s, size, now); // what went before was the head alone
+			s->first_size = 0;
+			s->piece_min = size;
+			return;
+		}
+	}
+	if (s->pieces == 1) {
+		ADD(t->streams, 1);
+		histogram_add(&t->ttft, s->first_ns - s->request_ns);
+	}
+	gap = now - s->piece_ns;
+	s->piece_ns = now;
+	s->pieces++;
+	if (s->piece_min && size >= 2 * s->piece_min) {
+		ADD(t->coalesced, 1);
+		return;
+	}
+	if (!s->piece_min || size < s->piece_min)
+		s->piece_min = size;
+	histogram_add(&t->itl, gap);
+}
+
+#define PATH_EVERY 8 // packets between two looks at a connection's path
+
+// path takes the kernel's own figures of the connection, now and then.
+static __always_inline void path(struct sock_state *s, struct bpf_tcp_sock *tp)
+{
+	struct sockets *c;
+	__u32 srtt_us;
+
+	if (s->packets++ % PATH_EVERY != 1)
+		return;
+	c = counts_of(s);
+	if (!c)
+		return;
+	srtt_us = tp->srtt_us >> 3;
+	if (srtt_us) {
+		c->srtt_us = srtt_us;
+		c->rtt_min_us = tp->rtt_min;
+		ADD(c->rtt_samples, 1);
+		ADD(c->rtt_sum_us, srtt_us);
+	}
+	if (tp->rate_interval_us)
+		c->delivery_rate = (__u64)tp->rate_delivered * tp->mss_cache * 1000000 / tp->rate_interval_us;
+}
+
+// counted returns the state of the packet's socket; 0 if it does not count.
+static __always_inline struct sock_state *counted(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = skb->sk;
+	struct sock_state *s;
+
+	if (!sk)
+		return 0;
+	s = bpf_sk_storage_get(&cgn_socks, sk, 0, 0);
+	if (s)
+		return s->role == ROLE_NONE ? 0 : s;
+	sk = bpf_sk_fullsock(sk);
+	return sk && sk->protocol == IPPROTO_TCP ? adopt(sk) : 0;
+}
+
+SEC("cgroup_skb/ingress")
+int cgn_skb_in(struct __sk_buff *skb)
+{
+	struct packet p = {};
+	struct sock_state *s = counted(skb);
+	struct bpf_tcp_sock *tp;
+	struct sockets *c;
+	struct tokens *t;
+	__u8 full;
+
+	if (!s)
+		return 1;
+	tp = skb->sk ? bpf_tcp_sock(skb->sk) : 0;
+	if (!tp)
+		return 1;
+	if (!parse(skb, &p)) {
+		DROP(odd_packets);
+		return 1;
+	}
+	if (p.flags & FLAG_RST)
+		return 1;
+	if (s->timeouts) {
+		s->timeouts = 0;
+		tell(s, EVENT_RECOVERED);
+	}
+	full = p.window == 0;
+	if (full != s->full_there) {
+		s->full_there = full;
+		c = full ? counts_of(s) : 0;
+		if (c)
+			ADD(c->stalls_send, 1);
+	}
+	path(s, tp);
+	if (p.flags & FLAG_FIN)
+		s->fin_in = 1;
+	t = arrives(&p, tp) ? tokens_of(s) : 0;
+	if (t)
+		request(skb, &p, s, t);
+	return 1;
+}
+
+SEC("cgroup_skb/egress")
+int cgn_skb_out(struct __sk_buff *skb)
+{
+	struct packet p = {};
+	struct sock_state *s = counted(skb);
+	struct bpf_tcp_sock *tp;
+	struct sockets *c;
+	struct tokens *t;
+	__u32 bytes;
+
+	if (!s)
+		return 1;
+	c = counts_of(s);
+	tp = skb->sk ? bpf_tcp_sock(skb->sk) : 0;
+	if (!c || !tp)
+		return 1;
+	if (!parse(skb, &p)) {
+		DROP(odd_packets);
+		return 1;
+	}
+	if (p.flags & FLAG_RST)
+		return 1;
+	if (!p.window && !s->full_here)
+		ADD(c->stalls_receive, 1);
+	s->full_here = !p.window;
+	take(s, c, tp->bytes_received, tp->total_retrans); // with what this packet acknowledges
+	bytes = leaves(&p, s);
+	if (!bytes)
+		return 1;
+	ADD(c->bytes_sent, bytes);
+	t = tokens_of(s);
+	if (t)
+		answer(s, t, bytes);
+	return 1;
+}

@@ -1,0 +1,124 @@
+#!/bin/bash
+# Runs a static Go test binary on Debian's own kernel, in qemu, without KVM and without installing anything: for what depends on the kernel's version.
+#
+#   vm.sh fetch                  downloads kernel, qemu and busybox of Debian into $VM (.cache/vm)
+#   vm.sh run TESTBIN [ARG...]   boots, and runs TESTBIN -test.v -test.short ARG... as root
+#
+# It succeeds only if the guest says so by a number that this run drew, which a crash cannot, and every test that TESTBIN lists has passed.
+# VM_LIMIT (seconds, 540), VM_MEM (MiB, 768), VM_CPUS (2), VM_LOG (a file that the guest's console is written to).
+set -euo pipefail
+export LC_ALL=C
+cd "$(dirname "$0")/../.."
+VM=${VM:-$PWD/.cache/vm}
+root=$VM/root
+arch=x86_64-linux-gnu
+modules='tun tcp_diag inet_diag'
+
+fail() { echo "vm.sh: $*" >&2; exit 1; }
+
+libraries() { LD_LIBRARY_PATH=$root/usr/lib/$arch:$root/lib/$arch "$@"; }
+
+fetch() {
+	[ ! -e "$VM/complete" ] || return 0
+	[ "$(uname -m)" = x86_64 ] || fail "the kernel is fetched for x86_64 only"
+	rm -rf "$VM"
+	mkdir -p "$VM/debs" "$VM/kernel" "$root"
+	local kernel more
+	kernel=$(apt-cache depends linux-image-amd64 | awk '/Depends:/ {print $2; exit}')
+	[ -n "$kernel" ] || fail "apt knows no linux-image-amd64: apt-get update"
+	more=$(apt-get install -s --no-install-recommends qemu-system-x86 2>/dev/null | awk '/^Inst/ {print $2}')
+	# shellcheck disable=SC2086 # a list
+	(cd "$VM/debs" && apt-get -q download "$kernel" $more qemu-system-x86 qemu-system-common qemu-system-data seabios busybox-static cpio >/dev/null)
+	local deb
+	for deb in "$VM"/debs/*.deb; do
+		case $deb in
+		*/linux-image-*) dpkg -x "$deb" "$VM/kernel" ;;
+		*) dpkg -x "$deb" "$root" ;;
+		esac
+	done
+	rm -r "$VM/debs"
+	unpack_kernel
+	touch "$VM/complete"
+}
+
+# unpack_kernel leaves an ELF kernel, which qemu starts without decompressing it in the guest.
+unpack_kernel() {
+	local packed at
+	packed=$(echo "$VM"/kernel/boot/vmlinuz-*)
+	at=$(grep -aboP '\xFD7zXZ\x00' "$packed" | head -1 | cut -d: -f1 || true)
+	if [ -n "$at" ]; then
+		tail -c "+$((at + 1))" "$packed" | xz -dc 2>/dev/null >"$VM/vmlinux" || true # what follows the archive is no archive
+	fi
+	[ "$(head -c 4 "$VM/vmlinux" 2>/dev/null | tail -c 3)" = ELF ] || cp "$packed" "$VM/vmlinux"
+}
+
+# initrd FILE TESTBIN: the whole system of the guest.
+initrd() {
+	local dir=$1.d name file
+	mkdir -p "$dir"/{bin,proc,sys,dev,tmp,lib}
+	cp "$root/bin/busybox" "$dir/bin/"
+	ln -s busybox "$dir/bin/sh"
+	install -m 755 "$2" "$dir/test.bin"
+	for name in $modules; do
+		file=$(find "$VM/kernel/lib/modules" -name "${name//_/[-_]}.ko" | head -1)
+		[ -n "$file" ] && cp "$file" "$dir/lib/$name.ko"
+	done
+	install -m 755 perf/vm/init "$dir/init"
+	(cd "$dir" && find . | libraries "$(command -v cpio || echo "$root/bin/cpio")" -o -H newc --quiet) >"$1"
+	rm -r "$dir"
+}
+
+# verdict LOG TESTBIN STATUS NUMBER
+verdict() {
+	case $3 in
+	$(($4 * 2 + 1))) ;;
+	124 | 137) fail "the guest did not end within $limit s" ;;
+	0) fail "the guest went down without a verdict: it crashed, or its init did" ;;
+	*) fail "tests failed in the guest (qemu's status $3)" ;;
+	esac
+	local name passed=0
+	for name in $("$2" -test.list "$pattern" | grep '^Test' | grep -vE "$skip"); do
+		grep -q "^--- PASS: $name " "$1" || fail "$name has not passed"
+		passed=$((passed + 1))
+	done
+	[ $passed -gt 0 ] || fail "$2 has no tests"
+	grep '^@@ kernel' "$1"
+	echo "vm.sh: $passed tests passed on it"
+}
+
+run() {
+	local bin=$1 number=$((RANDOM % 100 + 20)) status=0 work log
+	shift
+	limit=${VM_LIMIT:-540} pattern=. skip='^$'
+	local arg
+	for arg in "$@"; do
+		case $arg in
+		-test.run=*) pattern=${arg#-test.run=} ;;
+		-test.skip=*) skip=${arg#-test.skip=} ;;
+		esac
+	done
+	work=$(mktemp -d -p "$VM" run.XXXXXX)
+	# shellcheck disable=SC2064 # now, not then
+	trap "rm -rf '$work'" EXIT
+	log=${VM_LOG:-$work/log}
+	initrd "$work/initrd" "$bin"
+	libraries timeout --kill-after=5 "$limit" "$root/usr/bin/qemu-system-x86_64" -L "$root/usr/share/qemu" -L "$root/usr/share/seabios" \
+		-accel tcg,thread=multi -cpu max -m "${VM_MEM:-768}" -smp "${VM_CPUS:-2}" -nodefaults -no-user-config -display none -no-reboot \
+		-serial stdio -device isa-debug-exit,iobase=0xf4,iosize=0x04 -kernel "$VM/vmlinux" -initrd "$work/initrd" \
+		-append "console=ttyS0 quiet panic=-1 vm.number=$number vm.limit=$((limit - 20)) -- $*" </dev/null 2>&1 | stdbuf -oL tr -d '\r' | tee "$log" || status=${PIPESTATUS[0]}
+	verdict "$log" "$bin" "$status" "$number"
+}
+
+case ${1:-} in
+fetch) fetch ;;
+run)
+	[ $# -ge 2 ] || fail "run what? vm.sh run TESTBIN"
+	shift
+	fetch
+	run "$@"
+	;;
+*)
+	sed -n '2,9s/^# \{0,1\}//p' "$0"
+	exit 2
+	;;
+esac
