@@ -1,0 +1,68 @@
+package kvcached
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"time"
+)
+
+// status is what /readyz answers.
+type status struct {
+	Ready    bool       `json:"ready"`
+	Reason   string     `json:"reason,omitempty"`
+	Cache    string     `json:"cache"` // its name in the fleet
+	Draining bool       `json:"draining"`
+	Etcd     string     `json:"etcd"`                    // off, connecting, connected, lost or left
+	Members  int64      `json:"fleet_members,omitempty"` // caches in the fleet, this one included; none: it is alone
+	Serves   []Endpoint `json:"serves"`
+	RAM      tierStatus `json:"ram"`
+	SSD      *ssdStatus `json:"ssd,omitempty"`
+}
+
+type tierStatus struct {
+	Bytes  int64 `json:"bytes"` // its size
+	Used   int64 `json:"used_bytes"`
+	Blocks int64 `json:"blocks"`
+}
+
+// adminServer serves what operators and probes ask.
+type adminServer struct{ http http.Server }
+
+func (d *Daemon) admin() *adminServer {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("ok\n"))
+	})
+	mux.HandleFunc("GET /readyz", d.readyz)
+	mux.Handle("GET /metrics", d.metrics.set.Handler())
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	return &adminServer{http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}}
+}
+
+func (s *adminServer) serve(l net.Listener) error {
+	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func (s *adminServer) shutdown(ctx context.Context) error {
+	return errors.Join(s.http.Shutdown(ctx), s.http.Close())
+}
+
+func (d *Daemon) readyz(w http.ResponseWriter, _ *http.Request) {
+	s := d.status()
+	w.Header().Set("Content-Type", "application/json")
+	if !s.Ready {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_ = json.NewEncoder(w).Encode(s)
+}

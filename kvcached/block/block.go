@@ -1,0 +1,136 @@
+// Package block says what a KV block is called: its address, the namespace that keeps blocks of
+// different models, layouts and ranks apart, and the chain of digests that ties it to its prompt.
+//
+// Everything here is pure: no I/O, no state, nothing of this module is imported.
+package block
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"lukechampine.com/blake3"
+)
+
+// Tokens is the number of tokens that one digest of a Chain covers.
+const Tokens = 16
+
+// MaxKey is the longest name, in bytes, that a client may give a block of its own (RESP, S3).
+const MaxKey = 1024
+
+// MaxPayload is the longest payload of a block, in bytes.
+const MaxPayload = 64 << 20
+
+// MaxAttr is how much a client may keep with a block, in bytes.
+const MaxAttr = 2048
+
+// LayerAll is the layer of a block that holds every layer of its tokens.
+const LayerAll = 1<<32 - 1
+
+// ErrAddress says that a text which begins like an address is none.
+var ErrAddress = errors.New("block: not an address")
+
+// Digest names the tokens of a block and all that come before it.
+type Digest [32]byte
+
+// ModelID stands for a namespace wherever the text would be too long: BLAKE3 of the canonical text.
+type ModelID [32]byte
+
+// Addr is the full name of a block. Two blocks with one address hold the same bytes;
+// any difference in it is a miss.
+type Addr struct {
+	Digest Digest
+	Model  ModelID
+	Layer  uint32
+}
+
+// Seed starts a chain: d[-1] = BLAKE3("cognitora.seq.v1\0" ‖ model ‖ 0 ‖ adapter ‖ 0 ‖ salt). The salt keeps tenants apart.
+func Seed(model, adapter, salt string) Digest {
+	text := make([]byte, 0, 64+len(model)+len(adapter)+len(salt))
+	text = append(text, "cognitora.seq.v1\x00"...)
+	text = append(append(text, model...), 0)
+	text = append(append(text, adapter...), 0)
+	return blake3.Sum256(append(text, salt...))
+}
+
+// Next is the digest of the block of tokens that follows parent: BLAKE3 keyed by the parent, over the
+// tokens as little-endian uint32. Only full blocks have digests.
+func Next(parent Digest, tokens *[Tokens]uint32) Digest {
+	var message [4 * Tokens]byte
+	for i, t := range tokens {
+		binary.LittleEndian.PutUint32(message[4*i:], t)
+	}
+	h := blake3.New(len(parent), parent[:])
+	_, _ = h.Write(message[:])
+	var d Digest
+	h.Sum(d[:0])
+	return d
+}
+
+// keyed are the derivations that are not of tokens.
+const (
+	keyContext  = "cognitora.key.v1\x00"
+	nameContext = "cognitora.namespace.v1\x00"
+)
+
+// OfKey is the address of the block that a client calls key, any bytes of its own choice, in the namespace
+// with the given id. It never equals an address of tokens.
+func OfKey(model ModelID, key []byte) Addr {
+	text := append(append(make([]byte, 0, len(keyContext)+len(key)), keyContext...), key...)
+	return Addr{Digest: blake3.Sum256(text), Model: model}
+}
+
+// addressPrefix begins the text form of an address.
+const addressPrefix = "cgn:"
+
+// IsAddress tells whether key is meant as the text form of an address.
+func IsAddress(key []byte) bool { return bytes.HasPrefix(key, []byte(addressPrefix)) }
+
+// Text is the address of a block in the namespace with the given canonical text, as RESP and S3 clients write it:
+// cgn:<namespace>:<layer>:<hex digest>.
+func Text(namespace string, a Addr) string {
+	b := make([]byte, 0, len(addressPrefix)+len(namespace)+12+2*len(a.Digest))
+	b = append(append(b, addressPrefix...), namespace...)
+	b = append(strconv.AppendUint(append(b, ':'), uint64(a.Layer), 10), ':')
+	return string(hex.AppendEncode(b, a.Digest[:]))
+}
+
+// ParseText reads the text form of an address. The namespace that it returns is canonical.
+func ParseText(key []byte) (namespace string, a Addr, err error) {
+	bad := func(why string) (string, Addr, error) {
+		return "", Addr{}, fmt.Errorf("%w: %s; write cgn:<namespace>:<layer>:<64 hex digits>", ErrAddress, why)
+	}
+	rest, ok := bytes.CutPrefix(key, []byte(addressPrefix))
+	if !ok {
+		return bad("it does not begin with cgn:")
+	}
+	i := bytes.LastIndexByte(rest, ':')
+	if i < 0 || len(rest)-i-1 != hex.EncodedLen(len(a.Digest)) {
+		return bad("the digest is not 64 hex digits")
+	}
+	if _, err := hex.Decode(a.Digest[:], rest[i+1:]); err != nil {
+		return bad("the digest is not hexadecimal")
+	}
+	rest = rest[:i]
+	if i = bytes.LastIndexByte(rest, ':'); i < 0 {
+		return bad("the layer is missing")
+	}
+	layer, err := strconv.ParseUint(string(rest[i+1:]), 10, 32)
+	if err != nil || rest[i+1] == '0' && i+2 != len(rest) {
+		return bad("the layer is not a number below 2^32")
+	}
+	n, err := ParseNamespace(string(rest[:i]))
+	if err != nil {
+		return "", Addr{}, err
+	}
+	if n.Space != "" {
+		return bad("a namespace of keys has no digests")
+	}
+	a.Layer = uint32(layer)
+	namespace = n.String()
+	a.Model = IDOf(namespace)
+	return namespace, a, nil
+}

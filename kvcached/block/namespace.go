@@ -1,0 +1,195 @@
+package block
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"lukechampine.com/blake3"
+)
+
+// MaxNamespace is the longest canonical text of a namespace, in bytes.
+const MaxNamespace = 512
+
+// ErrNamespace says that a namespace is not well-formed.
+var ErrNamespace = errors.New("block: not a namespace")
+
+// Namespace is everything besides the tokens that makes the bytes of two blocks differ. There are two kinds:
+// one of a model's blocks, in which Space is empty and all other fields but Tenant must be given, and one of
+// keys that clients chose themselves, in which only Space and Tenant are.
+type Namespace struct {
+	Model    string // name as served, such as meta-llama/Llama-3.1-8B
+	Revision string // of the weights
+	DType    string // of the cached keys and values, such as bf16 or fp8_e4m3
+	Layout   string // of the payload, named by who writes it, such as vllm.NHD
+	Tokens   uint32 // per block
+
+	TP, TPRank uint32 // tensor-parallel size, and which of it; 1 and 0 without
+	PP, PPRank uint32 // the same, pipeline-parallel
+
+	Space  string // of keys: resp.<db> or s3.<bucket>
+	Tenant string // whose blocks they are; empty: everybody's
+}
+
+// String is the canonical text: kv1;model;revision;dtype;layout;tokens;tp.rank;pp.rank;tenant or key1;space;tenant,
+// in which %, ;, : and everything that is not a visible ASCII character are percent-encoded.
+func (n Namespace) String() string {
+	if n.Space != "" {
+		return ofKeys + escape(n.Space) + ";" + escape(n.Tenant)
+	}
+	return fmt.Sprintf("kv1;%s;%s;%s;%s;%d;%d.%d;%d.%d;%s", escape(n.Model), escape(n.Revision), escape(n.DType), escape(n.Layout),
+		n.Tokens, n.TP, n.TPRank, n.PP, n.PPRank, escape(n.Tenant))
+}
+
+// ofKeys begins the canonical text of every namespace of keys.
+const ofKeys = "key1;"
+
+// OfKeys tells whether a canonical text is that of a namespace of keys.
+func OfKeys(text string) bool { return strings.HasPrefix(text, ofKeys) }
+
+// TenantOf is the tenant in a canonical text, escaped as it is there; empty: everybody's.
+func TenantOf(canonical string) string { return canonical[strings.LastIndexByte(canonical, ';')+1:] }
+
+// ID is what addresses carry in place of the namespace.
+func (n Namespace) ID() ModelID { return IDOf(n.String()) }
+
+// IDOf is the ID of the namespace with the given canonical text.
+func IDOf(canonical string) ModelID {
+	return blake3.Sum256(append([]byte(nameContext), canonical...))
+}
+
+// Check says which field makes n unusable.
+func (n Namespace) Check() error {
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("%w: %s", ErrNamespace, fmt.Sprintf(format, args...))
+	}
+	if n.Space != "" {
+		if n != (Namespace{Space: n.Space, Tenant: n.Tenant}) {
+			return bad("a namespace of keys has a space and a tenant only")
+		}
+	} else {
+		for _, f := range []struct{ name, value string }{{"model", n.Model}, {"revision", n.Revision}, {"dtype", n.DType}, {"layout", n.Layout}} {
+			if f.value == "" {
+				return bad("%s is empty", f.name)
+			}
+		}
+		switch {
+		case n.Tokens == 0:
+			return bad("tokens per block is 0")
+		case n.TP == 0 || n.TPRank >= n.TP:
+			return bad("tensor-parallel rank %d of %d", n.TPRank, n.TP)
+		case n.PP == 0 || n.PPRank >= n.PP:
+			return bad("pipeline-parallel rank %d of %d", n.PPRank, n.PP)
+		}
+	}
+	if length := len(n.String()); length > MaxNamespace {
+		return bad("its text has %d bytes, at most %d are allowed", length, MaxNamespace)
+	}
+	return nil
+}
+
+// ParseNamespace reads a canonical text; any other spelling of the same namespace is an error.
+func ParseNamespace(text string) (Namespace, error) {
+	bad := func(why string) (Namespace, error) {
+		return Namespace{}, fmt.Errorf("%w: %s; write kv1;model;revision;dtype;layout;tokens;tp.rank;pp.rank;tenant", ErrNamespace, why)
+	}
+	if len(text) > MaxNamespace {
+		return bad(fmt.Sprintf("it has %d bytes, at most %d are allowed", len(text), MaxNamespace))
+	}
+	f := strings.Split(text, ";")
+	var n Namespace
+	var err error
+	switch {
+	case f[0] == "key1" && len(f) == 3:
+		err = fields(f[1:], &n.Space, &n.Tenant)
+		if n.Space == "" {
+			return bad("the space is empty")
+		}
+	case f[0] == "kv1" && len(f) == 9:
+		err = errors.Join(fields(f[1:5], &n.Model, &n.Revision, &n.DType, &n.Layout), fields(f[8:], &n.Tenant),
+			numbers(f[5], &n.Tokens), numbers(f[6], &n.TP, &n.TPRank), numbers(f[7], &n.PP, &n.PPRank))
+	default:
+		return bad("it is of an unknown kind or has the wrong number of fields")
+	}
+	if err != nil {
+		return bad(err.Error())
+	}
+	if err := n.Check(); err != nil {
+		return Namespace{}, err
+	}
+	if n.String() != text {
+		return bad("it is not in canonical form, which is " + n.String())
+	}
+	return n, nil
+}
+
+func fields(from []string, to ...*string) error {
+	for i, p := range to {
+		s, err := unescape(from[i])
+		if err != nil {
+			return err
+		}
+		*p = s
+	}
+	return nil
+}
+
+func numbers(from string, to ...*uint32) error {
+	parts := strings.Split(from, ".")
+	if len(parts) != len(to) {
+		return fmt.Errorf("%q is not %d numbers with a point between", from, len(to))
+	}
+	for i, p := range to {
+		v, err := strconv.ParseUint(parts[i], 10, 32)
+		if err != nil {
+			return fmt.Errorf("%q is not a number below 2^32", parts[i])
+		}
+		*p = uint32(v)
+	}
+	return nil
+}
+
+// plain tells whether a byte stands for itself in a canonical text.
+func plain(c byte) bool { return c > ' ' && c < 0x7f && c != '%' && c != ';' && c != ':' }
+
+func escape(s string) string {
+	for i := range len(s) {
+		if plain(s[i]) {
+			continue
+		}
+		b := []byte(s[:i])
+		for ; i < len(s); i++ {
+			if plain(s[i]) {
+				b = append(b, s[i])
+			} else {
+				b = fmt.Appendf(b, "%%%02X", s[i])
+			}
+		}
+		return string(b)
+	}
+	return s
+}
+
+func unescape(s string) (string, error) {
+	if !strings.Contains(s, "%") {
+		return s, nil
+	}
+	var b []byte
+	for i := 0; i < len(s); i++ {
+		if s[i] != '%' {
+			b = append(b, s[i])
+			continue
+		}
+		if i+2 >= len(s) {
+			return "", errors.New("it ends in the middle of a percent-encoded byte")
+		}
+		v, err := strconv.ParseUint(s[i+1:i+3], 16, 8)
+		if err != nil {
+			return "", fmt.Errorf("%q is not a percent-encoded byte", s[i:i+3])
+		}
+		b = append(b, byte(v))
+		i += 2
+	}
+	return string(b), nil
+}

@@ -1,0 +1,61 @@
+package block
+
+import (
+	"hash/crc32"
+	"math/bits"
+	"sync"
+)
+
+// Castagnoli is the polynomial of every checksum of blocks, in frames, segments and leases.
+var Castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// foldMin and mixMin are the lengths, in bytes, from which on folding and mixing are quicker than the processor's
+// instruction for CRC32C alone.
+const (
+	foldMin = 1024
+	mixMin  = 8 << 10
+)
+
+// scratch is what Extend works with; on its stack it could not be, for package crc32 calls through a variable.
+type scratch struct {
+	fold   [256]byte
+	mix    [128]byte
+	states [3]uint32
+}
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+// Sum is the checksum of a block's payload.
+func Sum(payload []byte) uint32 { return Extend(0, payload) }
+
+// Extend is the checksum of what has the given one, followed by more. The checksum of nothing is 0.
+func Extend(sum uint32, more []byte) uint32 {
+	switch {
+	case hasFold && len(more) >= foldMin:
+		s := scratches.Get().(*scratch)
+		n := len(more) / len(s.fold)
+		fold(&s.fold, &more[0], n, ^sum)
+		sum = crc32.Update(^uint32(0), Castagnoli, s.fold[:])
+		more = more[n*len(s.fold):]
+		scratches.Put(s)
+	case hasMix && len(more) >= mixMin:
+		s := scratches.Get().(*scratch)
+		for len(more) >= mixMin {
+			sum, more = s.extend(sum, more)
+		}
+		scratches.Put(s)
+	}
+	return crc32.Update(sum, Castagnoli, more)
+}
+
+// extend goes on over as much of more as mix takes at once, at least half, and returns what is left.
+func (s *scratch) extend(sum uint32, more []byte) (uint32, []byte) {
+	const piece = 128 + 3*32
+	log := bits.Len(uint(len(more)/piece)) - 1
+	mix(&s.mix, &s.states, &more[0], 1<<log)
+	state := multiply(^sum, powers[log+7]) ^ ^crc32.Update(^uint32(0), Castagnoli, s.mix[:])
+	for _, next := range s.states {
+		state = multiply(state, powers[log+5]) ^ next
+	}
+	return ^state, more[piece<<log:]
+}

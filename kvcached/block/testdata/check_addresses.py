@@ -1,0 +1,27 @@
+"""Recomputes addresses.json with BLAKE3 written out from its specification, beside the router's digests."""
+import json, pathlib, sys
+
+here = pathlib.Path(__file__).resolve().parent
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(here.parents[2] / "router/prefix/testdata"))
+from check_digests import blake3
+
+def name(text):
+    return "".join(c if 0x20 < ord(c) < 0x7F and c not in "%;:" else "".join("%%%02X" % b for b in c.encode()) for c in text)
+
+def digest(data):
+    return b"".join(w.to_bytes(4, "little") for w in blake3(data)).hex()
+
+golden = json.loads((here / "addresses.json").read_text())
+for case in golden["Namespaces"]:
+    f = case["Fields"]
+    if f["Space"]:
+        text = "key1;%s;%s" % (name(f["Space"]), name(f["Tenant"]))
+    else:
+        text = "kv1;%s;%s;%s;%s;%d;%d.%d;%d.%d;%s" % (name(f["Model"]), name(f["Revision"]), name(f["DType"]), name(f["Layout"]),
+            f["Tokens"], f["TP"], f["TPRank"], f["PP"], f["PPRank"], name(f["Tenant"]))
+    if text != case["Text"] or digest(b"cognitora.namespace.v1\0" + text.encode()) != case["ID"]:
+        sys.exit("namespace %s differs" % text)
+for case in golden["Keys"]:
+    if digest(b"cognitora.key.v1\0" + case["Key"].encode()) != case["Digest"]:
+        sys.exit("key %r differs" % case["Key"])

@@ -1,0 +1,207 @@
+//go:build linux
+
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/lease/frame"
+	"golang.org/x/sys/unix"
+)
+
+// Options of a Client. The zero value of each field means the default that it names.
+type Options struct {
+	Name        string        // of the program, at most 32 bytes; whose pins are whose is told by it and the user; ""
+	Sockets     int           // at most so many connections, and requests at one time; 4
+	KeepStaging int           // bytes of staging that a connection keeps between puts; 16 MiB. What is larger is given back after each
+	Populate    bool          // map all that the daemon has in memory when connecting, in the background, so that the first read of a block costs what later ones do; takes 2 MiB of page tables per GiB. False: as blocks are read
+	DialTimeout time.Duration // for connecting and greeting when ctx allows longer; 5 s
+}
+
+// Client is a program's access to the cache daemon of its host. Its methods may be called by any number of goroutines.
+type Client struct {
+	path   string
+	opt    Options
+	pool   pool
+	closed atomic.Bool
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // populating
+
+	mu        sync.Mutex
+	arena     *arena // of the daemon that answered last; a reference is held
+	namespace atomic.Pointer[named]
+	known     []string // told with Know; each new daemon is told again
+}
+
+// named is the namespace of the last put, and its id.
+type named struct {
+	text string
+	id   block.ModelID
+}
+
+// Dial connects to the lease socket at path.
+func Dial(ctx context.Context, path string) (*Client, error) { return Options{}.Dial(ctx, path) }
+
+// Dial connects to the lease socket at path with these options.
+func (o Options) Dial(ctx context.Context, path string) (*Client, error) {
+	if len(o.Name) > 32 {
+		return nil, fmt.Errorf("kv: name %q has more than 32 bytes", o.Name)
+	}
+	if o.Sockets <= 0 {
+		o.Sockets = 4
+	}
+	if o.KeepStaging <= 0 {
+		o.KeepStaging = 16 << 20
+	}
+	if o.DialTimeout <= 0 {
+		o.DialTimeout = 5 * time.Second
+	}
+	c := &Client{path: path, opt: o}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.pool = pool{dial: c.dial, limit: o.Sockets, all: map[*socket]struct{}{}}
+	s, err := c.pool.get(ctx)
+	if err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	c.pool.put(s)
+	return c, nil
+}
+
+// Close ends all leases and connections. Views that are open stay readable memory until they are closed.
+func (c *Client) Close() error {
+	if !c.closed.CompareAndSwap(false, true) {
+		return nil
+	}
+	c.cancel()
+	c.pool.close()
+	c.mu.Lock()
+	c.arena.drop()
+	c.arena = nil
+	c.mu.Unlock()
+	c.wg.Wait()
+	return nil
+}
+
+// dial makes a connection and greets the daemon.
+func (c *Client) dial(ctx context.Context) (*socket, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.opt.DialTimeout)
+	defer cancel()
+	defer context.AfterFunc(c.ctx, cancel)()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", c.path)
+	switch {
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		return nil, fmt.Errorf("%w (%w)", ErrDenied, err)
+	case err != nil:
+		return nil, fmt.Errorf("%w (%w)", ErrGone, err)
+	}
+	s := &socket{client: c, net: conn.(*net.UnixConn), in: make([]byte, frame.MaxFrame)}
+	s.timer = time.AfterFunc(time.Hour, s.late)
+	s.timer.Stop()
+	if err := c.greet(ctx, s); err != nil {
+		s.kill()
+		s.retire()
+		return nil, err
+	}
+	return s, nil
+}
+
+// greet says Hello and takes the arena if it is another than the one that is mapped.
+func (c *Client) greet(ctx context.Context, s *socket) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	hello := frame.Hello{Min: frame.Version, Max: frame.Version}
+	if c.arena != nil {
+		hello.Have = c.arena.instance
+	}
+	copy(hello.Name[:], c.opt.Name)
+	s.begin(frame.OpHello, 0)
+	s.out = frame.AppendHello(s.out, &hello)
+	before := frame.Monotonic()
+	_, body, err := s.exchange(ctx)
+	if err != nil {
+		s.closeFiles()
+		return err
+	}
+	s.welcome = frame.ParseWelcome(body)
+	const slack = int64(5 * time.Millisecond) // both clocks are read through an offset that was taken once
+	if now := s.welcome.NowNS; now < before-slack || now > frame.Monotonic()+slack {
+		s.closeFiles()
+		return ErrClock
+	}
+	if s.welcome.Attached {
+		if err := c.replaceArena(s); err != nil {
+			return err
+		}
+	}
+	if c.arena == nil || c.arena.instance != s.welcome.Instance {
+		return fmt.Errorf("%w: a daemon without memory", ErrProtocol)
+	}
+	s.arena = c.arena
+	s.arena.refs.Add(1)
+	for i := 0; s.welcome.Attached && i < len(c.known); i++ {
+		if err := s.know(ctx, c.known[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replaceArena maps the arena that came with the answer. mu is held.
+func (c *Client) replaceArena(s *socket) error {
+	f, err := s.file()
+	if err != nil {
+		return err
+	}
+	if c.ctx.Err() != nil {
+		f.Close()
+		return ErrClosed
+	}
+	data, err := mapFile(f, s.welcome.ArenaSize, unix.PROT_READ, seals)
+	if err != nil {
+		return err
+	}
+	c.arena.drop()
+	a := &arena{instance: s.welcome.Instance, data: data}
+	a.refs.Store(1)
+	c.arena = a
+	if c.opt.Populate {
+		a.refs.Add(1)
+		c.wg.Go(func() {
+			defer a.drop()
+			a.populate(c.ctx)
+		})
+	}
+	return nil
+}
+
+// retire lets go of what a dead socket held.
+func (s *socket) retire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.timer.Stop()
+	for _, g := range s.segments {
+		g.unmap()
+	}
+	s.segments = nil
+	s.arena.drop()
+	s.arena = nil
+}
+
+// done gives a socket back after a request.
+func (c *Client) done(s *socket, err error) {
+	c.pool.put(s)
+	if errors.Is(err, ErrGone) {
+		c.pool.prune()
+	}
+}

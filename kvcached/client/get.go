@@ -1,0 +1,261 @@
+//go:build linux
+
+package client
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/lease/frame"
+)
+
+// Tiers is a set of the daemon's tiers.
+type Tiers uint8
+
+// The tiers.
+const (
+	RAM Tiers = 1 << iota
+	SSD
+)
+
+// Info is what the daemon knows of a block.
+type Info struct {
+	Length int    // bytes
+	CRC    uint32 // CRC32C of the payload
+	Tiers  Tiers  // where it is; 0: nowhere
+	Uses   uint32 // by Get, since it came to RAM
+}
+
+// Get puts a block under a lease. ErrMiss if the daemon has none with this address. It counts as a use.
+func (c *Client) Get(ctx context.Context, a block.Addr) (*View, error) {
+	s, err := c.pool.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	v, err := s.get(ctx, &a)
+	c.done(s, err)
+	return v, err
+}
+
+func (s *socket) get(ctx context.Context, a *block.Addr) (*View, error) {
+	s.begin(frame.OpGet, 1)
+	s.out = frame.AppendAddr(s.out, a)
+	h, body, err := s.exchange(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if h.Count != 1 {
+		return nil, s.nonsense()
+	}
+	v := new(View)
+	return v, s.view(frame.ParseGrant(body, 0), v)
+}
+
+// view makes v of a grant.
+func (s *socket) view(g frame.Grant, v *View) error {
+	if g.Status != frame.StatusOK {
+		return errorOf(g.Status)
+	}
+	if size := uint64(len(s.arena.data)); g.Offset > size || uint64(g.Length) > size-g.Offset {
+		return s.nonsense()
+	}
+	s.arena.refs.Add(1)
+	v.socket, v.arena, v.lease, v.crc = s, s.arena, g.Lease, g.CRC
+	v.bytes = s.arena.data[g.Offset:][:g.Length:g.Length]
+	v.deadline.Store(g.DeadlineNS)
+	return nil
+}
+
+func (s *socket) nonsense() error {
+	s.kill()
+	return fmt.Errorf("%w: an answer that makes no sense", ErrProtocol)
+}
+
+// Read calls use with a block's bytes while they are under a lease. Its error is use's; if that is nil, nil means
+// that what use read was the block. Whatever use made of the bytes must not be used otherwise.
+func (c *Client) Read(ctx context.Context, a block.Addr, use func(payload []byte) error) error {
+	v, err := c.Get(ctx, a)
+	if err != nil {
+		return err
+	}
+	err = use(v.Bytes())
+	return errors.Join(err, v.Close())
+}
+
+// GetMany puts several blocks under leases; where the daemon has none the View is nil. Up to frame.MaxBatch addresses
+// cost one round trip. After an error no lease is left.
+func (c *Client) GetMany(ctx context.Context, addrs []block.Addr) ([]*View, error) {
+	views := make([]*View, 0, len(addrs))
+	err := c.batches(ctx, frame.OpGet, nil, addrs, func(s *socket, h frame.Header, body []byte) error {
+		batch := make([]View, h.Count)
+		var failed error
+		for i := range batch {
+			switch err := s.view(frame.ParseGrant(body, i), &batch[i]); {
+			case err == nil:
+				views = append(views, &batch[i])
+			case errors.Is(err, ErrMiss):
+				views = append(views, nil)
+			default:
+				failed = err
+			}
+		}
+		return failed
+	})
+	if err != nil {
+		for _, v := range views {
+			if v != nil {
+				_ = v.Close()
+			}
+		}
+		return nil, err
+	}
+	return views, nil
+}
+
+// batches asks op for all addresses, so many in one frame as fit, with the same fixed bytes before them.
+func (c *Client) batches(ctx context.Context, op frame.Op, fixed []byte, addrs []block.Addr, take func(*socket, frame.Header, []byte) error) error {
+	s, err := c.pool.get(ctx)
+	if err != nil {
+		return err
+	}
+	for len(addrs) > 0 && err == nil {
+		n := min(len(addrs), frame.MaxBatch)
+		s.begin(op, n)
+		s.out = append(s.out, fixed...)
+		for i := range addrs[:n] {
+			s.out = frame.AppendAddr(s.out, &addrs[i])
+		}
+		addrs = addrs[n:]
+		var h frame.Header
+		var body []byte
+		switch h, body, err = s.exchange(ctx); {
+		case err != nil:
+		case int(h.Count) != n:
+			err = s.nonsense()
+		case h.Status != frame.StatusOK:
+			err = errorOf(h.Status)
+		default:
+			err = take(s, h, body)
+		}
+	}
+	c.done(s, err)
+	return err
+}
+
+// Stat says what the daemon knows of a block, without a lease and without counting as a use. ErrMiss if it has none.
+func (c *Client) Stat(ctx context.Context, a block.Addr) (Info, error) {
+	infos, err := c.StatMany(ctx, []block.Addr{a})
+	if err != nil {
+		return Info{}, err
+	}
+	if infos[0].Tiers == 0 {
+		return Info{}, ErrMiss
+	}
+	return infos[0], nil
+}
+
+// StatMany is Stat of several blocks; where there is none the Info is zero.
+func (c *Client) StatMany(ctx context.Context, addrs []block.Addr) ([]Info, error) {
+	infos := make([]Info, 0, len(addrs))
+	err := c.batches(ctx, frame.OpStat, nil, addrs, func(_ *socket, h frame.Header, body []byte) error {
+		for i := range int(h.Count) {
+			infos = append(infos, infoOf(frame.ParseInfo(body, i)))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return infos, nil
+}
+
+func infoOf(f frame.Info) Info {
+	return Info{Length: int(f.Length), CRC: f.CRC, Tiers: Tiers(f.Tiers), Uses: f.Uses}
+}
+
+// Delete takes blocks out of all tiers and tells how many there were.
+func (c *Client) Delete(ctx context.Context, addrs ...block.Addr) (deleted int, err error) {
+	err = c.batches(ctx, frame.OpDelete, nil, addrs, func(_ *socket, _ frame.Header, body []byte) error {
+		n, err := count(body)
+		deleted += n
+		return err
+	})
+	return deleted, err
+}
+
+// Pin keeps blocks from being evicted until the given time, at most 24 hours ahead (else ErrPin), and tells how many it
+// pinned; those that it has not are left out. A pin outlives the Client.
+func (c *Client) Pin(ctx context.Context, until time.Time, addrs ...block.Addr) (pinned int, err error) {
+	fixed := binary.LittleEndian.AppendUint64(nil, uint64(until.UnixMilli()))
+	err = c.batches(ctx, frame.OpPin, fixed, addrs, func(_ *socket, _ frame.Header, body []byte) error {
+		n, err := count(body)
+		pinned += n
+		return err
+	})
+	return pinned, err
+}
+
+// Unpin ends pins that a Client of this name and user made.
+func (c *Client) Unpin(ctx context.Context, addrs ...block.Addr) error {
+	return c.batches(ctx, frame.OpUnpin, nil, addrs, func(_ *socket, _ frame.Header, body []byte) error {
+		_, err := count(body)
+		return err
+	})
+}
+
+// count tells in how many of a batch's statuses something was done.
+func count(statuses []byte) (n int, err error) {
+	for _, b := range statuses {
+		switch e := errorOf(frame.Status(b)); {
+		case e == nil:
+			n++
+		case !errors.Is(e, ErrMiss):
+			err = e
+		}
+	}
+	return n, err
+}
+
+// Touch says that a prompt's blocks, given in order, were used. The daemon does not answer.
+func (c *Client) Touch(ctx context.Context, addrs []block.Addr) error {
+	s, err := c.pool.get(ctx)
+	if err != nil {
+		return err
+	}
+	for len(addrs) > 0 && err == nil {
+		n := min(len(addrs), frame.MaxBatch)
+		s.begin(frame.OpTouch, n)
+		for i := range addrs[:n] {
+			s.out = frame.AppendAddr(s.out, &addrs[i])
+		}
+		addrs = addrs[n:]
+		err = s.send()
+	}
+	c.done(s, err)
+	return err
+}
+
+// send sends a request that is not answered.
+func (s *socket) send() error {
+	s.seq--
+	if _, err := s.net.Write(frame.End(s.out, s.start)); err != nil {
+		return s.gone(err)
+	}
+	return nil
+}
+
+// Ping tells whether the daemon answers.
+func (c *Client) Ping(ctx context.Context) error {
+	s, err := c.pool.get(ctx)
+	if err != nil {
+		return err
+	}
+	s.begin(frame.OpPing, 0)
+	_, _, err = s.exchange(ctx)
+	c.done(s, err)
+	return err
+}

@@ -1,0 +1,150 @@
+package kvcached
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/config"
+)
+
+// valid is the default configuration in a directory of its own, with one change.
+func valid(change func(*Config)) *Config {
+	c := &Config{}
+	if err := config.Defaults(c); err != nil {
+		panic(err)
+	}
+	c.Daemon.Data, c.Daemon.Sock = "/tmp/data", "/tmp/kv.sock"
+	change(c)
+	return c
+}
+
+func TestValidate(t *testing.T) {
+	secure := func(c *Config) { c.TLS = TLSConfig{"ca", "cert", "key"} }
+	users := func(c *Config) { c.RESP.Users = []UserConfig{{Name: "default", PasswordFile: "f"}} }
+	keys := func(c *Config) { c.S3.Keys = []KeyConfig{{Access: "a", SecretFile: "f"}} }
+	for _, c := range []struct {
+		name   string
+		change func(*Config)
+		want   string // part of the error; "" means valid
+	}{
+		{"defaults", func(*Config) {}, ""},
+		{"all on loopback", func(c *Config) {
+			c.RESP.Listen, c.S3.Listen, c.QUIC.Listen, c.GRPC.Listen = "127.0.0.1:6380", "localhost:9000", "[::1]:7072", "127.0.0.1:7071"
+		}, ""},
+		{"sockets", func(c *Config) { c.RESP.Listen = "unix:///tmp/resp.sock" }, ""},
+		{"resp beyond loopback", func(c *Config) { c.RESP.Listen = ":6380" }, "add [[resp.users]] with a password_file, and resp.tls = true"},
+		{"resp with users", func(c *Config) { users(c); c.RESP.Listen = ":6380" }, "--insecure-listen"},
+		{"resp insecure without users", func(c *Config) { c.RESP.Listen, c.Daemon.Insecure = ":6380", true }, "[[resp.users]]"},
+		{"resp with users, insecure", func(c *Config) { users(c); c.RESP.Listen, c.Daemon.Insecure = ":6380", true }, ""},
+		{"resp with users and TLS", func(c *Config) { users(c); secure(c); c.RESP.Listen, c.RESP.TLS = ":6380", true }, ""},
+		{"s3 beyond loopback", func(c *Config) { c.S3.Listen = "10.0.0.1:9000" }, "[[s3.keys]] with a secret_file"},
+		{"s3 with keys and TLS", func(c *Config) { keys(c); secure(c); c.S3.Listen, c.S3.TLS = ":9000", true }, ""},
+		{"quic beyond loopback", func(c *Config) { c.QUIC.Listen = ":7072" }, "cgn-ctl pki bootstrap"},
+		{"quic with certificates", func(c *Config) { secure(c); c.QUIC.Listen = ":7072" }, ""},
+		{"quic on a socket", func(c *Config) { c.QUIC.Listen = "unix:///tmp/q" }, "is not host:port"},
+		{"quic and the TLS lane on one number", func(c *Config) { c.QUIC.Listen, c.QUIC.TLSListen = "127.0.0.1:7072", "127.0.0.1:7072" }, ""},
+		{"grpc beyond loopback", func(c *Config) { c.GRPC.Listen = "0.0.0.0:7071" }, "set tls.ca"},
+		{"insecure does not lift certificates", func(c *Config) { c.GRPC.Listen, c.Daemon.Insecure = "0.0.0.0:7071", true }, "set tls.ca"},
+		{"admin beyond loopback", func(c *Config) { c.Daemon.Admin = ":9093" }, "--insecure-admin"},
+		{"admin allowed", func(c *Config) { c.Daemon.Admin, c.Daemon.InsecureAdmin = ":9093", true }, ""},
+		{"no admin", func(c *Config) { c.Daemon.Admin = "" }, "kvcached.admin: empty"},
+		{"one port twice", func(c *Config) { c.RESP.Listen, c.S3.Listen = "127.0.0.1:1", "127.0.0.1:1" }, "next to resp.listen"},
+		{"tls without cert", func(c *Config) { c.S3.TLS = true }, "s3.tls: needs tls.cert"},
+		{"cert alone", func(c *Config) { c.TLS.Cert = "c" }, "tls.cert: goes together"},
+		{"ca alone", func(c *Config) { c.TLS.CA = "c" }, "tls.ca: needs"},
+		{"peers without ca", func(c *Config) { c.TLS.Cert, c.TLS.Key, c.QUIC.Listen = "c", "k", "127.0.0.1:1" }, "tls.ca: empty"},
+		{"no data", func(c *Config) { c.Daemon.Data = "" }, "kvcached.data: empty"},
+		{"no data, no disk", func(c *Config) { c.Daemon.Data, c.Daemon.Persistent = "", false }, ""},
+		{"little ram", func(c *Config) { c.Daemon.RAM = 4096 }, "kvcached.ram"},
+		{"little ssd", func(c *Config) { c.Daemon.SSD = 4096 }, "kvcached.ssd"},
+		{"no ssd", func(c *Config) { c.Daemon.SSD = 0 }, ""},
+		{"long socket", func(c *Config) { c.Daemon.Sock = "/" + strings.Repeat("x", 110) }, "too long for a socket"},
+		{"cache id", func(c *Config) { c.Daemon.CacheID = "a/b" }, "kvcached.cache_id: cache id"},
+		{"heartbeat", func(c *Config) { c.Daemon.Heartbeat = config.Duration(time.Millisecond) }, "kvcached.heartbeat"},
+		{"small recording", func(c *Config) { c.Daemon.Trace, c.Daemon.TraceBytes = "f", 1 }, "kvcached.trace_bytes"},
+		{"user without a password", func(c *Config) { c.RESP.Users = []UserConfig{{Name: "x"}} }, "resp.users[0]"},
+		{"key without a secret", func(c *Config) { c.S3.Keys = []KeyConfig{{Access: "x"}} }, "s3.keys[0]"},
+		{"quota of nobody", func(c *Config) { c.Quotas = []QuotaConfig{{RAM: 1}} }, "quota[0]"},
+		{"quota above the RAM", func(c *Config) { c.Quotas = []QuotaConfig{{Tenant: "a", RAM: 2 << 30}} }, "quota[0].ram: 2GiB is more than kvcached.ram, 1GiB"},
+		{"quota above the SSD", func(c *Config) { c.Quotas = []QuotaConfig{{Tenant: "a", SSD: 5 << 30}} }, "quota[0].ssd: 5GiB is more than kvcached.ssd, 4GiB"},
+		{"a user twice", func(c *Config) {
+			c.RESP.Users = []UserConfig{{Name: "a", PasswordFile: "f"}, {Name: "b", PasswordFile: "f"}, {Name: "a", PasswordFile: "g"}}
+		}, `resp.users[2].name: "a" is that of resp.users[0]`},
+		{"a key twice", func(c *Config) {
+			c.S3.Keys = []KeyConfig{{Access: "a", SecretFile: "f"}, {Access: "a", SecretFile: "g"}}
+		}, `s3.keys[1].access: "a" is that of s3.keys[0]`},
+		{"much ram", func(c *Config) { c.Daemon.RAM = 10 << 40 }, "kvcached.ram: 10TiB: must be 1MiB to 8TiB"},
+		{"advertise a URL", func(c *Config) { c.Daemon.Advertise = "http://x:1" }, "kvcached.advertise"},
+		{"advertise a port", func(c *Config) { c.Daemon.Advertise = "x:1" }, "without a port"},
+		{"advertise a host", func(c *Config) { c.Daemon.Advertise = "gpu_1.example" }, ""},
+		{"advertise an address", func(c *Config) { c.Daemon.Advertise = "fe80::1" }, ""},
+		{"bound", func(c *Config) { c.RESP.MaxClients = 0 }, "resp.max_clients"},
+		{"no stripe", func(c *Config) { c.QUIC.Stripes = 0 }, "quic.stripes"},
+		{"too many stripes", func(c *Config) { c.QUIC.Stripes = maxStripes + 1 }, "quic.stripes"},
+	} {
+		err := valid(c.change).Validate()
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
+func TestSockets(t *testing.T) {
+	grpc, lease := valid(func(c *Config) { c.Daemon.Sock = "/x/y.sock" }).Sockets()
+	if grpc != "/x/y.sock" || lease != "/x/kv-lease.sock" {
+		t.Errorf("%s, %s", grpc, lease)
+	}
+}
+
+func TestQuotaIsTheFirstThatMatches(t *testing.T) {
+	c := valid(func(c *Config) {
+		c.Quotas = []QuotaConfig{{Tenant: "a", RAM: 1, SSD: 10}, {Namespace: "key1;resp.0;b", RAM: 2, SSD: 20}, {Model: "m", RAM: 3, SSD: 30}}
+	})
+	for text, want := range map[string]int64{
+		"key1;resp.0;a": 1, "key1;resp.0;b": 2, "key1;resp.1;b": 0, "kv1;m;r;bf16;l;16;1.0;1.0;": 3, "kv1;m;r;bf16;l;16;1.0;1.0;a": 1, "nonsense": 0,
+	} {
+		account, got := c.ramQuota(text)
+		same, disk := c.ssdQuota(text)
+		if got != want || disk != 10*want || same != account || (account == "") != (want == 0) {
+			t.Errorf("%s: %q %d and %q %d, want %d", text, account, got, same, disk, want)
+		}
+	}
+}
+
+func TestLockDir(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a", "b")
+	l, err := LockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LockDir(dir); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "--data") {
+		t.Errorf("second: %v", err)
+	}
+	for name, mode := range map[string]os.FileMode{dir: 0o700, filepath.Join(dir, lockFile): 0o600} {
+		if i, err := os.Stat(name); err != nil || i.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v", name, i.Mode(), err)
+		}
+	}
+	l.Unlock()
+	if l, err = LockDir(dir); err != nil {
+		t.Fatal(err)
+	}
+	l.Unlock()
+}
+
+func TestSealingKey(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "key")
+	c := valid(func(c *Config) { c.SSD.KeyFile = file })
+	for text, ok := range map[string]bool{strings.Repeat("x", 32): true, strings.Repeat("0a", 32) + "\n": true, "short": false} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if key, err := c.sealingKey(); (err == nil && len(key) == 32) != ok {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}

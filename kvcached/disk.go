@@ -1,0 +1,50 @@
+package kvcached
+
+import (
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cognitora/dataplane/internal/config"
+)
+
+// adviseDisk says whether the filesystem of a data directory, which need not be there yet, has less room for the SSD tier
+// than that may use. What cannot be told it does not warn about.
+func adviseDisk(data string, size config.Size) []string {
+	at, err := filepath.Abs(data)
+	var s unix.Statfs_t
+	if err == nil {
+		err = unix.Statfs(at, &s)
+	}
+	for err != nil && at != filepath.Dir(at) {
+		at = filepath.Dir(at)
+		err = unix.Statfs(at, &s)
+	}
+	if err != nil {
+		return nil
+	}
+	room := config.Size(s.Bavail)*config.Size(s.Bsize) + diskUsed(filepath.Join(data, ssdDir))
+	if room >= size {
+		return nil
+	}
+	return []string{fmt.Sprintf("kvcached.ssd: %s is more than the %d MiB that the filesystem of %s has for it; the SSD tier works with smaller segments within that, and refuses durable writes where there is no room at all; give less with --ssd, or name another filesystem with --data", size, room>>20, data)}
+}
+
+// diskUsed is the bytes that the files in dir take on its disk.
+func diskUsed(dir string) (sum config.Size) {
+	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return nil
+		}
+		if info, err := e.Info(); err == nil {
+			if st, ok := info.Sys().(*syscall.Stat_t); ok {
+				sum += config.Size(st.Blocks) * 512
+			}
+		}
+		return nil
+	})
+	return sum
+}

@@ -1,0 +1,65 @@
+package evict
+
+// lists are linked lists of keys, of which each key is in one at most.
+type lists struct {
+	links []link  // by key, then the lists' heads
+	in    []uint8 // by key: the list it is in, none without
+	size  []int   // by list
+	keys  int
+}
+
+type link struct{ prev, next uint32 }
+
+const none = 255
+
+func newLists(count, keys int) *lists {
+	l := &lists{links: make([]link, keys+count), in: make([]uint8, keys), size: make([]int, count), keys: keys}
+	for i := range l.in {
+		l.in[i] = none
+	}
+	for i := range count {
+		h := uint32(keys + i)
+		l.links[h] = link{h, h}
+	}
+	return l
+}
+
+// push puts a key that is in no list at the front of one.
+func (l *lists) push(list uint8, key uint32) {
+	head := uint32(l.keys) + uint32(list)
+	first := l.links[head].next
+	l.links[key] = link{head, first}
+	l.links[first].prev, l.links[head].next = key, key
+	l.in[key] = list
+	l.size[list]++
+}
+
+// remove takes a key out of the list that it is in.
+func (l *lists) remove(key uint32) {
+	k := l.links[key]
+	l.links[k.prev].next, l.links[k.next].prev = k.next, k.prev
+	l.size[l.in[key]]--
+	l.in[key] = none
+}
+
+// move puts a key that is in a list at the front of one.
+func (l *lists) move(list uint8, key uint32) {
+	l.remove(key)
+	l.push(list, key)
+}
+
+// last is the key at the back of a list that is not empty.
+func (l *lists) last(list uint8) uint32 { return l.links[l.keys+int(list)].prev }
+
+// before is the key nearer to the front; false at the front.
+func (l *lists) before(key uint32) (uint32, bool) {
+	p := l.links[key].prev
+	return p, int(p) < l.keys
+}
+
+// pop removes and returns the key at the back of a list that is not empty.
+func (l *lists) pop(list uint8) uint32 {
+	key := l.last(list)
+	l.remove(key)
+	return key
+}

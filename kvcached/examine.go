@@ -1,0 +1,140 @@
+package kvcached
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/listen"
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/internal/rights"
+	"github.com/cognitora/dataplane/kvcached/ssd"
+)
+
+// Examine says what a start would trip over in what c names, each with its
+// field and the fix. It reads files, keeps no port and writes nothing. The [etcd]
+// section examines itself. A start asks it before it opens a tier.
+func (c *Config) Examine() error {
+	var p problems
+	if c.Daemon.Data != "" {
+		if err := rights.Makeable(c.Daemon.Data); err != nil {
+			p.add("kvcached.data", "%v; name a directory that the daemon can make or write to with --data DIR", err)
+		}
+	}
+	if err := hostMemory("/").check(c.Daemon.RAM); err != nil {
+		p = append(p, err)
+	}
+	c.examineListeners(&p)
+	c.examineFiles(&p)
+	c.examineCertificate(&p)
+	return errors.Join(p...)
+}
+
+// Advise says what may go wrong with c, and need not.
+func (c *Config) Advise() []string {
+	notes := hostMemory("/").advise(c.Daemon.RAM)
+	if c.onDisk() {
+		notes = append(notes, adviseDisk(c.Daemon.Data, c.Daemon.SSD)...)
+	}
+	return notes
+}
+
+func (c *Config) examineListeners(p *problems) {
+	for _, l := range c.listeners() {
+		if l.address == "" || listen.Check(l.address) != nil {
+			continue // Validate says so
+		}
+		if err := listen.Examine(l.address); err != nil {
+			p.add(l.field, "%v", err)
+		}
+	}
+	if sock, _ := c.Sockets(); c.Daemon.Sock != "" && !c.inData(sock) {
+		if err := listen.Examine("unix://" + sock); err != nil {
+			p.add("kvcached.sock", "%v", err)
+		}
+	}
+}
+
+// inData tells whether a file lies in the data directory itself, which a start makes.
+func (c *Config) inData(file string) bool {
+	data, err := filepath.Abs(c.Daemon.Data)
+	return err == nil && c.Daemon.Data != "" && filepath.Dir(file) == data
+}
+
+func (c *Config) examineFiles(p *problems) {
+	if name, err := filepath.Abs(c.Daemon.Trace); c.Daemon.Trace != "" && (err != nil || !c.inData(name)) {
+		if err := rights.Appendable(c.Daemon.Trace); err != nil {
+			p.add("kvcached.trace", "%v; name a file in a directory that the daemon can write to", err)
+		}
+	}
+	for i, u := range c.RESP.Users {
+		examineSecret(p, fmt.Sprintf("resp.users[%d].password_file", i), u.PasswordFile)
+	}
+	for i, k := range c.S3.Keys {
+		examineSecret(p, fmt.Sprintf("s3.keys[%d].secret_file", i), k.SecretFile)
+	}
+	key, err := c.sealingKey()
+	switch {
+	case err != nil:
+		*p = append(*p, err)
+	case c.onDisk():
+		if err := ssd.CheckKey(filepath.Join(c.Daemon.Data, ssdDir), key); err != nil {
+			p.add("ssd.key_file", "%v; %s", err, otherKey)
+		}
+	}
+}
+
+// otherKey is what to do where payloads on SSD are sealed with another key.
+const otherKey = "give the key that the directory was made with, or another --data DIR, or remove its folder " + ssdDir + " and lose what is there"
+
+func examineSecret(p *problems, field, name string) {
+	if name == "" {
+		return // Validate says so
+	}
+	if _, err := secret(field, name); err != nil {
+		*p = append(*p, err)
+	}
+}
+
+// examineCertificate holds the daemon's certificate to what other hosts will: of tls.ca, and of the role kvcached. Without
+// a CA only engines see it, and it may come from elsewhere.
+func (c *Config) examineCertificate(p *problems) {
+	files := pki.Files{CA: c.TLS.CA, Cert: c.TLS.Cert, Key: c.TLS.Key}
+	if err := files.Examine("tls.ca", "tls.cert", "tls.key"); err != nil {
+		*p = append(*p, err)
+		return
+	}
+	if files.CA == "" || files.Cert == "" {
+		return
+	}
+	if err := files.CheckOwn(pki.KVCached); err != nil {
+		p.add("tls.cert", "%v; cgn-ctl pki bootstrap or join, with --role %s, makes one", err, pki.KVCached)
+	}
+}
+
+// tooMuch is the share of the memory there is from which on a size of the RAM tier is warned about, in percent.
+const tooMuch = 80
+
+// check says why a RAM tier of that size cannot be.
+func (m memory) check(ram config.Size) error {
+	if m.limit > 0 && ram > m.limit {
+		return fmt.Errorf("kvcached.ram: %s is more than %s, which is %s; give less with --ram, and leave room for the programs of the host", ram, gib(m.limit), m.source)
+	}
+	return nil
+}
+
+// advise says what is dangerous about a RAM tier of that size.
+func (m memory) advise(ram config.Size) []string {
+	for _, bound := range []struct {
+		bytes  config.Size
+		source string
+	}{{m.limit, m.source}, {m.available, "available now"}} {
+		if bound.bytes > 0 && ram > bound.bytes/100*tooMuch {
+			return []string{fmt.Sprintf("kvcached.ram: %s is more than %d %% of %s, %s; as it fills, the kernel may kill this daemon or other programs", ram, tooMuch, gib(bound.bytes), bound.source)}
+		}
+	}
+	return nil
+}
+
+func gib(n config.Size) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }

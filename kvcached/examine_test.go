@@ -1,0 +1,199 @@
+package kvcached
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/listen"
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/kvcached/ram"
+	"github.com/cognitora/dataplane/kvcached/ssd"
+)
+
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func TestExamine(t *testing.T) {
+	dir := t.TempDir()
+	c := valid(func(c *Config) {
+		c.Daemon.Data = filepath.Join(dir, "new")
+		c.Daemon.Sock, c.Daemon.Trace = filepath.Join(c.Daemon.Data, "kv.sock"), filepath.Join(c.Daemon.Data, "t")
+	})
+	if err := c.Examine(); err != nil {
+		t.Error(err)
+	}
+	c.Daemon.Sock, c.Daemon.Trace, c.SSD.KeyFile = filepath.Join(dir, "no", "s"), filepath.Join(dir, "no", "t"), filepath.Join(dir, "key")
+	c.RESP.Users = []UserConfig{{Name: "x", PasswordFile: filepath.Join(dir, "password")}}
+	c.S3.Keys = []KeyConfig{{Access: "x", SecretFile: write(t, filepath.Join(dir, "empty"), "\n")}}
+	c.Daemon.Admin = "203.0.113.7:80"
+	err := c.Examine()
+	for _, want := range []string{"kvcached.sock", "kvcached.trace", "ssd.key_file", "resp.users[0].password_file", "s3.keys[0].secret_file", "kvcached.admin"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not name %s", err, want)
+		}
+	}
+	if _, err := os.Stat(c.Daemon.Data); !errors.Is(err, os.ErrNotExist) {
+		t.Error("the directory was made")
+	}
+	c = valid(func(c *Config) { c.Daemon.Data, c.Daemon.Persistent = "/proc/x", false })
+	if err := c.Examine(); err == nil || !strings.Contains(err.Error(), "kvcached.data: /proc is of a file system") {
+		t.Errorf("/proc: %v", err)
+	}
+}
+
+// TestTheWrongKeyIsFoundBeforeTheTierIsOpened: and what is there stays as it is.
+func TestTheWrongKeyIsFoundBeforeTheTierIsOpened(t *testing.T) {
+	dir := t.TempDir()
+	key := write(t, filepath.Join(dir, "key"), strings.Repeat("k", 32))
+	c, log := settings(t, filepath.Join(dir, "data"), func(c *Config) { c.SSD.KeyFile = key })
+	_, stop := begin(t, c)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	opened := strings.Count(log.String(), "opening the SSD tier")
+	for _, file := range []string{"", write(t, filepath.Join(dir, "other"), strings.Repeat("o", 32))} {
+		c.SSD.KeyFile = file
+		if _, err := New(c); err == nil || !strings.Contains(err.Error(), "ssd.key_file") || strings.Contains(err.Error(), "kvcached.ram") {
+			t.Errorf("key %q: %v", file, err)
+		}
+	}
+	if strings.Count(log.String(), "opening the SSD tier") != opened {
+		t.Error("the tier was opened")
+	}
+	c.SSD.KeyFile = key
+	if err := c.Examine(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestExamineHoldsTheCertificateToRoleAndCA(t *testing.T) {
+	fleet, foreign := t.TempDir(), t.TempDir()
+	for _, dir := range []string{fleet, foreign} {
+		if err := pki.Bootstrap(dir, pki.Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own, router, other := pki.FilesIn(fleet, pki.KVCached), pki.FilesIn(fleet, pki.Router), pki.FilesIn(foreign, pki.KVCached)
+	for _, c := range []struct {
+		name string
+		tls  TLSConfig
+		want string
+	}{
+		{"its own", TLSConfig{own.CA, own.Cert, own.Key}, ""},
+		{"a router's", TLSConfig{own.CA, router.Cert, router.Key}, `tls.cert: pki: `},
+		{"of another CA", TLSConfig{own.CA, other.Cert, other.Key}, "is no certificate of the CA in " + own.CA},
+		{"another's key", TLSConfig{own.CA, own.Cert, router.Key}, "tls.cert"},
+		{"for engines alone", TLSConfig{"", router.Cert, router.Key}, ""},
+	} {
+		conf := valid(func(v *Config) { v.Daemon.Data, v.Daemon.Sock, v.TLS = t.TempDir(), "", c.tls })
+		err := conf.Examine()
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+		if c.want == "" {
+			continue
+		}
+		if _, newErr := New(*conf); newErr == nil || newErr.Error() != err.Error() {
+			t.Errorf("%s: a start says %v", c.name, newErr)
+		}
+	}
+}
+
+func TestErrorsOfAStartNameTheSetting(t *testing.T) {
+	c := valid(func(*Config) {})
+	for want, err := range map[string]error{
+		"kvcached.ram: ": fmt.Errorf("store: %w", ram.ErrArena),
+		"ssd.key_file: ": fmt.Errorf("store: %w", ssd.ErrKey),
+		"kvcached.data: the disk of /tmp/data is full": fmt.Errorf("store: %w", syscall.ENOSPC),
+		"kvcached.ssd: ": errors.New("store: x"),
+	} {
+		if got := storeError(c, err); !strings.HasPrefix(got.Error(), want) {
+			t.Errorf("%v, want %q", got, want)
+		}
+	}
+	sock := filepath.Join(t.TempDir(), "s")
+	l, err := listen.OpenUnix(sock, 0o600, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, _, err = openFor("resp.listen", "--resp", "unix://"+sock, -1)
+	if err == nil || !strings.Contains(err.Error(), "stop that program") {
+		t.Errorf("a taken socket: %v", err)
+	}
+}
+
+func TestMemory(t *testing.T) {
+	const info = "MemTotal:       1048576 kB\nMemFree: 1 kB\nMemAvailable:    524288 kB\nHugePages_Total:       0\n"
+	for _, c := range []struct {
+		name      string
+		files     map[string]string
+		limit     config.Size
+		source    string
+		available config.Size
+	}{
+		{"nothing known", nil, 0, "MemTotal", 0},
+		{"a host", map[string]string{"proc/meminfo": info}, 1 << 30, "MemTotal", 512 << 20},
+		{"version 2", map[string]string{
+			"proc/meminfo": info, "proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n", "sys/fs/cgroup/a/memory.max": "1000\n",
+		}, 1000, "/sys/fs/cgroup/a/memory.max", 512 << 20},
+		{"version 2, in a container", map[string]string{"proc/meminfo": info, "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "2000\n"},
+			2000, "/sys/fs/cgroup/memory.max", 512 << 20},
+		{"version 1", map[string]string{
+			"proc/meminfo": info, "proc/self/cgroup": "5:devices:/x\n4:memory:/x\n0::/\n",
+			"sys/fs/cgroup/memory/x/memory.limit_in_bytes": "3000\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+		}, 3000, "/sys/fs/cgroup/memory/x/memory.limit_in_bytes", 512 << 20},
+		{"version 1, in a container", map[string]string{
+			"proc/meminfo": info, "proc/self/cgroup": "4:memory:/docker/x\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "4000\n",
+		}, 4000, "/sys/fs/cgroup/memory/memory.limit_in_bytes", 512 << 20},
+		{"a limit above the host's", map[string]string{"proc/meminfo": info, "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "2147483648\n"},
+			1 << 30, "MemTotal", 512 << 20},
+	} {
+		root := t.TempDir()
+		for name, text := range c.files {
+			write(t, filepath.Join(root, name), text)
+		}
+		if m := hostMemory(root); m.limit != c.limit || !strings.Contains(m.source, c.source) || m.available != c.available {
+			t.Errorf("%s: %+v", c.name, m)
+		}
+	}
+	m := memory{1 << 30, "the host's", 512 << 20}
+	if err := m.check(1<<30 + 1); err == nil || !strings.Contains(err.Error(), "1.0 GiB, which is the host's") {
+		t.Errorf("above the limit: %v", err)
+	}
+	if err := m.check(1 << 30); err != nil {
+		t.Error(err)
+	}
+	for ram, want := range map[config.Size]string{1 << 29: "available now", 900 << 20: "the host's", 400 << 20: ""} {
+		if got := strings.Join(m.advise(ram), ""); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("%s: %q", ram, got)
+		}
+	}
+}
+
+// TestAdviseDisk: an SSD tier larger than its filesystem is warned about, before the directory is made and after.
+func TestAdviseDisk(t *testing.T) {
+	dir := t.TempDir()
+	for _, data := range []string{dir, filepath.Join(dir, "not", "yet")} {
+		if got := strings.Join(adviseDisk(data, 1<<60), ""); !strings.HasPrefix(got, "kvcached.ssd: ") || !strings.Contains(got, "--ssd") {
+			t.Errorf("%q", got)
+		}
+		if got := adviseDisk(data, 1); got != nil {
+			t.Errorf("%q", got)
+		}
+	}
+}

@@ -1,0 +1,389 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/store"
+	"github.com/cognitora/dataplane/kvcached/transport"
+	"github.com/cognitora/dataplane/kvcached/wire"
+)
+
+// Timing of announcements.
+const (
+	announceBatch = 4096            // changes of one message
+	assureEvery   = 2 * time.Second // an idle keeper is asked whether it still knows everything
+	retryFirst    = 50 * time.Millisecond
+	retryLast     = 2 * time.Second
+)
+
+// Changed is to be called with what the store's Options.Changed is told. It never waits.
+func (v *View) Changed(c store.Change) {
+	select {
+	case v.changes <- c.Addr:
+	default:
+		v.overrun.Store(true)
+	}
+}
+
+// link is the way to one keeper: what it is still to be told.
+type link struct {
+	v      *View
+	member Member
+	wake   chan struct{}
+	stop   context.CancelFunc
+
+	exhumed atomic.Bool               // the other host has said what is to be forgotten here
+	heard   atomic.Pointer[time.Time] // when it was last told everything, as a member of its fleet; nil: not yet
+
+	mu      sync.Mutex
+	pending map[block.Addr]struct{} // at most maxQueue; beyond that everything is told anew
+	anew    bool
+
+	turn    chan struct{} // holds one element while somebody flushes
+	version uint64        // of the last change told; of who has the turn
+}
+
+// SetMembers says which hosts the fleet has now. Locations are told anew, since others keep them.
+func (v *View) SetMembers(members []Member) {
+	r := newRoster(v.o.Self, members)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if slices.Equal(r.members, v.roster.Load().members) {
+		return
+	}
+	for _, m := range v.roster.Load().members {
+		if r.member(m.ID) == nil {
+			v.graves.left(m.ID) // before the members are without it, so that nothing is forgotten in between
+		}
+	}
+	v.roster.Store(r)
+	owed, owing := v.doubts.retain(r)
+	v.keeper.retain(r)
+	for _, a := range owed {
+		v.graves.bury(a)
+	}
+	for _, h := range owing {
+		v.doubt(h, false)
+	}
+	v.overrun.Store(true)
+	select {
+	case v.changes <- block.Addr{}:
+	default:
+	}
+}
+
+// Run tells the fleet what this host has, and pulls and replicates, until ctx ends.
+func (v *View) Run(ctx context.Context) error {
+	v.mu.Lock()
+	v.running = ctx
+	v.mu.Unlock()
+	var wg sync.WaitGroup
+	if v.o.Replicas > 0 {
+		wg.Go(func() { v.replicate(ctx) })
+	}
+	v.distribute(ctx, &wg)
+	v.mu.Lock()
+	v.running = nil
+	v.mu.Unlock()
+	wg.Wait()
+	v.wg.Wait()
+	return nil
+}
+
+// distribute gives every change to the link of the keeper of its address.
+func (v *View) distribute(ctx context.Context, wg *sync.WaitGroup) {
+	links := map[string]*link{}
+	var seen *roster
+	for {
+		var a block.Addr
+		select {
+		case <-ctx.Done():
+			return
+		case a = <-v.changes:
+		}
+		r := v.roster.Load()
+		if r != seen {
+			seen = r
+			v.relink(ctx, wg, r, links)
+		}
+		if v.overrun.Swap(false) {
+			v.counts.overruns.Add(1)
+			for _, l := range links {
+				l.tellAnew()
+			}
+			v.keepOwn(ctx)
+		}
+		if a != (block.Addr{}) {
+			v.tell(ctx, r, links, a)
+		}
+	}
+}
+
+// relink starts the links to new hosts and ends those to hosts that are gone or have restarted.
+func (v *View) relink(ctx context.Context, wg *sync.WaitGroup, r *roster, links map[string]*link) {
+	for id, l := range links {
+		if m := r.member(id); m == nil || *m != l.member {
+			l.stop()
+			delete(links, id)
+		}
+	}
+	for _, m := range r.members {
+		if m.ID == v.o.Self || links[m.ID] != nil {
+			continue
+		}
+		l := &link{v: v, member: m, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1), pending: map[block.Addr]struct{}{}, anew: true}
+		var life context.Context
+		life, l.stop = context.WithCancel(ctx)
+		links[m.ID] = l
+		wg.Go(func() { l.run(life) })
+	}
+	now := maps.Clone(links)
+	v.links.Store(&now)
+}
+
+// tell passes on one change.
+func (v *View) tell(ctx context.Context, r *roster, links map[string]*link, a block.Addr) {
+	m := r.keeper(&a)
+	if m.ID == v.o.Self {
+		v.keepSome([]wire.Change{v.change(ctx, a)})
+	} else if l := links[m.ID]; l != nil {
+		l.add(a)
+	}
+}
+
+// change is what is to be said of an address now.
+func (v *View) change(ctx context.Context, a block.Addr) wire.Change {
+	i, err := v.Store.Stat(ctx, a)
+	if err != nil {
+		return wire.Change{Addr: a}
+	}
+	return wire.Change{Addr: a, Tiers: uint32(i.Tiers), Length: uint64(i.Length)}
+}
+
+// keepSome notes in this host's own keeper what it has itself.
+func (v *View) keepSome(changes []wire.Change) { v.keeper.keep(v.o.Self, v.o.Epoch, changes) }
+
+// keepOwn notes anew everything that this host has and keeps itself.
+func (v *View) keepOwn(ctx context.Context) {
+	digest := v.roster.Load().digest
+	v.keeper.announce(&wire.Announcement{Host: v.o.Self, Epoch: v.o.Epoch}, true)
+	err := v.each(ctx, v.o.Self, func(some []wire.Change) error {
+		v.keepSome(some)
+		return nil
+	})
+	v.keepSome(nil)
+	if err == nil {
+		v.keeper.settle(v.o.Self, v.o.Epoch, digest)
+	}
+}
+
+// each calls visit with all blocks of this host whose address a host keeps, some at a time.
+func (v *View) each(ctx context.Context, keeper string, visit func([]wire.Change) error) error {
+	var some []wire.Change
+	for cursor := uint64(0); ; {
+		next, err := v.Store.Scan(ctx, cursor, func(i store.Info) bool {
+			if v.roster.Load().keeper(&i.Item.Addr).ID == keeper {
+				some = append(some, wire.Change{Addr: i.Item.Addr, Tiers: uint32(i.Tiers), Length: uint64(i.Length)})
+			}
+			return true
+		})
+		if err != nil {
+			return err
+		}
+		if len(some) >= announceBatch/2 || next == 0 && len(some) > 0 {
+			for len(some) > 0 {
+				n := min(len(some), announceBatch)
+				if err := visit(some[:n]); err != nil {
+					return err
+				}
+				some = some[n:]
+			}
+			some = nil
+		}
+		if cursor = next; cursor == 0 {
+			return nil
+		}
+	}
+}
+
+func (l *link) add(a block.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.pending[a] = struct{}{}; len(l.pending) > maxQueue {
+		l.anew = true
+	}
+	if l.anew {
+		clear(l.pending)
+	}
+	l.ring()
+}
+
+func (l *link) tellAnew() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.anew = true
+	clear(l.pending)
+	l.ring()
+}
+
+func (l *link) ring() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run tells the keeper what it is to be told until ctx ends.
+func (l *link) run(ctx context.Context) {
+	wait, told := retryFirst, false
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.wake:
+		case <-timer.C:
+		}
+		if err := l.flush(ctx); err != nil {
+			select { // what it has rung itself: the pause comes first
+			case <-l.wake:
+			default:
+			}
+			timer.Reset(wait)
+			if wait = min(2*wait, retryLast); wait == retryLast && !told && ctx.Err() == nil {
+				told = true
+				l.v.o.Logger.Warn("another cache cannot be told what is here, so its host does not find it; trying on", "cache", l.member.ID, "address", l.member.Address, "error", err)
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-timer.C:
+				timer.Reset(0)
+			}
+			continue
+		}
+		if told {
+			l.v.o.Logger.Info("another cache is told again what is here", "cache", l.member.ID)
+		}
+		wait, told = retryFirst, false
+		timer.Reset(assureEvery)
+	}
+}
+
+// flush tells everything that waits, or at least that nothing does. After an error everything is to be told anew.
+func (l *link) flush(ctx context.Context) error {
+	select {
+	case l.turn <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-l.turn }()
+	begun := time.Now()
+	err := l.tell(ctx)
+	if err != nil {
+		l.tellAnew()
+	} else {
+		l.heard.Store(&begun)
+	}
+	return err
+}
+
+func (l *link) tell(ctx context.Context) error {
+	l.mu.Lock()
+	anew := l.anew
+	addrs := l.pending
+	l.anew, l.pending = false, map[block.Addr]struct{}{}
+	l.mu.Unlock()
+	if anew {
+		return l.all(ctx)
+	}
+	changes := make([]wire.Change, 0, min(len(addrs), announceBatch))
+	for a := range maps.Keys(addrs) {
+		if changes = append(changes, l.v.change(ctx, a)); len(changes) == announceBatch {
+			if err := l.send(ctx, changes, false); err != nil {
+				return err
+			}
+			changes = changes[:0]
+		}
+	}
+	return l.send(ctx, changes, false)
+}
+
+// claim tells the keeper what is not so yet.
+func (l *link) claim(ctx context.Context, c wire.Change) error {
+	select {
+	case l.turn <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-l.turn }()
+	l.mu.Lock()
+	anew := l.anew
+	l.mu.Unlock()
+	err := errForgot
+	if !anew {
+		err = l.send(ctx, []wire.Change{c}, false)
+	}
+	if errors.Is(err, errForgot) {
+		l.tellAnew()
+		if err = l.tell(ctx); err == nil {
+			err = l.send(ctx, []wire.Change{c}, false)
+		}
+	}
+	if err != nil {
+		l.tellAnew()
+	}
+	return err
+}
+
+// all tells everything that this host has and the keeper keeps, after it has forgotten what it has to.
+func (l *link) all(ctx context.Context) error {
+	l.v.counts.resyncs.Add(1)
+	digest := l.v.roster.Load().digest
+	if err := l.exhume(ctx); err != nil {
+		return err
+	}
+	if err := l.send(ctx, nil, true); err != nil {
+		return err
+	}
+	err := l.v.each(ctx, l.member.ID, func(some []wire.Change) error { return l.send(ctx, some, false) })
+	if err != nil {
+		return err
+	}
+	if err := l.send(ctx, nil, false); err != nil {
+		return err
+	}
+	return l.v.within(ctx, dropWithin, &l.member, func(ctx context.Context, peer *transport.Peer) error {
+		_, err := peer.Order(ctx, wire.Settle, &wire.Order{Host: l.v.o.Self, Number: digest, Moment: int64(l.v.o.Epoch)})
+		return err
+	})
+}
+
+func (l *link) send(ctx context.Context, changes []wire.Change, snapshot bool) error {
+	a := &wire.Announcement{Host: l.v.o.Self, Epoch: l.v.o.Epoch, Version: l.version + 1, Changes: changes}
+	if snapshot {
+		a.Version = l.version
+	}
+	var receipt wire.Receipt
+	err := l.v.within(ctx, l.v.o.PullTimeout, &l.member, func(ctx context.Context, peer *transport.Peer) (err error) {
+		receipt, err = peer.Announce(ctx, a, snapshot)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	l.version += uint64(len(changes))
+	l.v.counts.announced.Add(uint64(len(changes)))
+	if receipt != (wire.Receipt{Epoch: a.Epoch, Version: l.version}) {
+		return errForgot
+	}
+	return nil
+}

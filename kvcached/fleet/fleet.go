@@ -1,0 +1,307 @@
+// Package fleet makes the cache daemons of all hosts one: a block that is not here is found and pulled from the host
+// that has it.
+//
+// For each address one host, by rendezvous among those in etcd, keeps who has the block (keeper.go). Every host tells
+// the keepers what comes to it and what leaves it (announce.go): that takes a millisecond or so, in which another host may
+// still see a miss. A write stays on the host that it came to. What was pulled is a copy like any other.
+//
+// Blocks with an address of tokens never change. A client's own key may be set again with another value: then, and when it
+// is deleted, the other hosts are told to drop theirs, at once but not atomically, so clients that need the newest
+// value of a key on every host at every moment must not use one key for two values (keys.go).
+//
+// What is asked of keys is so on all hosts: whether one is there, and when it is over (ask.go, expire.go). A holder that does not
+// answer, or any host where the keeper does not know all holders, is an error that names it, until its lease in etcd ends. A get is a miss then.
+// A key is set if it is absent once over all hosts, as far as claim.go says. A purge is of all hosts (purge.go). A host that
+// comes back forgets what was set or deleted while it was away, as far as graves.go says; what was purged it brings back.
+//
+// None of it holds between hosts that etcd does not name to each other: one that is cut off from etcd goes on by itself, and for as long
+// as two hosts know different members (the delay of etcd's watch) each may miss what the other has. A set whose keeper or holders
+// cannot be reached is answered OK, logged and counted in DropsLost: another host may go on
+// with the older value until it answers again. Then it is told to drop the key, whatever it is there by then, if not more than 65,536 such keys
+// have come together; if it has been counted out meanwhile it is as graves.go says.
+// Listing keys is of one host.
+package fleet
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/store"
+	"github.com/cognitora/dataplane/kvcached/transport"
+)
+
+// Bounds that no option sets.
+const (
+	maxNamespaces = 1 << 16 // texts that are known
+	maxQueue      = 1 << 16 // changes that wait to be told, and of each keeper
+	maxMembers    = 1024
+)
+
+// errForgot says that a keeper does not know what it was told before.
+var errForgot = errors.New("fleet: the keeper of locations has started anew")
+
+// ErrUnknownHost says that no such host is in the fleet.
+var ErrUnknownHost = errors.New("fleet: no such host")
+
+// Options of New.
+type Options struct {
+	Store *store.Store    // of this host. Required
+	Pool  *transport.Pool // connections to the others. Required
+	Self  string          // this host's cache id. Required
+	Epoch uint64          // of this start of the daemon; larger than those before. Required
+
+	// LocateTimeout bounds the question who has a block; then it is a miss. 0: 100 ms.
+	LocateTimeout time.Duration
+	// AnswerTimeout is how long a host from which something is awaited may say nothing at all before it is left out until it
+	// answers. 0: 200 ms.
+	AnswerTimeout time.Duration
+	// PeerBytes bounds the blocks on their way here from one host, where their length is known; others wait. 0: no bound. More than the
+	// host lets one other have costs refusals.
+	PeerBytes int64
+	// PullTimeout bounds the transfer of a block. 0: 10 s.
+	PullTimeout time.Duration
+	// MaxPulls is how many blocks may be on their way here at a time; one more is a miss. 0: 64.
+	MaxPulls int
+	// MaxLocations is how many addresses this host keeps for the fleet, at about 100 bytes each; further ones are
+	// not found by other hosts. 0: 2^20.
+	MaxLocations int
+	// Replicas is to how many other hosts a block goes that has been used HotUses times here. 0: none.
+	Replicas int
+	// Lease is how long a host that has died counts as a member, at most; errors say so. 0: 15 s.
+	Lease time.Duration
+	// HotUses is what makes a block hot. 0: 8.
+	HotUses int
+	Logger  *slog.Logger // nil: slog.Default()
+}
+
+// View is the store of this host as part of the fleet. Get, Stat, StatAll, Find, Describe, SetExpiry, Absent, Delete and PurgeAll see all hosts; everything else is
+// the host's own.
+type View struct {
+	*store.Store
+	o      Options
+	roster atomic.Pointer[roster]
+	doubts doubts
+	quiet  quiet
+	links  atomic.Pointer[map[string]*link] // to the other hosts, by id
+	keeper *keeper
+
+	changes    chan block.Addr // that came or went; what is so now is looked up when it is told
+	overrun    atomic.Bool     // changes were lost: everything is to be told anew
+	replicates chan block.Addr
+
+	graves *graves
+	fresh  fresh
+	began  time.Time
+	open   atomic.Bool // every key that is here may be told to others
+
+	pushing sync.RWMutex // held for reading by a push, so that a purge can wait for it
+
+	mu      sync.Mutex
+	pulls   map[block.Addr]*pull
+	claims  map[block.Addr]*turn // of this host's clients; as many as callers
+	fences  map[fenceKey]*fence  // at most maxFences
+	fenced  uint64               // fences so far
+	running context.Context      // nil before Run and after
+	wg      sync.WaitGroup       // pulls
+
+	namesMu   sync.Mutex
+	names     map[block.ModelID]string
+	lastKnown atomic.Pointer[string] // most calls of Know are of one and the same
+
+	counts counts
+}
+
+// counts are the counters behind Stats.
+type counts struct {
+	pulled, pulledBytes, pullMisses, pullErrors, pullsRefused atomic.Uint64
+	pullsBusy, pullsFailed, pullRetries, leftOut, probes      atomic.Uint64
+	located, locateErrors, unknownNamespaces                  atomic.Uint64
+	announced, resyncs, overruns                              atomic.Uint64
+	replicated, replicasDropped, dropped, dropsLost, exhumed  atomic.Uint64
+}
+
+// Stats is what a View has done, and what it keeps.
+type Stats struct {
+	Pulled            uint64 // blocks brought here from other hosts
+	PulledBytes       uint64
+	PullMisses        uint64 // pulls that found the block nowhere
+	PullsFailed       uint64 // pulls that all hosts failed that were asked
+	PullsBusy         uint64 // pulls given up because the hosts that have the block had too much to do
+	PullRetries       uint64 // times that a host with too much to do was asked again
+	PullErrors        uint64 // pulls from a host that failed; another one is asked then
+	PullsRefused      uint64 // pulls that were too many
+	Located           uint64 // questions who has blocks
+	LocateErrors      uint64 // those without an answer
+	UnknownNamespaces uint64 // pulls given up because the namespace's text is not known here
+	Announced         uint64 // changes told to keepers
+	Resyncs           uint64 // times that a keeper was told everything anew
+	Overruns          uint64 // times that changes came faster than they could be told
+	Replicated        uint64 // hot blocks handed to another host
+	ReplicasDropped   uint64 // hot blocks that were not, because of an error or too many
+	Dropped           uint64 // blocks that other hosts dropped because their key was set or deleted here
+	DropsLost         uint64 // keys set here that another host may still have an older value of
+	Exhumed           uint64 // keys dropped here because they were set or deleted elsewhere while this host was away
+	Graves            int64  // keys set or deleted that are remembered for hosts that are away
+	GravesLost        uint64 // those forgotten before all had been told, because there were too many
+	LeftOut           int64  // hosts that are not asked now because they do not answer
+	TimesLeftOut      uint64 // times that one began not to be
+	Probes            uint64 // times that one was asked for a sign of life
+	Members           int64  // hosts in the fleet, this one included
+	Locations         int64  // addresses that this host keeps
+	LocationsRefused  uint64 // addresses that it had no room for
+}
+
+// Stats returns a snapshot.
+func (v *View) Stats() Stats {
+	c := &v.counts
+	kept, refused := v.keeper.stats()
+	graves, lost := v.graves.stats()
+	return Stats{
+		Pulled: c.pulled.Load(), PulledBytes: c.pulledBytes.Load(), PullMisses: c.pullMisses.Load(), PullErrors: c.pullErrors.Load(),
+		PullsRefused: c.pullsRefused.Load(), Located: c.located.Load(), LocateErrors: c.locateErrors.Load(),
+		UnknownNamespaces: c.unknownNamespaces.Load(), Announced: c.announced.Load(), Resyncs: c.resyncs.Load(), Overruns: c.overruns.Load(),
+		Replicated: c.replicated.Load(), ReplicasDropped: c.replicasDropped.Load(), Dropped: c.dropped.Load(), DropsLost: c.dropsLost.Load(),
+		Exhumed: c.exhumed.Load(), Graves: graves, GravesLost: lost,
+		PullsBusy: c.pullsBusy.Load(), PullsFailed: c.pullsFailed.Load(), PullRetries: c.pullRetries.Load(), LeftOut: v.doubts.leftOut(), TimesLeftOut: c.leftOut.Load(), Probes: c.probes.Load(),
+		Members: int64(len(v.roster.Load().members)), Locations: kept, LocationsRefused: refused,
+	}
+}
+
+// New makes a view of a fleet that has no other host yet.
+func New(o Options) (*View, error) {
+	if o.Store == nil || o.Pool == nil || o.Self == "" || o.Epoch == 0 {
+		return nil, errors.New("fleet: Store, Pool, Self and Epoch are required")
+	}
+	if o.LocateTimeout <= 0 {
+		o.LocateTimeout = 100 * time.Millisecond
+	}
+	if o.AnswerTimeout <= 0 {
+		o.AnswerTimeout = 200 * time.Millisecond
+	}
+	if o.PullTimeout <= 0 {
+		o.PullTimeout = 10 * time.Second
+	}
+	if o.MaxPulls <= 0 {
+		o.MaxPulls = 64
+	}
+	if o.MaxLocations <= 0 {
+		o.MaxLocations = 1 << 20
+	}
+	if o.HotUses <= 0 {
+		o.HotUses = 8
+	}
+	if o.Lease <= 0 {
+		o.Lease = 15 * time.Second
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	v := &View{
+		Store: o.Store, o: o, keeper: newKeeper(o.MaxLocations), changes: make(chan block.Addr, maxQueue),
+		replicates: make(chan block.Addr, 1024), pulls: map[block.Addr]*pull{}, names: map[block.ModelID]string{},
+		doubts: doubts{share: o.PeerBytes, hosts: map[string]*health{}}, graves: newGraves(), fresh: fresh{keys: map[block.Addr]time.Time{}}, began: time.Now(), claims: map[block.Addr]*turn{}, fences: map[fenceKey]*fence{},
+	}
+	v.open.Store(!o.Store.Stats().HasSSD) // then there is nothing from before
+	v.roster.Store(newRoster(o.Self, nil))
+	v.links.Store(&map[string]*link{})
+	return v, nil
+}
+
+// Know remembers the text of a namespace that clients use, because a block is asked for by it. Up to 65,536 are.
+func (v *View) Know(namespace string) {
+	if last := v.lastKnown.Load(); last != nil && *last == namespace {
+		return
+	}
+	id := block.IDOf(namespace)
+	v.namesMu.Lock()
+	defer v.namesMu.Unlock()
+	if _, known := v.names[id]; known || len(v.names) < maxNamespaces {
+		v.names[id] = namespace
+		v.lastKnown.Store(&namespace)
+	}
+}
+
+func (v *View) nameOf(id block.ModelID) string {
+	v.namesMu.Lock()
+	defer v.namesMu.Unlock()
+	return v.names[id]
+}
+
+// alone tells that there is nobody to ask.
+func (v *View) alone() bool { return len(v.roster.Load().members) < 2 }
+
+// Get holds a block, which is pulled from another host if it is not here. store.ErrMiss: nobody has it.
+func (v *View) Get(ctx context.Context, a block.Addr) (*store.Block, error) {
+	b, err := v.Store.Get(ctx, a)
+	if err == nil {
+		v.hot(b)
+		return b, nil
+	}
+	if !errors.Is(err, store.ErrMiss) || v.alone() {
+		return nil, err
+	}
+	if err := v.Pull(ctx, a, ""); err != nil {
+		return nil, err
+	}
+	return v.Store.Get(ctx, a)
+}
+
+// Stat tells what is known of a block anywhere. Its Tiers are store.Remote where it is on other hosts only.
+func (v *View) Stat(ctx context.Context, a block.Addr) (store.Info, error) {
+	i, err := v.Store.Stat(ctx, a)
+	if !errors.Is(err, store.ErrMiss) || v.alone() {
+		return i, err
+	}
+	var out [1]store.Info
+	v.statRemote(ctx, []block.Addr{a}, out[:], []int{0})
+	if out[0].Tiers == 0 {
+		return store.Info{}, store.ErrMiss
+	}
+	return out[0], nil
+}
+
+// Describe tells all that is known of a block, which is pulled from another host if it is not here.
+func (v *View) Describe(ctx context.Context, a block.Addr) (store.Info, error) {
+	i, err := v.Store.Describe(ctx, a)
+	if !errors.Is(err, store.ErrMiss) || v.alone() {
+		return i, err
+	}
+	if err := v.Pull(ctx, a, ""); err != nil {
+		return store.Info{}, err
+	}
+	return v.Store.Describe(ctx, a)
+}
+
+// StatAll does Stat for many.
+func (v *View) StatAll(ctx context.Context, addrs []block.Addr, out []store.Info) error {
+	err := v.Store.StatAll(ctx, addrs, out)
+	if err == nil && !v.alone() {
+		var missing []int
+		for i := range out {
+			if out[i].Tiers == 0 {
+				missing = append(missing, i)
+			}
+		}
+		v.statRemote(ctx, addrs, out, missing)
+	}
+	return err
+}
+
+// statRemote fills in what keepers know of addrs[i] for each i in missing.
+func (v *View) statRemote(ctx context.Context, addrs []block.Addr, out []store.Info, missing []int) {
+	asked := make([]block.Addr, len(missing))
+	for i, at := range missing {
+		asked[i] = addrs[at]
+	}
+	located, _ := v.locate(ctx, asked) // a keeper that does not answer knows of nobody
+	for i, l := range located {
+		if len(l.holders) > 0 {
+			out[missing[i]] = store.Info{Item: store.Item{Addr: asked[i]}, Length: int(l.holders[0].length), Tiers: store.Remote}
+		}
+	}
+}

@@ -1,0 +1,316 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/store"
+	"github.com/cognitora/dataplane/kvcached/transport"
+	"github.com/cognitora/dataplane/kvcached/wire"
+)
+
+var pkiDir string
+
+func TestMain(m *testing.M) {
+	var err error
+	if pkiDir, err = os.MkdirTemp("", "fleet"); err == nil {
+		err = pki.Bootstrap(pkiDir, pki.Options{Roles: []pki.Role{pki.KVCached}})
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(pkiDir)
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+var (
+	blocks = block.Namespace{Model: "m", Revision: "1", DType: "bf16", Layout: "test", Tokens: 16, TP: 1, PP: 1}
+	keys   = block.Namespace{Space: "resp.0"}
+)
+
+// host is a daemon's store, transport and view.
+type host struct {
+	*View
+	t      *testing.T
+	member Member
+	server *transport.Server
+	pool   *transport.Pool
+	stop   func()
+}
+
+var epochs uint64
+
+func start(t *testing.T, id string, o Options) *host {
+	return startWith(t, id, o, func(*transport.ServerOptions) {})
+}
+
+func startWith(t *testing.T, id string, o Options, server func(*transport.ServerOptions)) *host {
+	t.Helper()
+	h := &host{t: t}
+	identity, err := pki.Load(pki.FilesIn(pkiDir, pki.KVCached))
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	var view *View // the store tells of nothing before it is used
+	o.Store, err = store.Open(t.Context(), store.Options{RAM: 64 << 20, Changed: func(c store.Change) { view.Changed(c) },
+		Deleting: func(a block.Addr) { view.Deleting(a) },
+		Written:  func(ctx context.Context, it *store.Item) { view.Written(ctx, it) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.pool, err = transport.NewPool(transport.PoolOptions{Identity: identity, Logger: log}); err != nil {
+		t.Fatal(err)
+	}
+	epochs++
+	o.Pool, o.Self, o.Epoch, o.LocateTimeout = h.pool, id, epochs, 5*time.Second
+	if o.Logger == nil {
+		o.Logger = log
+	}
+	if o.AnswerTimeout == 0 {
+		o.AnswerTimeout = 10 * time.Second // the test's machine may be busy
+	}
+	if view, err = New(o); err != nil {
+		t.Fatal(err)
+	}
+	h.View = view
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	so := transport.ServerOptions{Handler: transport.OnStore(o.Store, view), Identity: identity, TCP: l, Logger: log,
+		Allow: func(pki.Role, wire.Op) bool { return true }}
+	server(&so)
+	h.server, err = transport.NewServer(so)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.member = Member{ID: id, Instance: fmt.Sprint(epochs), Address: l.Addr().String(), Lane: transport.TLS}
+	h.Know(blocks.String())
+	h.Know(keys.String())
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- view.Run(ctx) }()
+	stopped := false
+	h.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		err := <-done
+		closing, end := context.WithTimeout(context.Background(), time.Second)
+		defer end()
+		if err = errors.Join(err, h.server.Close(closing), h.pool.Close(), h.Store.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(h.stop)
+	return h
+}
+
+func meet(hosts ...*host) {
+	var members []Member
+	for _, h := range hosts {
+		members = append(members, h.member)
+	}
+	for _, h := range hosts {
+		h.SetMembers(members)
+	}
+}
+
+func (h *host) put(n block.Namespace, a block.Addr, text string) {
+	h.t.Helper()
+	if _, err := h.Put(h.t.Context(), store.Item{Addr: a, Namespace: n.String()}, []byte(text), false); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// text is what the fleet answers at a host; empty: a miss.
+func (h *host) text(a block.Addr) string {
+	h.t.Helper()
+	b, err := h.Get(h.t.Context(), a)
+	if errors.Is(err, store.ErrMiss) {
+		return ""
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer b.Release()
+	return string(b.Bytes())
+}
+
+// await asks until the condition holds: what other hosts are told takes a moment.
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !holds(); {
+		if time.Now().After(deadline) {
+			t.Fatal("not so in time:", what)
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+func addr(i int) block.Addr {
+	return block.Addr{Digest: block.Seed("m", "", fmt.Sprint(i)), Model: blocks.ID()}
+}
+
+func key(name string) block.Addr { return block.OfKey(keys.ID(), []byte(name)) }
+
+// TestAnyHostReachesEveryBlock: a block is found wherever it is, whoever keeps its location.
+func TestAnyHostReachesEveryBlock(t *testing.T) {
+	a, b, c := start(t, "a", Options{}), start(t, "b", Options{}), start(t, "c", Options{})
+	for i := range 30 {
+		a.put(blocks, addr(i), fmt.Sprint("early ", i)) // before the others are there
+	}
+	meet(a, b, c)
+	for i := range 30 {
+		b.put(blocks, addr(100+i), fmt.Sprint("late ", i))
+	}
+	for i := range 30 {
+		await(t, "an early block is reached", func() bool { return c.text(addr(i)) == fmt.Sprint("early ", i) })
+		await(t, "a late block is reached", func() bool { return c.text(addr(100+i)) == fmt.Sprint("late ", i) })
+		await(t, "a late block is known", func() bool {
+			info, err := a.Stat(t.Context(), addr(100+i))
+			return err == nil && info.Tiers&store.Remote != 0 && info.Length == len(fmt.Sprint("late ", i))
+		})
+	}
+	if c.text(addr(999)) != "" {
+		t.Error("a block that nobody has")
+	}
+	if s := c.Stats(); s.Pulled != 60 || s.Members != 3 {
+		t.Errorf("%+v", s)
+	}
+	for _, h := range []*host{a, b, c} {
+		if s := h.Stats(); s.Locations == 0 {
+			t.Errorf("%s keeps nothing: %+v", h.o.Self, s)
+		}
+	}
+}
+
+// TestKeys: a key that is set again or deleted on one host is not answered with the old value on others.
+func TestKeys(t *testing.T) {
+	a, b := start(t, "a", Options{}), start(t, "b", Options{})
+	meet(a, b)
+	for i := range 20 {
+		k := key(fmt.Sprint(i))
+		a.put(keys, k, "one")
+		await(t, "the key is reached", func() bool { return b.text(k) == "one" })
+		b.put(keys, k, "two")
+		await(t, "the new value is reached", func() bool { return a.text(k) == "two" })
+		if i%2 == 0 {
+			await(t, "a deletion reaches all", func() bool {
+				if _, err := a.Delete(t.Context(), k); err != nil {
+					t.Fatal(err)
+				}
+				return a.text(k) == "" && b.text(k) == ""
+			})
+		} else if b.text(k) != "two" || a.text(k) != "two" {
+			t.Error("a pulled copy counts as a new value")
+		}
+	}
+}
+
+// TestHostsComeAndGo: a host that is gone is asked for nothing, and one that starts anew learns everything.
+func TestHostsComeAndGo(t *testing.T) {
+	a, b, c := start(t, "a", Options{}), start(t, "b", Options{}), start(t, "c", Options{})
+	meet(a, b, c)
+	for i := range 50 {
+		a.put(blocks, addr(i), "x")
+	}
+	await(t, "c can pull", func() bool { return c.text(addr(0)) == "x" })
+	c.stop()
+	meet(a, b)
+	for i := range 50 {
+		await(t, "what c kept is kept by others", func() bool { return b.text(addr(i)) == "x" })
+	}
+	d := start(t, "c", Options{})
+	meet(a, b, d)
+	for i := range 50 {
+		await(t, "a new c is told", func() bool { return d.text(addr(i)) == "x" })
+	}
+	if d.Stats().Locations == 0 {
+		t.Error("the new c keeps nothing")
+	}
+}
+
+func TestReplicas(t *testing.T) {
+	a, b := start(t, "a", Options{Replicas: 1, HotUses: 3}), start(t, "b", Options{})
+	meet(a, b)
+	a.put(blocks, addr(1), "hot")
+	for range 3 {
+		a.text(addr(1))
+	}
+	await(t, "a hot block is copied", func() bool {
+		_, err := b.Store.Stat(t.Context(), addr(1))
+		return err == nil
+	})
+}
+
+func TestKeeperForgets(t *testing.T) {
+	k := newKeeper(10)
+	say := func(host string, epoch, version uint64, snapshot bool, tiers uint32, of ...int) wire.Receipt {
+		a := &wire.Announcement{Host: host, Epoch: epoch, Version: version}
+		for _, i := range of {
+			a.Changes = append(a.Changes, wire.Change{Addr: addr(i), Tiers: tiers, Length: 7})
+		}
+		return k.announce(a, snapshot)
+	}
+	knows := func(i int, want ...string) {
+		t.Helper()
+		x := addr(i)
+		var got []string
+		for _, l := range k.locate(&x) {
+			got = append(got, l.host)
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("block %d is on %v, want %v", i, got, want)
+		}
+	}
+	if r := say("a", 1, 1, false, 1, 1); r != (wire.Receipt{}) {
+		t.Error("changes of a stranger:", r)
+	}
+	say("a", 1, 0, true, 1, 1, 2)
+	say("b", 5, 0, true, 1, 2)
+	knows(1, "a")
+	knows(2, "a", "b")
+	if r := say("a", 1, 3, false, 0, 1); r != (wire.Receipt{Epoch: 1}) {
+		t.Error("a gap:", r)
+	}
+	if r := say("a", 1, 1, false, 0, 1); r != (wire.Receipt{Epoch: 1, Version: 1}) {
+		t.Error(r)
+	}
+	knows(1)
+	say("a", 2, 0, true, 1, 3)
+	knows(2, "b")
+	knows(3, "a")
+	for i := range 20 {
+		say("b", 5, uint64(1+i), false, 1, 10+i)
+	}
+	if n, refused := k.stats(); n != 10 || refused != 12 {
+		t.Errorf("%d kept, %d refused", n, refused)
+	}
+	k.retain(newRoster("a", nil))
+	knows(10)
+	say("a", 2, 1, false, 1, 4, 5, 6)
+	knows(6, "a")
+	if n, _ := k.stats(); n != 4 {
+		t.Errorf("%d kept", n)
+	}
+}

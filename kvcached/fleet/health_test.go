@@ -1,0 +1,359 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/store"
+	"github.com/cognitora/dataplane/kvcached/transport"
+	"github.com/cognitora/dataplane/kvcached/wire"
+)
+
+// TestQuiet: of many warnings about one subject one is given at a time, with how many there were.
+func TestQuiet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q quiet
+		for round := range uint64(3) {
+			if n, due := q.says("a"); !due || n != min(round, 1)*99 {
+				t.Errorf("round %d: %v, %d suppressed", round, due, n)
+			}
+			for range 99 {
+				if _, due := q.says("a"); due {
+					t.Error("not quiet")
+				}
+			}
+			time.Sleep(quietFor)
+		}
+		for i := range 3 * maxQuiets {
+			q.says(fmt.Sprint(i))
+		}
+		if len(q.subjects) > maxQuiets {
+			t.Error(len(q.subjects))
+		}
+	})
+}
+
+// TestDoubts: who starts anew is asked again, and is owed what it was; who leaves is owed nothing here.
+func TestDoubts(t *testing.T) {
+	a := start(t, "a", Options{})
+	one := Member{ID: "b", Instance: "1", Address: "127.0.0.1:1", Lane: transport.TLS}
+	a.SetMembers([]Member{one})
+	a.owe(key("k"), &store.HostsError{Hosts: []string{"b"}})
+	await(t, "it is left out", func() bool { return a.doubts.about("b") })
+	a.SetMembers([]Member{one})
+	if !a.doubts.about("b") {
+		t.Error("as before")
+	}
+	two := one
+	two.Instance = "2"
+	a.mu.Lock() // so that it is not probed yet
+	_, owing := a.doubts.retain(newRoster("a", []Member{two}))
+	a.mu.Unlock()
+	if len(owing) != 1 || len(owing[0].owed) != 1 || a.doubts.about("b") {
+		t.Error("it has started anew", owing)
+	}
+	if owed, _ := a.doubts.retain(newRoster("a", nil)); len(owed) != 1 || owed[0] != key("k") {
+		t.Error("it has left", owed)
+	}
+}
+
+// counting is a log that counts warnings.
+type counting struct {
+	slog.Handler
+	warnings *atomic.Int64
+}
+
+func (c counting) Handle(_ context.Context, r slog.Record) error {
+	if r.Level == slog.LevelWarn {
+		c.warnings.Add(1)
+	}
+	return nil
+}
+
+func (c counting) Enabled(context.Context, slog.Level) bool { return true }
+
+// path is a way to a host that may be blocked: then connections are taken, and nothing ever comes over them.
+type path struct {
+	net.Listener
+	to       string
+	taken    atomic.Int64
+	mu       sync.Mutex
+	blocked  chan struct{} // nil: it is not
+	wg       sync.WaitGroup
+	conns    []net.Conn
+	finished bool
+}
+
+func newPath(t *testing.T, to string) *path {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &path{Listener: l, to: to}
+	p.wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			p.taken.Add(1)
+			p.wg.Go(func() { p.carry(c) })
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		p.open()
+		p.mu.Lock()
+		p.finished = true
+		for _, c := range p.conns {
+			c.Close()
+		}
+		p.mu.Unlock()
+		p.wg.Wait()
+	})
+	return p
+}
+
+func (p *path) block() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.blocked = make(chan struct{})
+}
+
+func (p *path) open() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.blocked != nil {
+		close(p.blocked)
+		p.blocked = nil
+	}
+}
+
+func (p *path) carry(c net.Conn) {
+	d, err := net.Dial("tcp", p.to)
+	if err != nil {
+		c.Close()
+		return
+	}
+	p.mu.Lock()
+	p.conns = append(p.conns, c, d)
+	if p.finished {
+		c.Close()
+		d.Close()
+	}
+	p.mu.Unlock()
+	p.wg.Go(func() { p.copy(c, d) })
+	p.copy(d, c)
+}
+
+func (p *path) copy(to, from net.Conn) {
+	defer to.Close()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		p.mu.Lock()
+		blocked := p.blocked
+		p.mu.Unlock()
+		if blocked != nil {
+			<-blocked
+		}
+		if _, failed := to.Write(buf[:n]); err != nil || failed != nil {
+			return
+		}
+	}
+}
+
+// TestAHostThatDoesNotAnswer: it is left out once for all who write and read, asked for a sign of life only, and told what it has missed.
+func TestAHostThatDoesNotAnswer(t *testing.T) {
+	var warnings atomic.Int64
+	a := start(t, "a", Options{AnswerTimeout: 200 * time.Millisecond, Logger: slog.New(counting{slog.DiscardHandler, &warnings})})
+	b := start(t, "b", Options{})
+	p := newPath(t, b.member.Address)
+	b.SetMembers([]Member{a.member, b.member})
+	b.member.Address = p.Addr().String()
+	a.SetMembers([]Member{a.member, b.member})
+	for i := range 20 {
+		k := key(fmt.Sprint(i))
+		a.put(keys, k, "old")
+		await(t, "b has pulled it", func() bool { return b.text(k) == "old" })
+	}
+	p.block()
+	await(t, "b is left out", func() bool {
+		a.put(keys, key("first"), "x")
+		return a.doubts.about("b")
+	})
+	before, taken := a.Stats(), p.taken.Load()
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			for i := range 100 {
+				a.put(keys, key(fmt.Sprint(i%20)), "new")
+				a.text(addr(100*w + i))
+			}
+		})
+	}
+	wg.Wait()
+	_, err := a.Delete(t.Context(), key("19"))
+	var hosts *store.HostsError
+	if !errors.As(err, &hosts) || fmt.Sprint(hosts.Hosts) != "[b]" {
+		t.Error("DEL:", err)
+	}
+	if err := a.Pull(t.Context(), addr(5000), "b"); !errors.Is(err, errDoubted) || !errors.Is(err, store.ErrMiss) {
+		t.Error(err)
+	}
+	after := a.Stats()
+	if n, probes := p.taken.Load()-taken, after.Probes-before.Probes; n > int64(probes)+1 {
+		t.Errorf("%d connections and %d probes", n, probes)
+	}
+	if n := after.DropsLost - before.DropsLost; n != 800 || after.TimesLeftOut != 1 || after.LeftOut != 1 {
+		t.Errorf("%d drops lost, %+v", n, after)
+	}
+	if n := warnings.Load(); n > 20 {
+		t.Errorf("%d warnings", n)
+	}
+	if b.text(key("1")) != "old" {
+		t.Error("b cannot know")
+	}
+	p.open()
+	for i := range 19 {
+		await(t, "b has been told", func() bool { return b.text(key(fmt.Sprint(i))) == "new" })
+	}
+	await(t, "b has deleted what was deleted", func() bool { return b.text(key("19")) == "" })
+	await(t, "b is asked again", func() bool { return a.Stats().LeftOut == 0 })
+}
+
+// TestAPurgeOfAHungHost: it is given up as soon as the host is left out, and this host is purged.
+func TestAPurgeOfAHungHost(t *testing.T) {
+	a, b := start(t, "a", Options{AnswerTimeout: 200 * time.Millisecond}), start(t, "b", Options{})
+	p := newPath(t, b.member.Address)
+	b.SetMembers([]Member{a.member, b.member})
+	b.member.Address = p.Addr().String()
+	a.SetMembers([]Member{a.member, b.member})
+	a.put(keys, key("k"), "x")
+	await(t, "b is reached", func() bool { return b.text(key("k")) == "x" })
+	p.block()
+	begun := time.Now()
+	done, err := a.PurgeAll(t.Context(), What{Everything: true})
+	if err != nil || len(done) != 2 || done[0].Err != nil || done[0].Blocks != 1 || done[1].Err == nil {
+		t.Error(done, err)
+	}
+	t.Log("it took", time.Since(begun))
+	if _, err := a.Store.Stat(t.Context(), key("k")); !errors.Is(err, store.ErrMiss) {
+		t.Error("this host was not purged:", err)
+	}
+	if took := time.Since(begun); took > 15*time.Second {
+		t.Error("a hung host holds a purge up for", took)
+	}
+}
+
+// TestAHostThatIsGone: one that cannot be connected to is left out at the first try.
+func TestAHostThatIsGone(t *testing.T) {
+	a, b := start(t, "a", Options{}), start(t, "b", Options{})
+	meet(a, b)
+	b.put(blocks, addr(1), "x")
+	await(t, "b is reached", func() bool { return a.text(addr(1)) == "x" })
+	b.stop()
+	for i := 0; !a.doubts.about("b"); i++ {
+		if i == 100 {
+			t.Fatal("b is asked on and on")
+		}
+		a.text(addr(10 + i))
+	}
+	if err := a.Pull(t.Context(), addr(50), "b"); !errors.Is(err, errDoubted) {
+		t.Error(err)
+	}
+	if a.text(addr(1)) != "x" {
+		t.Error("what was pulled is gone")
+	}
+}
+
+// TestASlowQuestion: a host that answers probes has all of the time that a question allows.
+func TestASlowQuestion(t *testing.T) {
+	a, b := start(t, "a", Options{AnswerTimeout: 2 * time.Second}), start(t, "b", Options{})
+	meet(a, b)
+	b.put(blocks, addr(1), "x")
+	await(t, "b is reached", func() bool { return a.text(addr(1)) == "x" })
+	m := a.roster.Load().member("b")
+	probes := a.Stats().Probes
+	err := a.watched(t.Context(), time.Minute, m, func(ctx context.Context, _ *health) error {
+		await(t, "b is probed twice", func() bool { return a.Stats().Probes >= probes+2 })
+		return ctx.Err()
+	})
+	if err != nil || a.doubts.about("b") {
+		t.Error(err)
+	}
+	await(t, "the prober ends", func() bool {
+		a.doubts.mu.Lock()
+		defer a.doubts.mu.Unlock()
+		return !a.doubts.hosts["b"].probing || a.doubts.hosts["b"].asking.Load() > 0
+	})
+}
+
+// TestManyLargePulls: a host lets another one have a few blocks at a time; none of many is a miss because of that.
+func TestManyLargePulls(t *testing.T) {
+	const n, size = 40, 1 << 20
+	for _, bound := range []int64{0, 4 * size} {
+		a := startWith(t, "a", Options{}, func(o *transport.ServerOptions) { o.MaxInFlight = 4 * size * transport.HostShare })
+		b := start(t, "b", Options{PeerBytes: bound, PullTimeout: time.Minute})
+		meet(a, b)
+		payload := make([]byte, size)
+		for i := range n {
+			a.put(blocks, addr(i), string(payload))
+		}
+		for i := range n {
+			await(t, "it is known", func() bool {
+				info, err := b.Stat(t.Context(), addr(i))
+				return err == nil && info.Tiers == store.Remote
+			})
+		}
+		var wg sync.WaitGroup
+		for i := range n {
+			wg.Go(func() {
+				if got := b.text(addr(i)); len(got) != size {
+					t.Errorf("block %d: %d bytes", i, len(got))
+				}
+			})
+		}
+		wg.Wait()
+		if s := b.Stats(); s.Pulled != n || s.PullsBusy+s.PullMisses+s.PullsFailed != 0 {
+			t.Errorf("%+v", s)
+		} else {
+			t.Logf("bound %d: asked again %d times", bound, s.PullRetries)
+		}
+		a.stop()
+		b.stop()
+	}
+}
+
+// busy has too much to do for any block.
+type busy struct{ transport.Handler }
+
+func (busy) Get(context.Context, block.Addr) (transport.Block, error) { return nil, wire.Busy }
+
+// TestBusyForTooLong: it is a miss, and counted as one of its own.
+func TestBusyForTooLong(t *testing.T) {
+	a := startWith(t, "a", Options{}, func(o *transport.ServerOptions) { o.Handler = busy{o.Handler} })
+	b := start(t, "b", Options{PullTimeout: 300 * time.Millisecond})
+	meet(a, b)
+	a.put(blocks, addr(1), "x")
+	await(t, "it is known", func() bool {
+		info, err := b.Stat(t.Context(), addr(1))
+		return err == nil && info.Tiers == store.Remote
+	})
+	if got := b.text(addr(1)); got != "" {
+		t.Error(got)
+	}
+	if s := b.Stats(); s.PullsBusy != 1 || s.PullRetries == 0 || s.PullErrors != 0 {
+		t.Errorf("%+v", s)
+	}
+}

@@ -1,0 +1,340 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/store"
+	"github.com/cognitora/dataplane/kvcached/transport"
+	"github.com/cognitora/dataplane/kvcached/wire"
+)
+
+// errStale says that when a block is over was changed while it came here.
+var errStale = errors.New("fleet: the time at which the block is over was changed while it was read")
+
+// pullTries is how often a block is read anew because of that.
+const pullTries = 3
+
+// askedHosts is how many holders of a block are asked for it, one after the other.
+const askedHosts = 2
+
+// Pauses after which a host that has too much to do is asked again, as long as PullTimeout lasts: half to one and a half of one that doubles.
+const (
+	busyFirst = 5 * time.Millisecond
+	busyLast  = 200 * time.Millisecond
+)
+
+// pull is a block on its way here, for all who wait for it.
+type pull struct {
+	waiting int  // guarded by View.mu; the last one to leave cancels it
+	barred  bool // guarded by View.mu: the block was set or deleted here meanwhile
+	stale   bool // guarded by View.mu: when it is over was changed meanwhile
+	cancel  context.CancelFunc
+	done    chan struct{}
+	err     error // once done is closed
+}
+
+// Pull brings a block here: from the host with the given id, or from whoever has it if that is empty. One that is here
+// already is left as it is. store.ErrMiss: it was found nowhere, or too many are on their way.
+func (v *View) Pull(ctx context.Context, a block.Addr, from string) error {
+	for {
+		p, joined := v.join(a, from)
+		if p == nil {
+			v.counts.pullsRefused.Add(1)
+			return fmt.Errorf("%w: too many blocks are on their way here, or the daemon is stopping", store.ErrMiss)
+		}
+		select {
+		case <-p.done:
+		case <-ctx.Done():
+		}
+		if joined {
+			v.leave(p)
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if joined {
+			return p.err
+		}
+	}
+}
+
+// join joins the pull of a block, or starts it. One that nobody waits for is ending, and has to be waited for only; nil: there
+// are too many.
+func (v *View) join(a block.Addr, from string) (p *pull, joined bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	p = v.pulls[a]
+	if p != nil && p.waiting == 0 {
+		return p, false
+	}
+	if p == nil {
+		if v.running == nil || len(v.pulls) >= v.o.MaxPulls {
+			return nil, false
+		}
+		life, cancel := context.WithTimeout(v.running, v.o.PullTimeout)
+		p = &pull{cancel: cancel, done: make(chan struct{})}
+		v.pulls[a] = p
+		v.wg.Go(func() {
+			defer cancel()
+			p.err = v.fetch(life, p, a, from)
+			v.mu.Lock()
+			delete(v.pulls, a)
+			v.mu.Unlock()
+			close(p.done)
+		})
+	}
+	p.waiting++
+	return p, true
+}
+
+func (v *View) leave(p *pull) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if p.waiting--; p.waiting == 0 {
+		p.cancel()
+	}
+}
+
+// pulled marks the context of a Commit of what another host has.
+type pulled struct{}
+
+// fetch finds a block and reads it into the arena.
+func (v *View) fetch(ctx context.Context, p *pull, a block.Addr, from string) error {
+	if _, err := v.Store.Stat(ctx, a); err == nil {
+		return nil // it came while this was prepared
+	}
+	namespace := v.nameOf(a.Model)
+	if namespace == "" {
+		v.counts.unknownNamespaces.Add(1)
+		return fmt.Errorf("%w: nobody here has said which namespace it is of", store.ErrMiss)
+	}
+	purged := v.Admit(namespace)
+	if purged() {
+		return fmt.Errorf("%w: it is being purged", store.ErrMiss)
+	}
+	hosts := []location{{host: from}}
+	if from == "" {
+		located, err := v.locate(ctx, []block.Addr{a})
+		if hosts = located[0].holders; len(hosts) == 0 && located[0].partial && err == nil && block.OfKeys(namespace) {
+			hosts = v.seek(ctx, a)
+		}
+	}
+	hosts = hosts[:min(len(hosts), askedHosts)]
+	for pause := busyFirst; ; pause = min(2*pause, busyLast) {
+		again, err := v.readAny(ctx, p, a, namespace, hosts, purged)
+		switch {
+		case err == nil, errors.Is(err, store.ErrFull), errors.Is(err, store.ErrQuota), errors.Is(err, store.ErrTooLarge):
+			return err // of this host: another source does not help
+		case len(again) > 0 && wait(ctx, pause/2+rand.N(pause)):
+			v.counts.pullRetries.Add(1)
+			hosts = again
+			continue
+		case len(again) > 0:
+			v.counts.pullsBusy.Add(1)
+		case errors.Is(err, errNowhere):
+			v.counts.pullMisses.Add(1)
+		default:
+			v.counts.pullsFailed.Add(1)
+		}
+		v.o.Logger.Debug("block not pulled", "error", err)
+		return fmt.Errorf("%w: %w", store.ErrMiss, err)
+	}
+}
+
+// errNowhere says that no host has a block.
+var errNowhere = errors.New("fleet: no host has it")
+
+// wait tells whether ctx outlasts the pause.
+func wait(ctx context.Context, pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// readAny brings a block from one of some hosts. Those that have too much to do may be asked again.
+func (v *View) readAny(ctx context.Context, p *pull, a block.Addr, namespace string, hosts []location, purged func() bool) (again []location, err error) {
+	failed := errNowhere
+	for _, h := range hosts {
+		m := v.roster.Load().member(h.host)
+		if m == nil || m.ID == v.o.Self {
+			failed = fmt.Errorf("%w: %s", ErrUnknownHost, h.host)
+			continue
+		}
+		n, err := 0, errStale
+		for tries := 0; tries < pullTries && errors.Is(err, errStale); tries++ {
+			v.mu.Lock()
+			p.stale = false
+			v.mu.Unlock()
+			n, err = v.read(ctx, p, m, a, namespace, int(h.length), purged)
+		}
+		switch {
+		case err == nil:
+			v.counts.pulled.Add(1)
+			v.counts.pulledBytes.Add(uint64(n))
+			return nil, nil
+		case errors.Is(err, wire.Miss):
+			continue
+		case errors.Is(err, wire.Busy):
+			again = append(again, h)
+		default:
+			v.counts.pullErrors.Add(1)
+		}
+		failed = fmt.Errorf("fleet: %s: %w", m.ID, err)
+		if errors.Is(err, store.ErrFull) || errors.Is(err, store.ErrQuota) || errors.Is(err, store.ErrTooLarge) {
+			return nil, err
+		}
+	}
+	return again, failed
+}
+
+// read brings a block from one host.
+func (v *View) read(ctx context.Context, p *pull, m *Member, a block.Addr, namespace string, hint int, purged func() bool) (int, error) {
+	var draft *store.Draft
+	defer func() {
+		if draft != nil {
+			draft.Abort()
+		}
+	}()
+	found, err := v.bring(ctx, m, transport.Get{
+		Addr: a, Namespace: namespace, Hint: hint,
+		Alloc: func(f transport.Found, n int) ([]byte, error) {
+			if f.Item.Addr != a || n != f.Length {
+				return nil, wire.BadFrame
+			}
+			var err error
+			if draft, err = v.Store.Create(ctx, store.Item(f.Item), n); err != nil {
+				return nil, err
+			}
+			return draft.Bytes(), nil
+		},
+	})
+	if err != nil {
+		return 0, err
+	}
+	if block.OfKeys(namespace) {
+		if err := v.confirm(ctx, m, a, &found); err != nil {
+			return 0, err
+		}
+	}
+	_, err = draft.Commit(context.WithValue(ctx, pulled{}, true), store.CommitOptions{
+		CRC: found.CRC, CheckCRC: true, IfAbsent: true, Unless: func() bool {
+			barred, stale := v.isBarred(p)
+			return barred || stale || purged()
+		},
+	})
+	if barred, stale := v.isBarred(p); errors.Is(err, store.ErrMiss) && stale && !barred {
+		err = errStale
+	}
+	if errors.Is(err, store.ErrExists) {
+		err = nil
+	}
+	return found.Length, err
+}
+
+// bring asks a host for a block, and waits first until not more than PeerBytes come from there.
+func (v *View) bring(ctx context.Context, m *Member, g transport.Get) (found transport.Found, err error) {
+	if share := v.healthOf(m).coming; share != nil && g.Hint > 0 {
+		n := min(int64(g.Hint), v.o.PeerBytes)
+		if err := share.Acquire(ctx, n); err != nil {
+			return found, fmt.Errorf("%w: so much comes from there already: %w", wire.Busy, err)
+		}
+		defer share.Release(n)
+	}
+	err = v.watched(ctx, v.o.PullTimeout, m, func(ctx context.Context, h *health) error {
+		peer, err := v.peer(m)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		head := time.AfterFunc(headWithin, func() { cancel(errSlow) })
+		defer head.Stop()
+		alloc := g.Alloc
+		g.Progress = h.hear
+		g.Alloc = func(f transport.Found, n int) ([]byte, error) {
+			head.Stop()
+			h.hear()
+			return alloc(f, n)
+		}
+		found, err = peer.Get(ctx, g)
+		return err
+	})
+	return found, err
+}
+
+// Push hands a block of this host to another one. ErrKey: it is a client's own.
+func (v *View) Push(ctx context.Context, a block.Addr, to string) error {
+	m := v.roster.Load().member(to)
+	if m == nil || m.ID == v.o.Self {
+		return fmt.Errorf("%w: %s", ErrUnknownHost, to)
+	}
+	v.pushing.RLock()
+	defer v.pushing.RUnlock()
+	ctx, cancel := context.WithTimeout(ctx, v.o.PullTimeout)
+	defer cancel()
+	b, err := v.Store.Get(ctx, a)
+	if err != nil {
+		return err
+	}
+	defer b.Release()
+	if block.OfKeys(b.Info().Item.Namespace) {
+		return ErrKey
+	}
+	if v.Admit(b.Info().Item.Namespace)() {
+		return fmt.Errorf("%w: it is being purged", store.ErrMiss)
+	}
+	peer, err := v.peer(m)
+	if err != nil {
+		return err
+	}
+	i := b.Info()
+	return peer.Put(ctx, transport.Put{Item: transport.Item(i.Item), Payload: b.Bytes(), CRC: i.CRC, IfAbsent: true})
+}
+
+// hot has a block that has become hot handed to other hosts.
+func (v *View) hot(b *store.Block) {
+	if v.o.Replicas == 0 {
+		return
+	}
+	if i := b.Info(); i.Uses == uint32(v.o.HotUses) && !block.OfKeys(i.Item.Namespace) {
+		select {
+		case v.replicates <- i.Item.Addr:
+		default:
+			v.counts.replicasDropped.Add(1)
+		}
+	}
+}
+
+// replicate hands hot blocks to the hosts that are next in line for their addresses, one block at a time.
+func (v *View) replicate(ctx context.Context) {
+	for {
+		var a block.Addr
+		select {
+		case a = <-v.replicates:
+		case <-ctx.Done():
+			return
+		}
+		left := v.o.Replicas
+		for _, m := range v.roster.Load().keepers(&a, left+1) {
+			if m.ID == v.o.Self || left == 0 {
+				continue
+			}
+			left--
+			if err := v.Push(ctx, a, m.ID); err != nil {
+				v.counts.replicasDropped.Add(1)
+			} else {
+				v.counts.replicated.Add(1)
+			}
+		}
+	}
+}

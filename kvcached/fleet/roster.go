@@ -1,0 +1,100 @@
+package fleet
+
+import (
+	"cmp"
+	"encoding/binary"
+	"hash/fnv"
+	"slices"
+	"strings"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/transport"
+)
+
+// Member is a host of the fleet.
+type Member struct {
+	ID       string // cache id
+	Instance string // changes with each start of its daemon
+	Address  string // of its cgn-kv/1 port, host:port
+	Name     string // that its certificate must have; empty: the role is enough
+	Lane     transport.Lane
+}
+
+// roster is the hosts at one time, this one included. It is immutable.
+type roster struct {
+	members []Member // by id
+	seeds   []uint64 // hashes of their ids
+	digest  uint64   // of all ids, the same on all hosts that know the same members; not 0
+}
+
+func newRoster(self string, others []Member) *roster {
+	r := &roster{}
+	for _, m := range others {
+		if m.ID != self && m.Address != "" && len(r.members) < maxMembers-1 {
+			r.members = append(r.members, m)
+		}
+	}
+	r.members = append(r.members, Member{ID: self})
+	slices.SortFunc(r.members, func(a, b Member) int { return strings.Compare(a.ID, b.ID) })
+	r.members = slices.CompactFunc(r.members, func(a, b Member) bool { return a.ID == b.ID })
+	for _, m := range r.members {
+		h := fnv.New64a()
+		h.Write([]byte(m.ID))
+		r.seeds = append(r.seeds, h.Sum64())
+		r.digest = r.digest*0x100000001b3 ^ h.Sum64()
+	}
+	r.digest |= 1
+	return r
+}
+
+// member returns the host with an id, nil if there is none.
+func (r *roster) member(id string) *Member {
+	i, ok := slices.BinarySearchFunc(r.members, id, func(m Member, id string) int { return strings.Compare(m.ID, id) })
+	if !ok {
+		return nil
+	}
+	return &r.members[i]
+}
+
+// keepers are the hosts in the order in which they would keep an address; the first one does. There are n at most.
+func (r *roster) keepers(a *block.Addr, n int) []*Member {
+	type ranked struct {
+		m    *Member
+		rank uint64
+	}
+	all := make([]ranked, len(r.members))
+	for i := range r.members {
+		all[i] = ranked{&r.members[i], rank(r.seeds[i], a)}
+	}
+	slices.SortFunc(all, func(a, b ranked) int { return cmp.Compare(b.rank, a.rank) })
+	out := make([]*Member, 0, n)
+	for _, k := range all[:min(n, len(all))] {
+		out = append(out, k.m)
+	}
+	return out
+}
+
+// keeper is the host that keeps an address.
+func (r *roster) keeper(a *block.Addr) *Member {
+	best, most := 0, uint64(0)
+	for i, seed := range r.seeds {
+		if v := rank(seed, a); i == 0 || v > most {
+			best, most = i, v
+		}
+	}
+	return &r.members[best]
+}
+
+// rank is what hosts are compared by; the same on all of them.
+func rank(seed uint64, a *block.Addr) uint64 {
+	le := binary.LittleEndian
+	x := seed ^ le.Uint64(a.Digest[:]) ^ le.Uint64(a.Model[:]) ^ uint64(a.Layer)*0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9 // the finaliser of splitmix64
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// peer is the connection to a host.
+func (v *View) peer(m *Member) (*transport.Peer, error) {
+	return v.o.Pool.Peer(transport.Target{Address: m.Address, Name: m.Name, Lane: m.Lane})
+}

@@ -1,0 +1,388 @@
+package kvcached
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/etcdserver"
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/client"
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+)
+
+// site is what daemons of one fleet share.
+type site struct{ etcd, pki string }
+
+func newSite(t *testing.T) site {
+	t.Helper()
+	s := site{pki: t.TempDir()}
+	if err := pki.Bootstrap(s.pki, pki.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	etcd, err := etcdserver.Start(t.TempDir(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(etcd.Close)
+	s.etcd = etcd.Endpoint()
+	return s
+}
+
+// join makes a configuration that of a host of the site.
+func (s site) join(id string, more func(*Config)) func(*Config) {
+	return func(c *Config) {
+		files := pki.FilesIn(s.pki, pki.KVCached)
+		c.TLS = TLSConfig{CA: files.CA, Cert: files.Cert, Key: files.Key}
+		c.Daemon.CacheID, c.Daemon.Heartbeat, c.Etcd.Endpoints = id, config.Duration(3*time.Second), []string{s.etcd} // leases that a busy machine keeps
+		c.Fleet.LocateTimeout *= 50                                                                                   // the test's machine may be busy
+		c.Fleet.AnswerTimeout *= 50
+		if more != nil {
+			more(c)
+		}
+	}
+}
+
+func (s site) host(t *testing.T, id string, more func(*Config)) (*Daemon, func() error) {
+	t.Helper()
+	c, log := settings(t, t.TempDir(), s.join(id, more))
+	d, stop := begin(t, c)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("host %s:\n%s", id, log)
+		}
+	})
+	return d, stop
+}
+
+func meet(t *testing.T, n int64, hosts ...*Daemon) {
+	t.Helper()
+	for _, d := range hosts {
+		awaitThat(t, "all hosts are known", func() bool { return d.view.Load().Stats().Members == n })
+	}
+}
+
+// awaitThat asks until the condition holds: what other hosts are told takes a moment.
+func awaitThat(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !holds(); {
+		if time.Now().After(deadline) {
+			t.Fatal("not so in time:", what)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// kv is a client of the daemon's gRPC socket.
+func kv(t *testing.T, d *Daemon) pb.KvClient {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+d.At("grpc-sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return pb.NewKvClient(conn)
+}
+
+// payload is what a host answers through gRPC; nil: a miss.
+func payload(t *testing.T, c pb.KvClient, space block.Namespace, a block.Addr) []byte {
+	t.Helper()
+	stream, err := c.Get(t.Context(), &pb.GetRequest{Namespace: space.String(), Layer: a.Layer, Digest: a.Digest[:]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []byte
+	for {
+		m, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return all
+		case err != nil && strings.Contains(err.Error(), "NotFound"):
+			return nil
+		case err != nil:
+			t.Fatal(err)
+		}
+		all = append(all, m.Data...)
+	}
+}
+
+// set stores a value of any bytes through RESP.
+func set(t *testing.T, d *Daemon, key string, value []byte) {
+	t.Helper()
+	if got := redis(t, d.At("resp"), fmt.Sprintf("*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n%s", len(key), key, len(value), value)); got[0] != "+OK" {
+		t.Fatal(got)
+	}
+}
+
+var testSpace = block.Namespace{Model: "m", Revision: "r", DType: "bf16", Layout: "l", Tokens: 16, TP: 1, PP: 1}
+
+func testAddr(i int) block.Addr {
+	return block.Addr{Digest: block.Seed("m", "", fmt.Sprint(i)), Model: testSpace.ID()}
+}
+
+// TestOneHostsBlocksOnAnother: what came to one host through RESP or S3 is there on another, for all kinds of clients.
+func TestOneHostsBlocksOnAnother(t *testing.T) {
+	s := newSite(t)
+	a, _ := s.host(t, "a", nil)
+	b, _ := s.host(t, "b", func(c *Config) { c.Fleet.Peers = []PeerConfig{{Cache: "a", Lane: "tls"}} })
+	meet(t, 2, a, b)
+	value := bytes.Repeat([]byte("0123456789abcdef"), 200_000) // striped
+	onB := kv(t, b)
+	for i := range 8 { // both hosts keep locations of some
+		set(t, a, block.Text(testSpace.String(), testAddr(i)), value[i:])
+	}
+	look, err := onB.Lookup(t.Context(), &pb.LookupRequest{Namespace: testSpace.String(), Digest: bytesOf(testAddr(0))})
+	if err != nil || look.Tiers != 0 {
+		t.Errorf("a lookup on b tells of other hosts: %v, %v", look, err)
+	}
+	for i := range 4 {
+		awaitThat(t, "a block of a is read through gRPC on b", func() bool {
+			return bytes.Equal(payload(t, onB, testSpace, testAddr(i)), value[i:])
+		})
+	}
+	_, sock := b.config.Sockets()
+	local, err := client.Dial(t.Context(), sock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer local.Close()
+	err = local.Read(t.Context(), testAddr(4), func(p []byte) error {
+		if !bytes.Equal(p, value[4:]) {
+			return errors.New("other bytes")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error("a block of a under a lease of b:", err)
+	}
+	moved, err := onB.Promote(t.Context(), &pb.PromoteRequest{Namespace: testSpace.String(), Digests: append(bytesOf(testAddr(5)), bytesOf(testAddr(99))...)})
+	if err != nil || moved.Ok != 1 || moved.Outcomes[1] != byte(pb.Outcome_OUTCOME_MISS) {
+		t.Errorf("promote: %v, %v", moved, err)
+	}
+	if _, err := onB.Pull(t.Context(), &pb.PullRequest{Peer: "nobody", Namespace: testSpace.String(), Digests: bytesOf(testAddr(6))}); err == nil || !strings.Contains(err.Error(), "NotFound") {
+		t.Errorf("pull from nobody: %v", err)
+	}
+	if moved, err = onB.Pull(t.Context(), &pb.PullRequest{Peer: "a", Namespace: testSpace.String(), Digests: bytesOf(testAddr(6))}); err != nil || moved.Ok != 1 {
+		t.Errorf("pull: %v, %v", moved, err)
+	}
+	if moved, err = kv(t, a).Push(t.Context(), &pb.PushRequest{Peer: "b", Namespace: testSpace.String(), Digests: bytesOf(testAddr(7))}); err != nil || moved.Ok != 1 {
+		t.Errorf("push: %v, %v", moved, err)
+	}
+	if look, err = onB.Lookup(t.Context(), &pb.LookupRequest{Namespace: testSpace.String(), Digest: bytesOf(testAddr(7))}); err != nil || look.Tiers == 0 {
+		t.Errorf("what was pushed: %v, %v", look, err)
+	}
+	if n := b.view.Load().Stats().Pulled; n != 7 {
+		t.Errorf("%d blocks were pulled", n)
+	}
+	_, page := get(t, "http://"+b.AdminAddr().String()+"/metrics")
+	for _, want := range []string{"cgn_kvcached_fleet_members 2", "cgn_kvcached_fleet_pulled_total 7", `cgn_kvcached_pool_dials_total{lane="quic"} 0`} {
+		if !strings.Contains(page, want+"\n") {
+			t.Errorf("no %s in /metrics", want)
+		}
+	}
+}
+
+func bytesOf(a block.Addr) []byte { return a.Digest[:] }
+
+// TestALeaseClientNamesItsNamespaces: a program that only reads finds the blocks of other hosts when it has said what they are
+// of, and goes on to when the daemon has started anew.
+func TestALeaseClientNamesItsNamespaces(t *testing.T) {
+	s := newSite(t)
+	a, _ := s.host(t, "a", nil)
+	set(t, a, block.Text(testSpace.String(), testAddr(1)), []byte("hello"))
+	c, _ := settings(t, t.TempDir(), s.join("b", func(c *Config) { c.Daemon.SSD = 0 }))
+	b, stop := begin(t, c)
+	meet(t, 2, a, b)
+	_, sock := c.Sockets()
+	reader, err := client.Dial(t.Context(), sock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	read := func() (got string, err error) {
+		err = reader.Read(t.Context(), testAddr(1), func(p []byte) error {
+			got = string(p)
+			return nil
+		})
+		return got, err
+	}
+	if _, err := read(); !errors.Is(err, client.ErrMiss) {
+		t.Error(err)
+	}
+	if err := reader.Know(t.Context(), "rubbish"); !errors.Is(err, block.ErrNamespace) {
+		t.Error(err)
+	}
+	if err := reader.Know(t.Context(), testSpace.String()); err != nil {
+		t.Fatal(err)
+	}
+	awaitThat(t, "it is read", func() bool {
+		got, err := read()
+		return err == nil && got == "hello"
+	})
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	b, _ = begin(t, c)
+	meet(t, 2, a, b)
+	awaitThat(t, "it is read from the new daemon", func() bool {
+		got, err := read()
+		return err == nil && got == "hello"
+	})
+}
+
+// TestKeysOfTheFleet: a key is set, seen and deleted on whichever host.
+func TestKeysOfTheFleet(t *testing.T) {
+	s := newSite(t)
+	a, _ := s.host(t, "a", nil)
+	b, _ := s.host(t, "b", nil)
+	meet(t, 2, a, b)
+	for i := range 6 {
+		key := fmt.Sprint("key", i)
+		redis(t, a.At("resp"), "SET "+key+" one")
+		awaitThat(t, "EXISTS on b", func() bool { return redis(t, b.At("resp"), "EXISTS "+key)[0] == ":1" })
+		if got := redis(t, b.At("resp"), "GET "+key); got[0] != "one" {
+			t.Errorf("GET on b: %q", got)
+		}
+		awaitThat(t, "a knows that b has it", func() bool {
+			redis(t, a.At("resp"), "SET "+key+" two")
+			return redis(t, b.At("resp"), "GET "+key)[0] == "two"
+		})
+		awaitThat(t, "DEL on b", func() bool {
+			redis(t, b.At("resp"), "DEL "+key)
+			return redis(t, a.At("resp"), "GET "+key)[0] == "$-1" && redis(t, b.At("resp"), "GET "+key)[0] == "$-1"
+		})
+	}
+	request, _ := http.NewRequest("PUT", "http://"+a.At("s3")+"/bucket/key", strings.NewReader("object"))
+	if r, err := http.DefaultClient.Do(request); err != nil || r.StatusCode != 200 {
+		t.Fatalf("s3: %v %v", r, err)
+	} else {
+		r.Body.Close()
+	}
+	awaitThat(t, "an object of a is read on b", func() bool {
+		code, body := get(t, "http://"+b.At("s3")+"/bucket/key")
+		return code == 200 && body == "object"
+	})
+}
+
+// TestAHostIsKilled: the others go on, and what only it had is a miss soon.
+func TestAHostIsKilled(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	a, _ := s.host(t, "a", func(c *Config) { c.Fleet.LocateTimeout = config.Duration(500 * time.Millisecond) })
+	at, _, kill := s.child(t, t.TempDir())
+	meet(t, 2, a)
+	const n = 20
+	for i := range n {
+		redis(t, at, "SET "+block.Text(testSpace.String(), testAddr(i))+" of-b")
+	}
+	awaitThat(t, "blocks of b are read on a", func() bool {
+		return redis(t, a.At("resp"), "GET "+block.Text(testSpace.String(), testAddr(0)))[0] == "of-b"
+	})
+	kill()
+	slowest, begun := time.Duration(0), time.Now()
+	for i := 1; i < n; i++ {
+		start := time.Now()
+		if got := redis(t, a.At("resp"), "GET "+block.Text(testSpace.String(), testAddr(i))); got[0] != "$-1" {
+			t.Errorf("block %d: %q", i, got)
+		}
+		slowest = max(slowest, time.Since(start))
+	}
+	t.Logf("%d misses took %s, the slowest %s", n-1, time.Since(begun), slowest)
+	if slowest > 5*time.Second {
+		t.Errorf("a miss took %s", slowest)
+	}
+	if got := redis(t, a.At("resp"), "SET own 1", "GET own", "GET "+block.Text(testSpace.String(), testAddr(0))); strings.Join(got, " ") != "+OK 1 of-b" {
+		t.Errorf("a does not go on: %q", got)
+	}
+	meet(t, 1, a)
+}
+
+// child is host b as a process of its own, and where its RESP and S3 are.
+func (s site) child(t *testing.T, dir string) (resp, s3 string, kill func()) {
+	t.Helper()
+	child := exec.Command(os.Args[0], "-test.run=^$")
+	child.Env = append(os.Environ(), "CGN_TEST_DAEMON="+dir, "CGN_TEST_ETCD="+s.etcd, "CGN_TEST_PKI="+s.pki)
+	out, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill = sync.OnceFunc(func() {
+		_ = child.Process.Kill()
+		_ = child.Wait()
+	})
+	t.Cleanup(kill)
+	if _, err := fmt.Fscanln(bufio.NewReader(out), &resp, &s3); err != nil {
+		t.Fatal(err)
+	}
+	return resp, s3, kill
+}
+
+// childDaemon is the process of child.
+func childDaemon(dir string) {
+	var t testing.T
+	s := site{etcd: os.Getenv("CGN_TEST_ETCD"), pki: os.Getenv("CGN_TEST_PKI")}
+	c, _ := settings(&t, dir, s.join("b", func(c *Config) { c.Daemon.Heartbeat = config.Duration(time.Second) }))
+	c.Logger = slog.New(slog.DiscardHandler)
+	d, err := New(c)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(d.At("resp"), d.At("s3"))
+	panic(d.Run(context.Background(), context.Background()))
+}
+
+// TestCertificatesOfAnotherFleet: caches that do not trust each other stay alone, and say so.
+func TestCertificatesOfAnotherFleet(t *testing.T) {
+	s := newSite(t)
+	a, _ := s.host(t, "a", nil)
+	other := t.TempDir()
+	if err := pki.Bootstrap(other, pki.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	c, log := settings(t, t.TempDir(), site{s.etcd, other}.join("b", nil))
+	b, _ := begin(t, c)
+	meet(t, 2, a, b)
+	set(t, a, block.Text(testSpace.String(), testAddr(1)), []byte("hello"))
+	awaitThat(t, "b says that a is not reached", func() bool { return strings.Contains(log.String(), "cannot be told what is here") })
+	if got := redis(t, b.At("resp"), "GET "+block.Text(testSpace.String(), testAddr(1)), "SET own 1", "GET own"); strings.Join(got, " ") != "$-1 +OK 1" {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestAloneWithEtcd: without a port of cgn-kv/1 a cache is announced, but pulls nothing.
+func TestAloneWithEtcd(t *testing.T) {
+	s := newSite(t)
+	d, _ := s.host(t, "a", func(c *Config) {
+		c.QUIC.Listen, c.GRPC.Listen, c.GRPC.Announce = "", "", true
+	})
+	if d.view.Load() != nil {
+		t.Error("it is in a fleet")
+	}
+	if got := redis(t, d.At("resp"), "SET a hello", "GET a", "GET b"); strings.Join(got, " ") != "+OK hello $-1" {
+		t.Errorf("%q", got)
+	}
+	c := d.config
+	if h := d.cacheHealth(); h.GRPC != "unix://"+filepath.Join(c.Daemon.Data, "kv.sock") {
+		t.Errorf("%+v", h)
+	}
+}

@@ -1,0 +1,73 @@
+package kvcached
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/pki"
+)
+
+// renewBefore is how long before their end certificates of our own making are made anew, at a start.
+const renewBefore = 30 * 24 * time.Hour
+
+// identity is the certificate shown to other caches. Without one in the
+// configuration, and then all listeners are on loopback, a CA and certificates
+// for this host alone are kept in the data directory.
+func (d *Daemon) identity() (*pki.Identity, error) {
+	if d.id != nil {
+		return d.id, nil
+	}
+	files := pki.Files{CA: d.config.TLS.CA, Cert: d.config.TLS.Cert, Key: d.config.TLS.Key}
+	if files.Cert == "" {
+		var err error
+		if files, err = d.ownCertificates(); err != nil {
+			return nil, err
+		}
+	}
+	id, err := pki.Load(files)
+	if err != nil {
+		return nil, fmt.Errorf("tls: %w", err)
+	}
+	d.id = id
+	return id, nil
+}
+
+func (d *Daemon) ownCertificates() (pki.Files, error) {
+	if d.config.Daemon.Data == "" {
+		return pki.Files{}, errors.New("tls: certificates for this host alone are kept in kvcached.data, which is empty; name a directory with --data DIR, or set tls.ca, tls.cert and tls.key")
+	}
+	dir := filepath.Join(d.config.Daemon.Data, "pki")
+	files := pki.FilesIn(dir, pki.KVCached)
+	old, err := pki.Load(files)
+	if err == nil && time.Until(old.NotAfter()) > renewBefore {
+		return files, nil
+	}
+	if _, statErr := os.Stat(files.Cert); err != nil && !errors.Is(statErr, fs.ErrNotExist) {
+		return files, fmt.Errorf("tls: what the daemon made in %s cannot be used: %w; remove that directory to have it made anew", dir, err)
+	}
+	if err := replaceCertificates(dir); err != nil {
+		return files, fmt.Errorf("tls: certificates for this host alone: %w", err)
+	}
+	d.log.Info("certificates made for this host alone; other hosts need those of cgn-ctl pki bootstrap or join", "directory", dir)
+	return files, nil
+}
+
+// replaceCertificates makes a CA and certificates beside dir and puts them into its place, so that the daemon may be killed
+// at any moment: the next start finds all of them or none.
+func replaceCertificates(dir string) error {
+	fresh := dir + ".new"
+	if err := os.RemoveAll(fresh); err != nil {
+		return err
+	}
+	if err := pki.Bootstrap(fresh, pki.Options{Roles: []pki.Role{pki.KVCached, pki.Ctl}, Force: true}); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	return os.Rename(fresh, dir)
+}

@@ -1,0 +1,43 @@
+package kvcached
+
+import (
+	"context"
+	"errors"
+	"net"
+
+	"github.com/cognitora/dataplane/kvcached/lease"
+)
+
+// prepareLease serves programs of this host in the shared memory itself.
+func (d *Daemon) prepareLease() error {
+	_, path := d.config.Sockets()
+	c := &d.config.Lease
+	srv, err := lease.New(local{d.blocks("lease")}, lease.Options{
+		Lease: c.Duration.Std(), MaxClients: c.MaxClients, MaxLeased: int64(c.MaxLeased),
+		MaxStaging: int64(c.MaxStaging), MaxStagingTotal: int64(c.StagingTotal), Logger: d.log,
+	})
+	if err != nil {
+		return wrapped("lease", err)
+	}
+	l, err := lease.Listen(path, d.config.Daemon.Group)
+	if err != nil {
+		_ = srv.Close()
+		return socketError("kvcached.sock (--sock)", err)
+	}
+	d.metrics.lease = srv
+	d.add(&part{
+		name: "lease", where: path, what: "blocks without a copy for programs of this host (package kvcached/client)",
+		serve: func() error {
+			if err := srv.Serve(l); !errors.Is(err, lease.ErrClosed) && !errors.Is(err, net.ErrClosed) {
+				return err
+			}
+			return nil
+		},
+		finish: func(ctx context.Context) error { return srv.Shutdown(ctx) },
+		close: func() {
+			_ = l.Close()
+			_ = srv.Close()
+		},
+	})
+	return nil
+}

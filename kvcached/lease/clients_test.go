@@ -1,0 +1,277 @@
+//go:build linux
+
+package lease_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/client"
+	"github.com/cognitora/dataplane/kvcached/lease"
+	"github.com/cognitora/dataplane/kvcached/lease/frame"
+	"golang.org/x/sys/unix"
+)
+
+// holdRole has leases and a staged block, and neither gives back nor commits anything.
+func holdRole(path string) error {
+	c, err := client.Dial(context.Background(), path)
+	if err != nil {
+		return err
+	}
+	for range 10 {
+		if _, err := c.Get(context.Background(), addr("a")); err != nil {
+			return err
+		}
+	}
+	if _, err := c.Stage(context.Background(), 1<<20); err != nil {
+		return err
+	}
+	ready()
+	return nil
+}
+
+func TestAKilledClientHoldsNothing(t *testing.T) {
+	n := serve(t, lease.Options{Lease: time.Hour})
+	n.fill(t, "a", pattern(100_000, 1))
+	cmd := start(t, "hold", n.path)
+	if s := n.server.Stats(); s.Leases != 10 || s.LeasedBytes != 10*25*4096 || s.StagingBytes < 1<<20 || s.Clients != 1 {
+		t.Fatalf("%+v", s)
+	}
+	if err := cmd.Process.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "taken back", func() bool { return n.server.Stats().Clients == 0 })
+	if s := n.server.Stats(); s.Leases != 0 || s.LeasedBytes != 0 || s.StagingBytes != 0 || s.TakenBack != 10 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// strangerRole expects to be refused.
+func strangerRole(path string) error {
+	if _, err := client.Dial(context.Background(), path); !errors.Is(err, client.ErrDenied) {
+		return fmt.Errorf("a stranger got in: %w", err)
+	}
+	ready()
+	return nil
+}
+
+// TestStrangers: another user is refused by the file's mode, and where that lets it pass, for who it is.
+func TestStrangers(t *testing.T) {
+	if raceEnabled {
+		t.Skip("six processes that start slowly under the race detector")
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to start a process of another user")
+	}
+	n := serve(t, lease.Options{AllowUIDs: []uint32{4242}, AllowGIDs: []uint32{4343}})
+	program := filepath.Join(filepath.Dir(n.path), "program")
+	for dir := filepath.Dir(n.path); dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(program, text, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	as := func(uid, gid uint32, groups ...uint32) func(*exec.Cmd) {
+		return func(c *exec.Cmd) {
+			c.Path, c.Dir = program, "/"
+			c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: gid, Groups: groups}}
+		}
+	}
+	start(t, "stranger", n.path, as(65534, 65534))
+	if n.server.Stats().Denied != 0 {
+		t.Error("the mode let a stranger connect")
+	}
+	if err := os.Chmod(n.path, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	start(t, "stranger", n.path, as(65534, 65534))
+	if n.server.Stats().Denied != 1 {
+		t.Errorf("%+v", n.server.Stats())
+	}
+	n.fill(t, "a", pattern(100_000, 1))
+	start(t, "hold", n.path, as(4242, 65534))
+	start(t, "hold", n.path, as(65534, 4343))
+	start(t, "hold", n.path, as(65534, 65534, 4343, 77))
+	start(t, "hold", n.path, as(65534, 65534, 0)) // the group of the socket's file
+	if s := n.server.Stats(); s.Denied != 1 || s.Leases != 40 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestAClientThatDoesNotRead asks and asks and takes no answer; another one is served all the while.
+func TestAClientThatDoesNotRead(t *testing.T) {
+	n := serve(t, lease.Options{WriteTimeout: 300 * time.Millisecond, MaxLongFrames: 2})
+	a := n.fill(t, "a", pattern(5000, 1))
+	slow, other := hello(t, n.path), hello(t, n.path)
+	ask := request(frame.OpStat, 100, bytes.Repeat(frame.AppendAddr(nil, &a), 100))
+	ended := make(chan error, 1)
+	go func() {
+		for {
+			if _, err := slow.conn.Write(ask); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	for {
+		select {
+		case <-ended:
+			if s := n.server.Stats(); s.Stalled != 1 {
+				t.Errorf("%+v", s)
+			}
+			return
+		default:
+			began := time.Now()
+			if g := other.get(a); g.Status != frame.StatusOK {
+				t.Fatal(g.Status)
+			} else {
+				other.release(g.Lease)
+			}
+			if took := time.Since(began); took > 5*time.Second {
+				t.Fatal("another client waited", took)
+			}
+		}
+	}
+}
+
+// idleRole has many connections on which nothing happens.
+func idleRole(path string) error {
+	greeting := request(frame.OpHello, 0, frame.AppendHello(nil, &frame.Hello{Min: 1, Max: 1, Have: 1}))
+	b := make([]byte, 256)
+	for range idleClients {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+		if err != nil {
+			return err
+		}
+		for err = unix.EAGAIN; err == unix.EAGAIN; { // the backlog is full
+			err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
+		}
+		if err == nil {
+			_, err = unix.Write(fd, greeting)
+		}
+		if err == nil {
+			_, err = unix.Read(fd, b) // which drops the arena's descriptor
+		}
+		if err != nil {
+			return err
+		}
+	}
+	ready()
+	return nil
+}
+
+// TestIdleClients: many connections on which nothing happens cost little memory, and others nothing.
+func TestIdleClients(t *testing.T) {
+	if testing.Short() {
+		t.Skip("10,000 connections")
+	}
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) == nil && limit.Max < idleClients+1000 {
+		t.Skip("needs a limit of 11,000 open files")
+	}
+	n := serve(t, lease.Options{MaxClientsPerProcess: idleClients})
+	a := n.fill(t, "a", pattern(5000, 1))
+	before := memory()
+	start(t, "idle", n.path)
+	if got := n.server.Stats().Clients; got != idleClients {
+		t.Fatal(got, "clients")
+	}
+	each := float64(memory()-before) / idleClients
+	t.Logf("%.0f bytes of the server's memory for each idle client", each)
+	if each > 8<<10 && !raceEnabled {
+		t.Error("more than 8 KiB")
+	}
+	other := hello(t, n.path)
+	for range 100 {
+		g := other.get(a)
+		if g.Status != frame.StatusOK {
+			t.Fatal(g.Status)
+		}
+		other.release(g.Lease)
+	}
+}
+
+// memory is what the Go runtime has in use, heap and stacks.
+func memory() uint64 {
+	debug.FreeOSMemory()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapInuse + m.StackInuse + m.MSpanInuse
+}
+
+// TestAllocations: nothing here allocates; the store's Get and Create make one Block and one Draft.
+func TestAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	n := serve(t, lease.Options{})
+	a := n.fill(t, "a", pattern(5000, 1))
+	r := hello(t, n.path)
+	one := frame.AppendAddr(nil, &a)
+	many := bytes.Repeat(one, 64)
+	var release [8]byte
+	id, _, _ := r.stage(100_000)
+	commit := append(frame.AppendCommit(nil, &frame.Commit{Segment: id, Length: 100_000, Digest: addr("b").Digest}), namespace...)
+	for name, c := range map[string]struct {
+		limit float64
+		do    func()
+	}{
+		"get and release": {1, func() {
+			_, body := r.ask(frame.OpGet, 1, one)
+			copy(release[:], body)
+			r.send(frame.OpRelease, 1, release[:])
+		}},
+		"stat":          {0, func() { r.ask(frame.OpStat, 1, one) }},
+		"stat of many":  {0, func() { r.ask(frame.OpStat, 64, many) }},
+		"touch of many": {0, func() { r.send(frame.OpTouch, 64, many); r.ask(frame.OpPing, 0, nil) }},
+		"commit":        {1, func() { r.ask(frame.OpCommit, len(namespace), commit) }},
+	} {
+		for range 10 {
+			c.do()
+		}
+		if got := testing.AllocsPerRun(200, c.do); got > c.limit {
+			t.Errorf("%s: %v allocations", name, got)
+		}
+	}
+}
+
+// FuzzConversation sends what it is given after a hello: the server answers or ends the connection, and lives.
+func FuzzConversation(f *testing.F) {
+	n := serve(f, lease.Options{Lease: time.Second})
+	a := n.fill(f, "a", pattern(5000, 1))
+	get := request(frame.OpGet, 1, frame.AppendAddr(nil, &a))
+	f.Add(get)
+	f.Add(append(get, request(frame.OpRelease, 2, make([]byte, 16))...))
+	f.Add(request(frame.OpStage, 0, []byte{0, 0, 1, 0, 0, 0, 0, 0}))
+	commit := append(frame.AppendCommit(nil, &frame.Commit{Segment: 1, Length: 100}), namespace...)
+	f.Add(append(request(frame.OpStage, 0, []byte{0, 0, 1, 0, 0, 0, 0, 0}), request(frame.OpCommit, len(namespace), commit)...))
+	f.Add([]byte(strings.Repeat("\x10\x00\x00\x00", 40)))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r := hello(t, n.path)
+		_, _ = r.conn.Write(b)
+		_ = r.conn.CloseWrite()
+		for {
+			if _, err := r.conn.Read(r.buf); err != nil {
+				break
+			}
+		}
+		hello(t, n.path).get(a)
+	})
+}

@@ -1,0 +1,210 @@
+package frame
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+)
+
+// Sizes of entries, in bytes.
+const (
+	AddrSize  = 72
+	GrantSize = 40
+	InfoSize  = 16
+
+	helloSize   = 56
+	welcomeSize = 80
+	stagedSize  = 16
+	commitSize  = 96
+)
+
+// magic begins every Hello, so that what is no lease client at all is found out by its first frame.
+const magic = 0x6573_6165_6c6e_6763 // "cgnlease"
+
+var le = binary.LittleEndian
+
+// AppendAddr writes an address: digest, model, layer, four zero bytes.
+func AppendAddr(b []byte, a *block.Addr) []byte {
+	b = append(append(b, a.Digest[:]...), a.Model[:]...)
+	return le.AppendUint64(b, uint64(a.Layer))
+}
+
+// Addr is the i-th address of a body that holds nothing else.
+func Addr(body []byte, i int) (a block.Addr) {
+	b := body[i*AddrSize:]
+	copy(a.Digest[:], b)
+	copy(a.Model[:], b[32:])
+	a.Layer = le.Uint32(b[64:])
+	return a
+}
+
+// Lease is the i-th lease id, or deadline, of a body that holds nothing else.
+func Lease(body []byte, i int) uint64 { return le.Uint64(body[8*i:]) }
+
+// Hello is what a client says first.
+type Hello struct {
+	Min, Max uint16   // versions that it speaks
+	Have     uint64   // the instance whose arena it has mapped already; 0: none
+	Name     [32]byte // of the program, whose pins are told from others' by it; zero bytes at the end
+}
+
+// AppendHello writes the body of a Hello.
+func AppendHello(b []byte, h *Hello) []byte {
+	b = le.AppendUint64(b, magic)
+	b = le.AppendUint16(le.AppendUint16(b, h.Min), h.Max)
+	b = le.AppendUint64(append(b, 0, 0, 0, 0), h.Have)
+	return append(b, h.Name[:]...)
+}
+
+// ParseHello reads the body of a Hello.
+func ParseHello(body []byte) (h Hello, err error) {
+	if le.Uint64(body) != magic {
+		return h, &Error{StatusBadFrame, "a hello of something else"}
+	}
+	h.Min, h.Max, h.Have = le.Uint16(body[8:]), le.Uint16(body[10:]), le.Uint64(body[16:])
+	copy(h.Name[:], body[24:])
+	if h.Min > Version || h.Max < Version {
+		return h, &Error{StatusVersion, fmt.Sprintf("versions %d to %d are asked for, %d is spoken", h.Min, h.Max, Version)}
+	}
+	return h, nil
+}
+
+// Welcome answers Hello and says what the client may do on this connection.
+type Welcome struct {
+	Version     uint16
+	Attached    bool   // the arena's memfd comes with this frame
+	MaxLeases   uint32 // held at one time
+	Instance    uint64 // of the daemon: another one has another arena
+	ArenaSize   uint64 // bytes
+	LeaseNS     int64  // how long a lease lasts
+	NowNS       int64  // CLOCK_MONOTONIC of the daemon when it wrote this
+	MaxLeased   uint64 // bytes under leases at one time
+	MaxStaging  uint64 // bytes of staging at one time
+	MaxValue    uint64 // bytes of one block
+	MaxSegments uint32 // stagings at one time
+}
+
+// AppendWelcome writes the body of a Welcome.
+func AppendWelcome(b []byte, w *Welcome) []byte {
+	var attached uint16
+	if w.Attached {
+		attached = 1
+	}
+	b = le.AppendUint16(le.AppendUint16(b, w.Version), attached)
+	b = le.AppendUint64(le.AppendUint32(b, w.MaxLeases), w.Instance)
+	b = le.AppendUint64(b, w.ArenaSize)
+	b = le.AppendUint64(le.AppendUint64(b, uint64(w.LeaseNS)), uint64(w.NowNS))
+	b = le.AppendUint64(le.AppendUint64(b, w.MaxLeased), w.MaxStaging)
+	b = le.AppendUint64(b, w.MaxValue)
+	b = le.AppendUint32(b, w.MaxSegments)
+	return append(b, make([]byte, welcomeSize-68)...)
+}
+
+// ParseWelcome reads the body of a Welcome.
+func ParseWelcome(body []byte) Welcome {
+	return Welcome{
+		Version: le.Uint16(body), Attached: le.Uint16(body[2:]) == 1, MaxLeases: le.Uint32(body[4:]), Instance: le.Uint64(body[8:]),
+		ArenaSize: le.Uint64(body[16:]), LeaseNS: int64(le.Uint64(body[24:])), NowNS: int64(le.Uint64(body[32:])),
+		MaxLeased: le.Uint64(body[40:]), MaxStaging: le.Uint64(body[48:]), MaxValue: le.Uint64(body[56:]), MaxSegments: le.Uint32(body[64:]),
+	}
+}
+
+// Grant is the answer to one address of a Get. The block's bytes stay as they are until DeadlineNS, or until the
+// lease is released; what is read after that may be another block's.
+type Grant struct {
+	Lease      uint64
+	DeadlineNS int64 // CLOCK_MONOTONIC
+	Offset     uint64
+	Length     uint32
+	CRC        uint32
+	Status     Status // only with StatusOK the rest means something
+}
+
+// AppendGrant writes a Grant.
+func AppendGrant(b []byte, g *Grant) []byte {
+	b = le.AppendUint64(le.AppendUint64(b, g.Lease), uint64(g.DeadlineNS))
+	b = le.AppendUint32(le.AppendUint64(b, g.Offset), g.Length)
+	return le.AppendUint64(le.AppendUint32(b, g.CRC), uint64(g.Status))
+}
+
+// ParseGrant reads the i-th Grant of a body.
+func ParseGrant(body []byte, i int) Grant {
+	b := body[i*GrantSize:]
+	return Grant{
+		Lease: le.Uint64(b), DeadlineNS: int64(le.Uint64(b[8:])), Offset: le.Uint64(b[16:]),
+		Length: le.Uint32(b[24:]), CRC: le.Uint32(b[28:]), Status: Status(b[32]),
+	}
+}
+
+// Info is what is known of a block, or of what has been committed.
+type Info struct {
+	Length uint32
+	CRC    uint32
+	Uses   uint32
+	Tiers  uint8 // bit set: 1 RAM, 2 SSD; 0: a miss
+	Status Status
+}
+
+// AppendInfo writes an Info.
+func AppendInfo(b []byte, i *Info) []byte {
+	b = le.AppendUint32(le.AppendUint32(b, i.Length), i.CRC)
+	return append(le.AppendUint32(b, i.Uses), i.Tiers, byte(i.Status), 0, 0)
+}
+
+// ParseInfo reads the i-th Info of a body.
+func ParseInfo(body []byte, i int) Info {
+	b := body[i*InfoSize:]
+	return Info{Length: le.Uint32(b), CRC: le.Uint32(b[4:]), Uses: le.Uint32(b[8:]), Tiers: b[12], Status: Status(b[13])}
+}
+
+// AppendStaged writes the answer to Stage: the segment's id and its size in bytes.
+func AppendStaged(b []byte, id uint32, size uint64) []byte {
+	return le.AppendUint64(le.AppendUint64(b, uint64(id)), size)
+}
+
+// ParseStaged reads the answer to Stage.
+func ParseStaged(body []byte) (id uint32, size uint64) { return le.Uint32(body), le.Uint64(body[8:]) }
+
+// Flags of a Commit.
+const (
+	Durable  uint32 = 1 << iota // answered when the block is on disk, written and synced
+	CheckCRC                    // refused unless the payload has the checksum that is given
+	IfAbsent                    // refused if the address has a block
+)
+
+// Commit makes a block of bytes in a staging segment.
+type Commit struct {
+	Segment   uint32
+	Flags     uint32
+	Offset    uint32 // in the segment
+	Length    uint32
+	CRC       uint32
+	Layer     uint32
+	Expires   int64 // Unix ms; 0: never
+	Digest    block.Digest
+	Parent    block.Digest
+	Namespace []byte // canonical text, part of the frame
+}
+
+// AppendCommit writes the body of a Commit. The header's count is the length of the namespace's text.
+func AppendCommit(b []byte, c *Commit) []byte {
+	for _, v := range [...]uint32{c.Segment, c.Flags, c.Offset, c.Length, c.CRC, c.Layer} {
+		b = le.AppendUint32(b, v)
+	}
+	b = le.AppendUint64(b, uint64(c.Expires))
+	b = append(append(b, c.Digest[:]...), c.Parent[:]...)
+	return append(b, c.Namespace...)
+}
+
+// ParseCommit reads the body of a Commit.
+func ParseCommit(body []byte) (c Commit) {
+	for i, p := range [...]*uint32{&c.Segment, &c.Flags, &c.Offset, &c.Length, &c.CRC, &c.Layer} {
+		*p = le.Uint32(body[4*i:])
+	}
+	c.Expires = int64(le.Uint64(body[24:]))
+	copy(c.Digest[:], body[32:])
+	copy(c.Parent[:], body[64:])
+	c.Namespace = body[commitSize:]
+	return c
+}

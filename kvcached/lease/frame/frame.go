@@ -1,0 +1,240 @@
+// Package frame is what a lease socket and its clients say to each other: small frames of fixed layout,
+// little-endian, over a Unix stream socket.
+//
+// A frame is a header of HeaderSize bytes and a body whose length follows from op and count alone, so that nothing
+// is believed before it has been checked. Answers carry the op and the sequence number of what they answer and come
+// in the order of the requests. Release, Touch and Unstage are not answered. A frame that makes no sense is answered
+// by one with OpError, a status and a text, after which the server closes the connection.
+//
+// A stream socket and not SOCK_SEQPACKET: both cost the same per round trip, but several frames leave in one write
+// of a stream (releases ride in front of the next Get), and every language has them.
+package frame
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// Version is the only version of the protocol that there is.
+const Version = 1
+
+// Bounds that both sides know.
+const (
+	HeaderSize = 16
+	MaxBatch   = 512      // addresses or leases in one frame
+	MaxFrame   = 40 << 10 // bytes of a frame, header included
+	MaxText    = 200      // bytes of an error's text
+)
+
+// Op says what a frame asks for, or what it answers.
+type Op uint8
+
+// The operations. All but Hello may be used only after Hello has been answered.
+const (
+	OpHello   Op = 1  // Hello; answered by Welcome, with the arena's memfd unless the client has it
+	OpGet     Op = 2  // addresses; answered by as many Grants
+	OpRelease Op = 3  // lease ids; not answered
+	OpRenew   Op = 4  // lease ids; answered by as many deadlines, 0 for a lease that has ended
+	OpTouch   Op = 5  // addresses of a prompt's blocks in order; not answered
+	OpStat    Op = 6  // addresses; answered by as many Infos. Takes no lease and counts as no use
+	OpStage   Op = 7  // a size; answered by Staged, with the memfd
+	OpUnstage Op = 8  // a staging id; not answered
+	OpCommit  Op = 9  // Commit; answered by one Info
+	OpDelete  Op = 10 // addresses; answered by a Status byte for each
+	OpPin     Op = 11 // a time in Unix ms, then addresses; answered by a Status byte for each
+	OpUnpin   Op = 12 // addresses; answered by a Status byte for each
+	OpPing    Op = 13 // nothing; answered by nothing
+	OpKnow    Op = 14 // the text of a namespace whose blocks will be asked for, which other hosts are asked by; answered by nothing
+	OpError   Op = 255
+)
+
+// Status says how an operation, or one address of a batch, ended.
+type Status uint8
+
+// The statuses. Those from BadFrame on come in frames with OpError.
+const (
+	StatusOK         Status = 0
+	StatusMiss       Status = 1
+	StatusFull       Status = 2 // all of the arena is in use: try again later
+	StatusTooLarge   Status = 3
+	StatusQuota      Status = 4
+	StatusCorrupt    Status = 5 // the payload does not have the checksum that the client gave
+	StatusClosed     Status = 6 // the daemon is shutting down
+	StatusNamespace  Status = 7 // not a canonical namespace of blocks
+	StatusInternal   Status = 8
+	StatusExists     Status = 9  // with IfAbsent: there is a block already
+	StatusNotDurable Status = 10 // it could not be made durable; whether it is in RAM is not said
+	StatusPin        Status = 11 // a pin that would end more than 24 h from now
+	StatusBadFrame   Status = 64 // truncated, too long, or with fields that make no sense
+	StatusVersion    Status = 65 // no common version
+	StatusUnknownOp  Status = 66
+	StatusDenied     Status = 67 // the peer's user and groups have no access
+	StatusBusy       Status = 68 // too many clients
+	StatusNoGreeting Status = 69 // something else than Hello came first
+)
+
+var statusTexts = map[Status]string{
+	StatusOK: "ok", StatusMiss: "miss", StatusFull: "arena full", StatusTooLarge: "too large", StatusQuota: "over quota",
+	StatusCorrupt: "wrong checksum", StatusClosed: "shutting down", StatusNamespace: "not a namespace", StatusInternal: "internal error",
+	StatusExists: "there is one already", StatusNotDurable: "not durable", StatusPin: "a pin ends within 24 h",
+	StatusBadFrame: "malformed frame", StatusVersion: "no common version", StatusUnknownOp: "unknown operation",
+	StatusDenied: "access denied", StatusBusy: "too many clients", StatusNoGreeting: "hello expected first",
+}
+
+func (s Status) String() string {
+	if text := statusTexts[s]; text != "" {
+		return text
+	}
+	return fmt.Sprintf("status %d", uint8(s))
+}
+
+// ErrIncomplete says that more bytes of the frame are still to come.
+var ErrIncomplete = errors.New("frame: incomplete")
+
+// Error is what makes a frame unacceptable.
+type Error struct {
+	Status Status
+	Text   string
+}
+
+func (e *Error) Error() string { return "frame: " + e.Status.String() + ": " + e.Text }
+
+// Is makes errors.Is compare statuses.
+func (e *Error) Is(target error) bool {
+	t, ok := target.(*Error)
+	return ok && t.Status == e.Status
+}
+
+// Header begins every frame.
+type Header struct {
+	Size   uint32 // of the whole frame, in bytes
+	Op     Op
+	Status Status // 0 in requests
+	Count  uint16 // entries in the body
+	Seq    uint64 // chosen by who asks, repeated in the answer
+}
+
+// Append writes a header; its size is filled in by End.
+func Append(b []byte, h Header) []byte {
+	b = binary.LittleEndian.AppendUint32(b, h.Size)
+	b = append(b, byte(h.Op), byte(h.Status))
+	b = binary.LittleEndian.AppendUint16(b, h.Count)
+	return binary.LittleEndian.AppendUint64(b, h.Seq)
+}
+
+// End fills in the size of the frame that begins at start and ends with b.
+func End(b []byte, start int) []byte {
+	binary.LittleEndian.PutUint32(b[start:], uint32(len(b)-start))
+	return b
+}
+
+// SetStatus changes the status in a header that has been written.
+func SetStatus(header []byte, s Status) { header[5] = byte(s) }
+
+// cut takes one frame off b. It looks at nothing but the size before all of the frame is there.
+func cut(b []byte) (Header, []byte, error) {
+	if len(b) >= 4 {
+		if size := binary.LittleEndian.Uint32(b); size < HeaderSize || size > MaxFrame {
+			return Header{}, nil, &Error{StatusBadFrame, fmt.Sprintf("a size of %d, not between %d and %d", size, HeaderSize, MaxFrame)}
+		}
+	}
+	if len(b) < HeaderSize {
+		return Header{}, nil, ErrIncomplete
+	}
+	h := Header{
+		Size: binary.LittleEndian.Uint32(b), Op: Op(b[4]), Status: Status(b[5]),
+		Count: binary.LittleEndian.Uint16(b[6:]), Seq: binary.LittleEndian.Uint64(b[8:]),
+	}
+	if len(b) < int(h.Size) {
+		return h, nil, ErrIncomplete
+	}
+	return h, b[HeaderSize:h.Size], nil
+}
+
+// entry sizes of bodies, by op; the fixed part that comes before the entries stands beside it.
+func requestLayout(op Op) (fixed, each int, ok bool) {
+	switch op {
+	case OpHello:
+		return helloSize, 0, true
+	case OpGet, OpTouch, OpStat, OpDelete, OpUnpin:
+		return 0, AddrSize, true
+	case OpPin:
+		return 8, AddrSize, true
+	case OpRelease, OpRenew:
+		return 0, 8, true
+	case OpStage:
+		return 8, 0, true
+	case OpUnstage:
+		return 4, 0, true
+	case OpCommit:
+		return commitSize, 1, true // count is the length of the namespace's text
+	case OpKnow:
+		return 0, 1, true // count is the length of the text
+	case OpPing:
+		return 0, 0, true
+	}
+	return 0, 0, false
+}
+
+func answerLayout(op Op) (fixed, each int, ok bool) {
+	switch op {
+	case OpHello:
+		return welcomeSize, 0, true
+	case OpGet:
+		return 0, GrantSize, true
+	case OpRenew:
+		return 0, 8, true
+	case OpStat:
+		return 0, InfoSize, true
+	case OpStage:
+		return stagedSize, 0, true
+	case OpCommit:
+		return InfoSize, 0, true
+	case OpDelete, OpPin, OpUnpin, OpError:
+		return 0, 1, true
+	case OpPing, OpKnow:
+		return 0, 0, true
+	}
+	return 0, 0, false
+}
+
+// Request takes one request off b: its header and its body, which stays part of b. The error is ErrIncomplete until
+// all of it is there, or an *Error after which nothing more can be read from this peer.
+func Request(b []byte) (Header, []byte, error) {
+	h, body, err := cut(b)
+	if err != nil {
+		return h, nil, err
+	}
+	if _, _, known := requestLayout(h.Op); !known {
+		return h, nil, &Error{StatusUnknownOp, fmt.Sprintf("op %d", h.Op)}
+	}
+	if h.Status != 0 {
+		return h, nil, &Error{StatusBadFrame, "a request with a status"}
+	}
+	return check(h, body, requestLayout)
+}
+
+// Answer takes one answer off b, as Request does with requests.
+func Answer(b []byte) (Header, []byte, error) {
+	h, body, err := cut(b)
+	if err != nil {
+		return h, nil, err
+	}
+	if _, _, known := answerLayout(h.Op); !known {
+		return h, nil, &Error{StatusUnknownOp, fmt.Sprintf("op %d", h.Op)}
+	}
+	return check(h, body, answerLayout)
+}
+
+func check(h Header, body []byte, layout func(Op) (int, int, bool)) (Header, []byte, error) {
+	fixed, each, _ := layout(h.Op)
+	count := int(h.Count)
+	if count > MaxBatch || each == 0 && count != 0 {
+		return h, nil, &Error{StatusBadFrame, fmt.Sprintf("op %d with %d entries", h.Op, count)}
+	}
+	if len(body) != fixed+each*count {
+		return h, nil, &Error{StatusBadFrame, fmt.Sprintf("op %d with %d entries in %d bytes", h.Op, count, len(body))}
+	}
+	return h, body, nil
+}

@@ -1,0 +1,213 @@
+//go:build linux
+
+package lease
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/lease/frame"
+	"github.com/cognitora/dataplane/kvcached/store"
+	"golang.org/x/sys/unix"
+)
+
+// writer is what a connection has for writing: its staging segments, and the namespace that it wrote to last.
+type writer struct {
+	segments  []segment // at most maxSegments
+	bytes     int64
+	lastID    uint32
+	namespace string // canonical, of a model's blocks; empty: none yet
+	model     block.ModelID
+}
+
+// segment is memory that the client writes and the server reads. It can be neither shrunk nor grown, so that no
+// byte of it is ever missing under the server.
+type segment struct {
+	id   uint32
+	data []byte
+}
+
+const hugePage = 2 << 20
+
+// stage answers Stage with a new segment.
+func (c *conn) stage(h frame.Header, size uint64) error {
+	s, w := c.server, &c.writer
+	if size == 0 || size > block.MaxPayload {
+		return c.answer(h, frame.StatusTooLarge, frame.AppendStaged(nil, 0, 0))
+	}
+	rounded := (int64(size) + 4095) &^ 4095
+	if len(w.segments) >= maxSegments || w.bytes+rounded > s.opt.MaxStaging {
+		s.count.refused.Add(1)
+		return c.answer(h, frame.StatusQuota, frame.AppendStaged(nil, 0, 0))
+	}
+	if s.count.stagingBytes.Add(rounded) > s.opt.MaxStagingTotal {
+		s.count.stagingBytes.Add(-rounded)
+		s.count.refused.Add(1)
+		return c.answer(h, frame.StatusQuota, frame.AppendStaged(nil, 0, 0))
+	}
+	fd, data, err := newSegment(rounded)
+	if err != nil {
+		s.count.stagingBytes.Add(-rounded)
+		s.opt.Logger.Error("no staging segment can be made", "bytes", rounded, "error", err)
+		return c.answer(h, frame.StatusInternal, frame.AppendStaged(nil, 0, 0))
+	}
+	defer unix.Close(fd)
+	w.lastID++
+	w.segments = append(w.segments, segment{w.lastID, data})
+	w.bytes += rounded
+	s.count.segments.Add(1)
+	b := frame.Append(nil, frame.Header{Op: h.Op, Seq: h.Seq})
+	return c.attach(frame.End(frame.AppendStaged(b, w.lastID, uint64(rounded)), 0), fd)
+}
+
+// newSegment makes a segment, all of its pages in place, and maps it for reading.
+func newSegment(size int64) (fd int, data []byte, err error) {
+	fd, err = unix.MemfdCreate("cgn-kvcached-staging", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
+	if err != nil {
+		return -1, nil, fmt.Errorf("memfd: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			unix.Close(fd)
+		}
+	}()
+	if err = unix.Ftruncate(fd, size); err != nil {
+		return -1, nil, fmt.Errorf("sizing: %w", err)
+	}
+	if data, err = unix.Mmap(fd, 0, int(size), unix.PROT_READ, unix.MAP_SHARED); err != nil {
+		return -1, nil, fmt.Errorf("mapping: %w", err)
+	}
+	if size >= hugePage {
+		_ = unix.Madvise(data, unix.MADV_HUGEPAGE) // without huge pages it works as well
+	}
+	// Without this the first write to each page would wait for the kernel to find and clear it.
+	if err = unix.Madvise(data, unix.MADV_POPULATE_READ); err == unix.EINVAL {
+		err = unix.Fallocate(fd, 0, 0, size) // kernel before 5.14
+	}
+	if err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
+	}
+	if err != nil {
+		_ = unix.Munmap(data)
+		return -1, nil, fmt.Errorf("sealing: %w", err)
+	}
+	return fd, data, nil
+}
+
+func (w *writer) find(id uint32) *segment {
+	for i := range w.segments {
+		if w.segments[i].id == id {
+			return &w.segments[i]
+		}
+	}
+	return nil
+}
+
+// drop takes a segment back.
+func (w *writer) drop(s *Server, id uint32) error {
+	g := w.find(id)
+	if g == nil {
+		return &frame.Error{Status: frame.StatusBadFrame, Text: fmt.Sprintf("no staging segment %d", id)}
+	}
+	w.unmap(s, g)
+	*g = w.segments[len(w.segments)-1]
+	w.segments = w.segments[:len(w.segments)-1]
+	return nil
+}
+
+func (w *writer) unmap(s *Server, g *segment) {
+	w.bytes -= int64(len(g.data))
+	s.count.stagingBytes.Add(-int64(len(g.data)))
+	if err := unix.Munmap(g.data); err != nil {
+		s.opt.Logger.Error("a staging segment cannot be unmapped", "error", err)
+	}
+}
+
+// close takes all segments back.
+func (w *writer) close(s *Server) {
+	for i := range w.segments {
+		w.unmap(s, &w.segments[i])
+	}
+	w.segments = nil
+}
+
+// use makes text the namespace that is written to. Only namespaces of models' blocks are: keys belong to RESP and S3.
+func (c *conn) use(text []byte) bool {
+	w := &c.writer
+	if w.namespace != "" && w.namespace == string(text) {
+		return true
+	}
+	n, err := block.ParseNamespace(string(text))
+	if err != nil || n.Space != "" {
+		return false
+	}
+	w.namespace = string(bytes.Clone(text))
+	w.model = block.IDOf(w.namespace)
+	if c.server.names != nil {
+		c.server.names.Know(w.namespace)
+	}
+	return true
+}
+
+// chunk is how many bytes are copied before their checksum is taken: few enough to be in the CPU's cache still.
+const chunk = 32 << 10
+
+// commit makes a block of staged bytes.
+func (c *conn) commit(h frame.Header, body []byte) error {
+	q := frame.ParseCommit(body)
+	g := c.writer.find(q.Segment)
+	if g == nil || uint64(q.Offset)+uint64(q.Length) > uint64(len(g.data)) {
+		return &frame.Error{Status: frame.StatusBadFrame, Text: fmt.Sprintf("no %d bytes at %d in segment %d", q.Length, q.Offset, q.Segment)}
+	}
+	if !c.use(q.Namespace) {
+		return c.committed(h, &frame.Info{Status: frame.StatusNamespace})
+	}
+	it := store.Item{
+		Addr:      block.Addr{Digest: q.Digest, Model: c.writer.model, Layer: q.Layer},
+		Namespace: c.writer.namespace, Parent: q.Parent, Expires: q.Expires,
+	}
+	d, err := c.server.store.Create(c.server.ctx, it, int(q.Length))
+	if err != nil {
+		return c.committed(h, &frame.Info{Status: c.server.status(err)})
+	}
+	fill(d, g.data[q.Offset:][:q.Length])
+	info, err := d.Commit(c.server.ctx, store.CommitOptions{
+		Durable: q.Flags&frame.Durable != 0, CRC: q.CRC, CheckCRC: q.Flags&frame.CheckCRC != 0, IfAbsent: q.Flags&frame.IfAbsent != 0,
+	})
+	if err != nil {
+		d.Abort()
+		status := c.server.status(err)
+		if status == frame.StatusInternal && q.Flags&frame.Durable != 0 {
+			status = frame.StatusNotDurable // the disk would not
+		}
+		return c.committed(h, &frame.Info{Status: status})
+	}
+	return c.committed(h, infoOf(&info))
+}
+
+// fill copies the staged bytes. The checksum is of the copy: the client may be writing still.
+func fill(d *store.Draft, staged []byte) {
+	to := d.Bytes()
+	for at := 0; at < len(staged); {
+		n := copy(to[at:], staged[at:min(at+chunk, len(staged))])
+		d.Filled(n)
+		at += n
+	}
+}
+
+func (c *conn) committed(h frame.Header, i *frame.Info) error {
+	if i.Status == frame.StatusOK {
+		c.server.count.puts.Add(1)
+		c.server.count.putBytes.Add(uint64(i.Length))
+	} else {
+		c.server.count.failedPuts.Add(1)
+	}
+	if err := c.reserve(frame.HeaderSize + frame.InfoSize); err != nil {
+		return err
+	}
+	start := len(c.out)
+	c.out = frame.Append(c.out, frame.Header{Op: h.Op, Status: i.Status, Seq: h.Seq})
+	c.out = frame.End(frame.AppendInfo(c.out, i), start)
+	return nil
+}

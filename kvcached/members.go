@@ -1,0 +1,92 @@
+package kvcached
+
+import (
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/kvcached/fleet"
+	"github.com/cognitora/dataplane/kvcached/transport"
+)
+
+// members are the caches that etcd names. It belongs to the goroutine of the watch.
+type members struct {
+	config *FleetConfig
+	log    *slog.Logger
+	set    func([]fleet.Member)
+	caches map[string]fleet.Member // by cache id
+}
+
+// handler takes in what is announced. While etcd does not answer, the members stay; what it lists then is what counts, even
+// where it has lost its data: caches announce themselves anew at their next heartbeat, and until then their blocks are misses.
+func (m *members) handler() cluster.Handler {
+	return cluster.Handler{
+		List: func(l cluster.Listing) {
+			clear(m.caches)
+			for _, e := range l.Entries {
+				m.put(e)
+			}
+			m.tell()
+		},
+		Put: func(e cluster.Entry) {
+			if m.put(e) {
+				m.tell()
+			}
+		},
+		Delete: func(key string) {
+			delete(m.caches, strings.TrimPrefix(key, cluster.CachesPrefix))
+			m.tell()
+		},
+	}
+}
+
+// put notes a cache, and tells whether that changes anything.
+func (m *members) put(e cluster.Entry) bool {
+	id := strings.TrimPrefix(e.Key, cluster.CachesPrefix)
+	h, err := cluster.ParseCacheHealth(id, e.Value)
+	if err != nil {
+		m.log.Warn("an announcement of a cache in etcd cannot be read, the cache is left out or stays as it was", "error", err)
+		return false
+	}
+	now := fleet.Member{ID: id, Instance: h.Instance}
+	now.Address, now.Lane = m.config.way(h)
+	was, there := m.caches[id]
+	m.caches[id] = now
+	return !there || was != now
+}
+
+// alone makes m tell of this cache only, and refuse hear of another one with which blocks would be exchanged.
+func (m *members) alone(self string, refuse func(error)) {
+	set := m.set
+	m.set = func(all []fleet.Member) {
+		slices.SortFunc(all, func(a, b fleet.Member) int { return strings.Compare(a.ID, b.ID) })
+		for _, other := range all {
+			if other.ID != self && other.Address != "" {
+				refuse(&strangerError{other.ID})
+				break
+			}
+		}
+		set(slices.DeleteFunc(all, func(other fleet.Member) bool { return other.ID != self }))
+	}
+}
+
+func (m *members) tell() { m.set(slices.Collect(maps.Values(m.caches))) }
+
+// way is how a cache is reached; no address: not at all.
+func (c *FleetConfig) way(h *cluster.CacheHealth) (address string, lane transport.Lane) {
+	lane = transport.Lane(c.Lane)
+	for _, p := range c.Peers {
+		if p.Cache == h.CacheID {
+			lane = transport.Lane(p.Lane)
+		}
+	}
+	switch {
+	case h.QUIC == "" || lane == transport.TLS && h.TLS != "":
+		return h.TLS, transport.TLS
+	case h.TLS != h.QUIC: // Auto tries both at one address
+		return h.QUIC, transport.QUIC
+	}
+	return h.QUIC, lane
+}

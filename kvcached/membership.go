@@ -1,0 +1,192 @@
+package kvcached
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cognitora/dataplane/internal/buildinfo"
+	"github.com/cognitora/dataplane/internal/cluster"
+)
+
+// membership is the cache's place in the fleet. The zero value of config means no etcd at all.
+type membership struct {
+	config       cluster.Config
+	registration cluster.Registration
+	cacheID      string
+	others       *members // told who else is in the fleet; nil: nobody wants to know
+	ownCA        bool     // certificates are of a CA that the daemon itself has made: no other cache takes them
+	log          *slog.Logger
+	link         atomic.Pointer[string] // what state says while etcd is used; nil: not known yet
+}
+
+func (d *Daemon) prepareMember() error {
+	etcd, err := d.config.Etcd.Config()
+	if err != nil {
+		return err
+	}
+	if err := d.cacheHealth().Check(); err != nil {
+		return fmt.Errorf("kvcached.cache_id, kvcached.advertise: %w", err)
+	}
+	token, err := cluster.Token(d.config.Daemon.Data)
+	if err != nil {
+		return fmt.Errorf("kvcached.data: %w", err)
+	}
+	d.member = &membership{config: etcd, ownCA: d.config.inFleet() && d.config.TLS.Cert == "", log: d.log, others: d.followed(), cacheID: d.config.cacheID(), registration: cluster.Registration{
+		Health: d.health, Heartbeat: d.config.Daemon.Heartbeat.Std(), Instance: token, Log: d.log,
+	}}
+	return nil
+}
+
+// health is what the fleet is told.
+func (d *Daemon) health() cluster.Record { return d.cacheHealth() }
+
+func (d *Daemon) cacheHealth() *cluster.CacheHealth {
+	c := d.config
+	h := &cluster.CacheHealth{
+		CacheID: c.cacheID(), QUIC: d.advertised("quic"), TLS: d.advertised("tls-lane"), GRPC: d.advertised("grpc"),
+		RAMBytes: int64(c.Daemon.RAM), Ready: d.unready() == "", Version: buildinfo.Version(),
+	}
+	if h.GRPC == "" && c.GRPC.Announce {
+		h.GRPC = "unix://" + d.At("grpc-sock")
+	}
+	if c.onDisk() {
+		h.SSDBytes = int64(c.Daemon.SSD)
+	}
+	return h
+}
+
+// advertised is the address of a part as other hosts reach it; empty: it is not served.
+func (d *Daemon) advertised(part string) string {
+	where := d.At(part)
+	host, port, err := net.SplitHostPort(where)
+	if err != nil {
+		return ""
+	}
+	if d.config.Daemon.Advertise != "" {
+		host = d.config.Daemon.Advertise
+	} else if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = hostname()
+	}
+	return net.JoinHostPort(host, port)
+}
+
+func (c *Config) cacheID() string {
+	if c.Daemon.CacheID != "" {
+		return c.Daemon.CacheID
+	}
+	return hostname()
+}
+
+// hostname is the host's name, "localhost" where the kernel has none.
+func hostname() string {
+	name, err := os.Hostname()
+	if err != nil || name == "" {
+		return "localhost"
+	}
+	return name
+}
+
+// run keeps the cache announced until ctx ends, then takes it out. It fails where another daemon holds its id.
+func (m *membership) run(ctx context.Context) error {
+	if len(m.config.Endpoints) == 0 {
+		m.log.Info("no etcd endpoints: the cache is not announced")
+		return nil
+	}
+	client, err := cluster.Connect(ctx, m.config, m.log)
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	life := ctx
+	ctx, end := context.WithCancelCause(ctx)
+	var follow sync.WaitGroup
+	defer follow.Wait()
+	defer end(nil)
+	listed := make(chan struct{})
+	follow.Go(func() { m.follow(ctx, client, sync.OnceFunc(func() { close(listed) }), end) })
+	if m.ownCA {
+		select {
+		case <-listed:
+		case <-ctx.Done():
+		}
+		if err := stranger(ctx); err != nil {
+			return err
+		}
+	}
+	err = cluster.NewRegistrar(client, m.registration).Run(ctx)
+	if why := stranger(ctx); why != nil {
+		m.enter("left")
+		m.log.Error("the cache has left the fleet and serves this host alone", "why", why)
+		<-life.Done()
+		return nil
+	}
+	return err
+}
+
+// strangerError says that there is another cache and no way to it.
+type strangerError struct{ id string }
+
+func (e *strangerError) Error() string {
+	return fmt.Sprintf("etcd names another cache, %q, and this one has only certificates that it made for itself, which no other takes; "+
+		"give it those of the fleet: cgn-ctl pki bootstrap, or on a further host join, --role kvcached, then tls.ca, tls.cert and tls.key", e.id)
+}
+
+// stranger is the strangerError that ended ctx, or nil.
+func stranger(ctx context.Context) error {
+	if e := (*strangerError)(nil); errors.As(context.Cause(ctx), &e) {
+		return e
+	}
+	return nil
+}
+
+// follow keeps link in step with etcd, and tells others, until ctx ends. listed hears of each whole listing; refuse is told
+// why this cache must not be in the fleet.
+func (m *membership) follow(ctx context.Context, client *cluster.Client, listed func(), refuse func(error)) {
+	prefix := cluster.CacheKey(m.cacheID)
+	h := cluster.Handler{List: func(cluster.Listing) {}, Put: func(cluster.Entry) {}, Delete: func(string) {}}
+	if m.others != nil {
+		if m.ownCA {
+			m.others.alone(m.cacheID, refuse)
+		}
+		prefix, h = cluster.CachesPrefix, m.others.handler()
+	}
+	list := h.List
+	h.List = func(l cluster.Listing) {
+		if m.enter("connected") {
+			m.log.Info("etcd answers", "endpoints", m.config.Endpoints)
+		}
+		list(l)
+		listed()
+	}
+	h.Lost = func(err error) {
+		m.enter("lost")
+		m.log.Warn("etcd does not answer, serving on", "error", err)
+	}
+	_ = client.Watch(ctx, prefix, h) // it has no error but the end of ctx
+}
+
+// state says off, connecting, connected, lost or left.
+func (m *membership) state() string {
+	if len(m.config.Endpoints) == 0 {
+		return "off"
+	}
+	if link := m.link.Load(); link != nil {
+		return *link
+	}
+	return "connecting"
+}
+
+// enter makes state say link, and reports whether it said something else.
+func (m *membership) enter(link string) bool {
+	old := m.link.Swap(&link)
+	return old == nil || *old != link
+}

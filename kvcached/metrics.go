@@ -1,0 +1,79 @@
+package kvcached
+
+import (
+	"github.com/cognitora/dataplane/internal/metric"
+	"github.com/cognitora/dataplane/kvcached/evict"
+	"github.com/cognitora/dataplane/kvcached/fleet"
+	"github.com/cognitora/dataplane/kvcached/lease"
+	"github.com/cognitora/dataplane/kvcached/residency"
+	"github.com/cognitora/dataplane/kvcached/resp"
+	"github.com/cognitora/dataplane/kvcached/rpc"
+	"github.com/cognitora/dataplane/kvcached/s3"
+	"github.com/cognitora/dataplane/kvcached/store"
+	"github.com/cognitora/dataplane/kvcached/transport"
+)
+
+// instruments is every metric of one daemon.
+type instruments struct {
+	set     *metric.Set
+	latency latencies
+
+	store *store.Store
+	index *residency.Index
+	rpc   *rpc.Server
+	lease *lease.Server
+	resp  *resp.Server // nil: not served, as below
+	s3    *s3.Server
+	peers *transport.Server
+	fleet *fleet.View
+	pool  *transport.Pool
+	trace *evict.Recorder
+}
+
+func newInstruments() *instruments {
+	set := metric.NewSet()
+	return &instruments{set: set, latency: newLatencies(set)}
+}
+
+// row is one metric that is read from a snapshot S.
+type row[S any] struct {
+	name, help string
+	counter    bool
+	read       func(s *S) float64
+}
+
+func counter[S any](name, help string, read func(s *S) uint64) row[S] {
+	return row[S]{"cgn_kvcached_" + name, help, true, func(s *S) float64 { return float64(read(s)) }}
+}
+
+func gauge[S any](name, help string, read func(s *S) int64) row[S] {
+	return row[S]{"cgn_kvcached_" + name, help, false, func(s *S) float64 { return float64(read(s)) }}
+}
+
+// export defines the metrics of a table. A nil snapshot defines them without values, where the part is not served.
+func export[S any](in *instruments, table []row[S], snapshot func() S) {
+	defs := make([]metric.Def, len(table))
+	for i, r := range table {
+		defs[i] = metric.Def{Name: r.name, Help: r.help}
+		if r.counter {
+			defs[i].Kind = metric.Counter
+		}
+	}
+	in.set.Read(defs, func(emit func(def int, value float64, labels ...string)) {
+		if snapshot == nil {
+			return
+		}
+		s := snapshot()
+		for i, r := range table {
+			emit(i, r.read(&s))
+		}
+	})
+}
+
+// snapshotOf is the Stats method of a part, or nil where there is no part.
+func snapshotOf[P any, S any](part *P, stats func(*P) S) func() S {
+	if part == nil {
+		return nil
+	}
+	return func() S { return stats(part) }
+}

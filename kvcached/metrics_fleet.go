@@ -1,0 +1,84 @@
+package kvcached
+
+import (
+	"github.com/cognitora/dataplane/internal/metric"
+	"github.com/cognitora/dataplane/kvcached/fleet"
+	"github.com/cognitora/dataplane/kvcached/transport"
+)
+
+var fleetRows = []row[fleet.Stats]{
+	gauge("fleet_members", "Caches in the fleet, this one included.", func(s *fleet.Stats) int64 { return s.Members }),
+	gauge("fleet_locations", "Blocks whose holders this cache remembers for the fleet.", func(s *fleet.Stats) int64 { return s.Locations }),
+	counter("fleet_locations_refused_total", "Blocks whose holders it had no room for.", func(s *fleet.Stats) uint64 { return s.LocationsRefused }),
+	counter("fleet_pulled_total", "Blocks brought here from other hosts.", func(s *fleet.Stats) uint64 { return s.Pulled }),
+	counter("fleet_pulled_bytes_total", "Their payload.", func(s *fleet.Stats) uint64 { return s.PulledBytes }),
+	counter("fleet_pull_retries_total", "Times that a cache which had too much to do was asked for a block again.", func(s *fleet.Stats) uint64 { return s.PullRetries }),
+	gauge("fleet_left_out", "Caches that are not asked now because they do not answer.", func(s *fleet.Stats) int64 { return s.LeftOut }),
+	counter("fleet_left_out_total", "Times that a cache began not to be asked because it did not answer.", func(s *fleet.Stats) uint64 { return s.TimesLeftOut }),
+	counter("fleet_probes_total", "Times that a cache which did not answer was asked for a sign of life.", func(s *fleet.Stats) uint64 { return s.Probes }),
+	counter("fleet_pull_errors_total", "Pulls from a host that failed; another one is asked then.", func(s *fleet.Stats) uint64 { return s.PullErrors }),
+	counter("fleet_pulls_refused_total", "Pulls that were too many at a time.", func(s *fleet.Stats) uint64 { return s.PullsRefused }),
+	counter("fleet_unknown_namespaces_total", "Pulls given up because no client of this host has named the namespace.", func(s *fleet.Stats) uint64 { return s.UnknownNamespaces }),
+	counter("fleet_located_total", "Questions to other caches who has blocks.", func(s *fleet.Stats) uint64 { return s.Located }),
+	counter("fleet_locate_errors_total", "Those without an answer.", func(s *fleet.Stats) uint64 { return s.LocateErrors }),
+	counter("fleet_announced_total", "Changes told to other caches.", func(s *fleet.Stats) uint64 { return s.Announced }),
+	counter("fleet_resyncs_total", "Times that another cache was told everything anew.", func(s *fleet.Stats) uint64 { return s.Resyncs }),
+	counter("fleet_overruns_total", "Times that all were, because of new members or of changes that came too fast.", func(s *fleet.Stats) uint64 { return s.Overruns }),
+	counter("fleet_replicated_total", "Hot blocks handed to another host.", func(s *fleet.Stats) uint64 { return s.Replicated }),
+	counter("fleet_replicas_dropped_total", "Hot blocks that were not, because of an error or too many.", func(s *fleet.Stats) uint64 { return s.ReplicasDropped }),
+	counter("fleet_dropped_total", "Blocks that other hosts dropped because their key was set or deleted here.", func(s *fleet.Stats) uint64 { return s.Dropped }),
+	counter("fleet_drops_lost_total", "Keys set here of which another host may still have an older value.", func(s *fleet.Stats) uint64 { return s.DropsLost }),
+	counter("fleet_exhumed_total", "Keys dropped here because they were set or deleted elsewhere while this cache was away.", func(s *fleet.Stats) uint64 { return s.Exhumed }),
+	gauge("fleet_graves", "Keys set or deleted that are remembered for caches that are away.", func(s *fleet.Stats) int64 { return s.Graves }),
+	counter("fleet_graves_lost_total", "Those forgotten because there were too many: a cache that is away may bring old values back.", func(s *fleet.Stats) uint64 { return s.GravesLost }),
+}
+
+// pullDefs are of pulls that ended in a miss.
+var pullDefs = []metric.Def{
+	{Name: "cgn_kvcached_fleet_pull_misses_total", Kind: metric.Counter, Labels: []string{"reason"}, Help: "Pulls that brought nothing: nowhere, no host that answers has the block; failed, those asked did not give it; busy, they had too much to do until fleet.pull_timeout had passed."},
+}
+
+func (in *instruments) defineFleet() {
+	export(in, fleetRows, snapshotOf(in.fleet, (*fleet.View).Stats))
+	in.set.Read(pullDefs, func(emit func(def int, value float64, labels ...string)) {
+		if in.fleet == nil {
+			return
+		}
+		s := in.fleet.Stats()
+		emit(0, float64(s.PullMisses), "nowhere")
+		emit(0, float64(s.PullsFailed), "failed")
+		emit(0, float64(s.PullsBusy), "busy")
+	})
+}
+
+// poolDefs are of the connections to other caches.
+var poolDefs = []metric.Def{
+	{Name: "cgn_kvcached_pool_dials_total", Kind: metric.Counter, Labels: []string{"lane"}, Help: "Connections made to other caches."},
+	{Name: "cgn_kvcached_pool_dial_errors_total", Kind: metric.Counter, Labels: []string{"lane"}, Help: "Connections that could not be made."},
+	{Name: "cgn_kvcached_pool_retried_total", Kind: metric.Counter, Labels: []string{"lane"}, Help: "Operations tried again because a kept connection was dead."},
+	{Name: "cgn_kvcached_pool_sent_bytes_total", Kind: metric.Counter, Labels: []string{"lane"}, Help: "Payload handed to other caches."},
+	{Name: "cgn_kvcached_pool_received_bytes_total", Kind: metric.Counter, Labels: []string{"lane"}, Help: "Payload pulled from other caches."},
+	{Name: "cgn_kvcached_pool_striped_total", Kind: metric.Counter, Labels: []string{"lane"}, Help: "Pulls over several connections."},
+	{Name: "cgn_kvcached_pool_ran_out_total", Kind: metric.Counter, Labels: []string{"lane"}, Help: "Pulls that had no more time."},
+	{Name: "cgn_kvcached_pool_lane_changes_total", Kind: metric.Counter, Labels: []string{"lane"}, Help: "Times that another cache was spoken to over this lane from then on, because the other one was slower or ran out of time."},
+	{Name: "cgn_kvcached_pool_peers", Help: "Other caches that there are connections to."},
+	{Name: "cgn_kvcached_pool_evicted_total", Kind: metric.Counter, Help: "Caches whose connections were closed to make room."},
+	{Name: "cgn_kvcached_pool_window_bytes", Help: "What other caches may make this side buffer."},
+}
+
+func (in *instruments) definePool() {
+	in.set.Read(poolDefs, func(emit func(def int, value float64, labels ...string)) {
+		if in.pool == nil {
+			return
+		}
+		s := in.pool.Stats()
+		for lane, l := range map[transport.Lane]transport.LaneStats{transport.QUIC: s.QUIC, transport.TLS: s.TLS} {
+			for def, n := range []uint64{l.Dials, l.DialErrors, l.Retried, l.Sent, l.Received, l.Striped, l.RanOut, l.Chosen} {
+				emit(def, float64(n), string(lane))
+			}
+		}
+		emit(8, float64(s.Peers))
+		emit(9, float64(s.Evicted))
+		emit(10, float64(s.Windows))
+	})
+}

@@ -1,0 +1,123 @@
+package kvcached
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	rpcstatus "google.golang.org/grpc/status"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/fleet"
+	"github.com/cognitora/dataplane/kvcached/rpc"
+	"github.com/cognitora/dataplane/kvcached/store"
+)
+
+// movesAtOnce is how many blocks one call of Promote, Push or Pull moves at a time.
+const movesAtOnce = 8
+
+// mover does what gRPC asks of the fleet.
+type mover struct{ view *fleet.View }
+
+// mover is nil where the cache is alone.
+func (d *Daemon) mover() rpc.Fleet {
+	if v := d.view.Load(); v != nil {
+		return mover{v}
+	}
+	return nil
+}
+
+// Promote brings blocks into RAM, from SSD or from other hosts.
+func (m mover) Promote(ctx context.Context, namespace string, addrs []block.Addr, out []rpc.Outcome) error {
+	m.view.Know(namespace)
+	return each(ctx, addrs, out, func(ctx context.Context, a block.Addr) error {
+		b, err := m.view.Get(ctx, a)
+		if err == nil {
+			b.Release()
+		}
+		return err
+	})
+}
+
+// Push hands blocks to another host.
+func (m mover) Push(ctx context.Context, peer, _ string, addrs []block.Addr, out []rpc.Outcome) error {
+	return each(ctx, addrs, out, func(ctx context.Context, a block.Addr) error { return m.view.Push(ctx, a, peer) })
+}
+
+// Pull brings blocks from another host, or from whoever has them where peer is empty.
+func (m mover) Pull(ctx context.Context, peer, namespace string, addrs []block.Addr, out []rpc.Outcome) error {
+	m.view.Know(namespace)
+	return each(ctx, addrs, out, func(ctx context.Context, a block.Addr) error {
+		err := m.view.Pull(ctx, a, peer)
+		if peer == "" && errors.Is(err, fleet.ErrUnknownHost) {
+			return store.ErrMiss // its holder has just left
+		}
+		return err
+	})
+}
+
+// each moves blocks, some at a time, and notes what became of each. An error says that nothing can be moved.
+func each(ctx context.Context, addrs []block.Addr, out []rpc.Outcome, move func(context.Context, block.Addr) error) error {
+	group, life := errgroup.WithContext(ctx)
+	group.SetLimit(movesAtOnce)
+	for i, a := range addrs {
+		if life.Err() != nil {
+			break
+		}
+		group.Go(func() (err error) {
+			out[i], err = outcome(move(life, a))
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// outcome is what an error means for one block; an error of its own is one for all of them.
+func outcome(err error) (rpc.Outcome, error) {
+	switch {
+	case err == nil:
+		return rpc.OK, nil
+	case errors.Is(err, fleet.ErrUnknownHost):
+		return 0, rpcstatus.Error(codes.NotFound, fmt.Sprintf("%v; cgn-ctl kv stats counts the hosts, etcd names them", err))
+	case errors.Is(err, store.ErrClosed), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return 0, err
+	case errors.Is(err, store.ErrMiss):
+		return rpc.Miss, nil
+	case errors.Is(err, store.ErrFull), errors.Is(err, store.ErrQuota):
+		return rpc.Full, nil
+	}
+	return rpc.Failed, nil
+}
+
+// Purge removes blocks from all hosts.
+func (m mover) Purge(ctx context.Context, w *rpc.What) ([]rpc.Purged, error) {
+	what := fleet.What{Model: w.Model, Tenant: w.Tenant, Everything: w.Everything}
+	if w.Namespace != "" {
+		what.Namespaces = []string{w.Namespace}
+	}
+	done, err := m.view.PurgeAll(ctx, what)
+	out := make([]rpc.Purged, len(done))
+	for i, p := range done {
+		out[i] = rpc.Purged{Host: p.Host, Blocks: p.Blocks, Err: p.Err}
+	}
+	return out, err
+}
+
+// unpurged is the error of the hosts that were not purged, of which this one is the first; nil: there are none.
+func unpurged(done []fleet.Purged) error {
+	failed := store.HostsError{Purge: true, Purged: len(done) > 0 && done[0].Err == nil}
+	for _, p := range done {
+		if p.Err != nil {
+			failed.Hosts, failed.Err = append(failed.Hosts, p.Host), p.Err
+		}
+	}
+	if failed.Err == nil {
+		return nil
+	}
+	return &failed
+}

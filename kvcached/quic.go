@@ -1,0 +1,150 @@
+package kvcached
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cognitora/dataplane/kvcached/transport"
+)
+
+// prepareQUIC serves the caches of other hosts, over QUIC and over TLS on TCP.
+func (d *Daemon) prepareQUIC() error {
+	c := &d.config.QUIC
+	if c.Listen == "" && c.tlsLane() == "" {
+		return nil
+	}
+	id, err := d.identity()
+	if err != nil {
+		return err
+	}
+	o := transport.ServerOptions{
+		Handler: d.peerHandler(), Identity: id, MaxInFlight: int64(c.InFlight), Logger: d.log, Tuning: c.tuning(), Bandwidth: d.caps(),
+	}
+	if o.ResetKey, err = d.resetKey(); err != nil {
+		return err
+	}
+	lane := ""
+	for range portTries {
+		if lane, err = c.open(&o); err == nil || !strings.HasSuffix(c.Listen, ":0") {
+			break
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return d.addPeers(o, lane)
+}
+
+func (c *QUICConfig) tuning() transport.Tuning {
+	return transport.Tuning{Rate: int64(c.Rate), RTT: c.RTT.Std(), PacketSize: uint16(c.Packet)}
+}
+
+// caps are the bandwidth that server and pool share.
+func (d *Daemon) caps() *transport.Bandwidth {
+	if d.bandwidth == nil {
+		c := &d.config.QUIC
+		d.bandwidth = transport.NewBandwidth(transport.Caps{
+			TotalIn: int64(c.Total), TotalOut: int64(c.Total), PeerIn: int64(c.PerHost), PeerOut: int64(c.PerHost),
+		})
+	}
+	return d.bandwidth
+}
+
+// peerHandler answers other caches from this host's tiers, and what they ask about locations.
+func (d *Daemon) peerHandler() transport.Handler {
+	if v := d.view.Load(); v != nil {
+		return transport.OnStore(d.store, v)
+	}
+	return transport.OnStore(d.store, nil)
+}
+
+// portTries is how often a free port is looked for that is free for UDP and TCP.
+const portTries = 8
+
+// open opens both lanes. Where listen asks for a free port, the TLS lane that follows it has the same.
+func (c *QUICConfig) open(o *transport.ServerOptions) (lane string, err error) {
+	if o.UDP, err = openUDP(c.Listen); err != nil || c.tlsLane() == "" {
+		return "", err
+	}
+	address := c.tlsLane()
+	if c.TLSListen == "" {
+		address = o.UDP[0].LocalAddr().String()
+	}
+	if o.TCP, lane, err = openFor("quic.tls_listen", "--tls-lane", address, -1); err != nil {
+		closeAll(o.UDP)
+	}
+	return lane, err
+}
+
+// addPeers starts the server, which answers from then on.
+func (d *Daemon) addPeers(o transport.ServerOptions, lane string) error {
+	srv, err := transport.NewServer(o)
+	if err != nil {
+		closeAll(o.UDP)
+		if o.TCP != nil {
+			_ = o.TCP.Close()
+		}
+		return wrapped("quic", err)
+	}
+	d.metrics.peers = srv
+	p := &part{name: "quic", what: "cgn-kv/1 for the caches of other hosts"}
+	if len(o.UDP) > 0 {
+		p.where = o.UDP[0].LocalAddr().String()
+	} else {
+		p.name, p.where, lane = "tls-lane", lane, ""
+	}
+	d.addStarted(p, srv.Close)
+	if lane != "" {
+		d.addStarted(&part{name: "tls-lane", where: lane, what: "the same over TLS on TCP"}, nil)
+	}
+	return nil
+}
+
+// openUDP opens the socket; none without an address.
+func openUDP(address string) ([]net.PacketConn, error) {
+	if address == "" {
+		return nil, nil
+	}
+	c, err := net.ListenPacket("udp", address)
+	if err != nil {
+		return nil, fmt.Errorf("quic.listen (--quic): %w; stop what uses that port, or give another address with --quic", err)
+	}
+	return []net.PacketConn{c}, nil
+}
+
+func closeAll(sockets []net.PacketConn) {
+	for _, c := range sockets {
+		_ = c.Close()
+	}
+}
+
+// resetKeyFile lets a restarted daemon tell its peers that their connections are gone.
+const resetKeyFile = "quic-reset.key"
+
+// resetKey is the key kept in the data directory, made at the first start; nil without a directory.
+func (d *Daemon) resetKey() (*[32]byte, error) {
+	if d.config.Daemon.Data == "" {
+		return nil, nil
+	}
+	name := filepath.Join(d.config.Daemon.Data, resetKeyFile)
+	text, err := os.ReadFile(name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("kvcached.data: %w", err)
+	}
+	var key [32]byte
+	if len(text) == len(key) {
+		copy(key[:], text)
+		return &key, nil
+	}
+	_, _ = rand.Read(key[:])
+	if err := os.WriteFile(name, key[:], 0o600); err != nil {
+		return nil, fmt.Errorf("kvcached.data: %w", err)
+	}
+	return &key, nil
+}

@@ -1,0 +1,216 @@
+package ram
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Errors of Reserve.
+var (
+	ErrFull  = errors.New("ram: all of the arena is in use, try again later")
+	ErrQuota = errors.New("ram: over the quota")
+)
+
+// Room is the progress of a request for memory.
+type Room struct {
+	Parent ID // the block that comes hangs on this one, which goes last; 0: none
+
+	evicted uint32 // granules
+	looked  uint32 // what evicted was when windows were looked at
+
+	window   []ID   // blocks that go together, of which some may have gone
+	from, to uint32 // granules: where they lie
+	tree     ID     // where evicting what hangs on the last of them goes on
+}
+
+// evictionsAtOnce is how many blocks go before the lock is let go for a moment.
+const evictionsAtOnce = 32
+
+// Granules is how many granules n bytes take.
+func Granules(n int) uint32 { return uint32(max(1, (n+Granule-1)/Granule)) }
+
+// Reserve takes a piece of at least n bytes for a block of namespace ns, evicting others if it must, and holds it.
+// Again is true when there is more to evict: call it again with the same room, having let go of the lock.
+func (t *Tier) Reserve(ns uint32, n int, room *Room) (x Ext, again bool, err error) {
+	need := Granules(n)
+	if again, err = t.underQuota(ns, need); again || err != nil {
+		return 0, again, err
+	}
+	for range evictionsAtOnce {
+		if id := t.extents.alloc(need); id != 0 {
+			t.Hold(Ext(id))
+			if q := t.names.At(ns).Quota; q != nil {
+				q.Used += int64(need) * Granule
+			}
+			return Ext(id), false, nil
+		}
+		if !t.evictFor(need, room) {
+			return 0, false, ErrFull
+		}
+	}
+	return 0, true, nil
+}
+
+// Cancel gives back a reserved piece that was not published.
+func (t *Tier) Cancel(ns uint32, x Ext) {
+	if q := t.names.At(ns).Quota; q != nil {
+		q.Used -= int64(t.extents.pieces.at(uint32(x)).size) * Granule
+	}
+	t.Drop(x)
+}
+
+// hopeless tells whether need granules could not be had by evicting everything that may be evicted.
+func (t *Tier) hopeless(need uint32) bool {
+	total := uint32(t.arena.Size() / Granule)
+	return need > total-max(t.held, t.pinned)
+}
+
+// evictFor evicts towards a free piece of need granules: the oldest blocks first and, when as much as is needed has gone
+// without that there is one piece of it, old neighbours. False: that is of no use.
+func (t *Tier) evictFor(need uint32, room *Room) bool {
+	if t.hopeless(need) {
+		return false
+	}
+	if len(room.window) > 0 {
+		room.evicted += t.evictNext(room)
+		return true
+	}
+	if room.evicted >= room.looked+need {
+		room.looked = room.evicted
+		if t.findWindow(need, room) {
+			return true
+		}
+		if room.evicted > t.mostFor(need) {
+			return false
+		}
+	}
+	id := t.victim(room.Parent)
+	if id == 0 {
+		return false
+	}
+	room.evicted += t.evict(id)
+	return true
+}
+
+// mostFor is how many granules may be evicted for one block before it is refused: free memory is in pieces then, with
+// blocks between that are pinned or being read.
+func (t *Tier) mostFor(need uint32) uint32 {
+	return max(16*need, uint32(t.arena.Size()/Granule/8))
+}
+
+func (t *Tier) evict(id ID) (granules uint32) {
+	if t.o.Evicted != nil {
+		t.o.Evicted(id)
+	}
+	e := t.At(id)
+	granules = t.extents.pieces.at(uint32(e.body)).size
+	a := t.table.addr(e)
+	t.remember(t.table.hash(&a), e, granules)
+	t.Remove(id)
+	t.counts.Evictions++
+	t.counts.EvictedBytes += uint64(granules) * Granule
+	return granules
+}
+
+// underQuota makes room on the account of a namespace by evicting blocks of that account.
+func (t *Tier) underQuota(ns, need uint32) (again bool, err error) {
+	q := t.names.At(ns).Quota
+	if q == nil {
+		return false, nil
+	}
+	if int64(need)*Granule > q.Limit {
+		return false, fmt.Errorf("%w: %q may use %d bytes", ErrQuota, q.Account, q.Limit)
+	}
+	for range evictionsAtOnce {
+		if q.Used+int64(need)*Granule <= q.Limit {
+			return false, nil
+		}
+		id := t.oldestOf(q)
+		if id == 0 {
+			return false, fmt.Errorf("%w: %q uses %d of %d bytes, and none of it can be evicted now", ErrQuota, q.Account, q.Used, q.Limit)
+		}
+		t.counts.QuotaEvicted++
+		t.evict(id)
+	}
+	return true, nil
+}
+
+// What oldestOf looks at, of each part, before it is content.
+const (
+	quotaLooks = 8192
+	quotaFinds = 32
+)
+
+// oldestOf is about the oldest evictable block of an account: the oldest of those that are found first in the heaps,
+// whose fronts have the oldest of all.
+func (t *Tier) oldestOf(q *Quota) (oldest ID) {
+	for p := range t.parts {
+		t.front(p, 0) // lets go of what is stale in front
+		found := 0
+		for i := range min(t.parts[p].items.n, quotaLooks) {
+			id := t.parts[p].items.at(i).id
+			e := t.At(id)
+			if !t.evictable(e) || t.names.At(e.NS()).Quota != q {
+				continue
+			}
+			if oldest == 0 || e.stamp < t.At(oldest).stamp {
+				oldest = id
+			}
+			if found++; found == quotaFinds {
+				break
+			}
+		}
+	}
+	return oldest
+}
+
+// metaApart is from which length on, in bytes, key and attribute have granules of their own, so that nothing but zeros
+// follows the payload in its last one and it can be written to a disk from where it is.
+const metaApart = 256 << 10
+
+// MetaAt is where, in a piece for a payload of length bytes, the key and the attribute behind it begin.
+func MetaAt(length int) int {
+	if length >= metaApart {
+		return (length + Granule - 1) &^ (Granule - 1)
+	}
+	return length
+}
+
+// PieceSize is how many bytes a payload of length bytes takes with names of n bytes.
+func PieceSize(length, n int) int {
+	if n == 0 {
+		return length
+	}
+	return MetaAt(length) + n
+}
+
+// Trim gives back what a reserved piece has beyond n bytes.
+func (t *Tier) Trim(ns uint32, x Ext, n int) {
+	need := Granules(n)
+	p := t.extents.pieces.at(uint32(x))
+	if p.size <= need {
+		return
+	}
+	rest := p.size - need
+	t.held -= rest
+	if q := t.names.At(ns).Quota; q != nil {
+		q.Used -= int64(rest) * Granule
+	}
+	poison(t.Memory(x)[int64(need)*Granule:])
+	t.extents.trim(uint32(x), need)
+}
+
+// Admit counts a piece that was reserved for no namespace, number 0, on that of the block which it turned out to be.
+// Again is as with Reserve.
+func (t *Tier) Admit(ns uint32, x Ext) (again bool, err error) {
+	q := t.names.At(ns).Quota
+	if q == nil {
+		return false, nil
+	}
+	size := t.extents.pieces.at(uint32(x)).size
+	if again, err = t.underQuota(ns, size); again || err != nil {
+		return again, err
+	}
+	q.Used += int64(size) * Granule
+	return false, nil
+}

@@ -1,0 +1,176 @@
+package residency
+
+import "unsafe"
+
+// chains remembers where in their chains blocks are, by the first 8 bytes of their digests, so that those that follow
+// find their parents whoever holds them. It forgets one when it learns another with the same place.
+type chains struct {
+	memo    *[memoSize]link
+	waiting int    // parents that blocks of any holder wait for
+	ready   []link // those of them that are known by now
+}
+
+// link is where a block is.
+type link struct {
+	own, leader uint64
+	position    uint32 // 1 + its number; 0: not known
+}
+
+const (
+	memoSize    = 1 << 16
+	chainBytes  = int64(unsafe.Sizeof([memoSize]link{}))
+	maxPosition = 1 << 30
+	maxWaiting  = 1 << 20 // parents; a block that finds so many keeps position 0
+	settleStep  = 32      // blocks that a change places besides its own
+)
+
+// newChains takes all of the memory at once, so that what a block costs does not depend on how many there are.
+func newChains() chains { return chains{memo: new([memoSize]link)} }
+
+func (c *chains) recall(own uint64) (l link, ok bool) {
+	l = c.memo[own%memoSize]
+	return l, l.own == own && l.position != 0
+}
+
+func (c *chains) remember(l link) { c.memo[l.own%memoSize] = l }
+
+// after is where the block own is that follows l.
+func (l link) after(own uint64) link {
+	n := link{own, l.leader, l.position + 1}
+	if l.position%GroupBlocks == 0 {
+		n.leader = own
+	}
+	return n
+}
+
+// locate finds where a block is that is a parent in holder h.
+func (x *Index) locate(h *holder, own uint64, namespace uint16, layer uint32) (link, bool) {
+	if l, ok := x.chains.recall(own); ok {
+		return l, true
+	}
+	if slot := h.findPrefix(own, namespace, layer); slot != 0 {
+		e := h.at(slot)
+		return link{own, e.leader, e.position}, e.position != 0
+	}
+	return link{}, false
+}
+
+// place finds out where the new block in a slot is, or lets it wait for its parent.
+func (x *Index) place(h *holder, slot uint32) {
+	e := h.at(slot)
+	own := e.own()
+	known, ok := x.chains.recall(own)
+	ok = ok && known.position > 1
+	if e.parent == 0 {
+		if !ok {
+			known = link{own, own, 1}
+		}
+		x.settled(e, known)
+		return
+	}
+	if l, found := x.locate(h, e.parent, e.namespace, e.layer); found && l.position < maxPosition {
+		known, ok = l.after(own), true
+	}
+	if ok {
+		x.settled(e, known)
+		return
+	}
+	x.wait(h, slot)
+}
+
+// settled notes where the block of an entry is, and that those that wait for it can be placed.
+func (x *Index) settled(e *entry, l link) {
+	e.leader, e.position = l.leader, l.position
+	x.chains.remember(l)
+	if x.chains.waiting == 0 {
+		return
+	}
+	for _, h := range x.holders {
+		if _, ok := h.waiting[l.own]; ok {
+			x.chains.ready = append(x.chains.ready, l)
+			return
+		}
+	}
+}
+
+// wait puts the block in a slot into the list of those that wait for its parent.
+func (x *Index) wait(h *holder, slot uint32) {
+	e := h.at(slot)
+	first, ok := h.waiting[e.parent]
+	if !ok {
+		if x.chains.waiting >= maxWaiting {
+			x.stats.Lost++
+			return
+		}
+		x.chains.waiting++
+		if h.waiting == nil {
+			h.waiting = map[uint64]uint32{}
+		}
+	} else {
+		h.at(first).leader |= uint64(slot) << 32
+	}
+	e.leader, e.flags = uint64(first), e.flags|waits
+	h.waiting[e.parent] = slot
+}
+
+// unwait takes the block in a slot out of that list.
+func (x *Index) unwait(h *holder, slot uint32) {
+	e := h.at(slot)
+	before, after := uint32(e.leader>>32), uint32(e.leader)
+	if after != 0 {
+		a := h.at(after)
+		a.leader = uint64(uint32(a.leader)) | uint64(before)<<32
+	}
+	switch {
+	case before != 0:
+		b := h.at(before)
+		b.leader = b.leader>>32<<32 | uint64(after)
+	case after != 0:
+		h.waiting[e.parent] = after
+	default:
+		x.done(h, e.parent)
+	}
+	e.leader, e.flags = 0, e.flags&^waits
+}
+
+// done notes that no block of a holder waits for a parent any more.
+func (x *Index) done(h *holder, parent uint64) {
+	delete(h.waiting, parent)
+	x.chains.waiting--
+	if len(h.waiting) == 0 {
+		h.waiting = nil // a map does not shrink
+	}
+}
+
+// settle places up to some blocks whose parents have become known, and tells whether that was all.
+func (x *Index) settle(some int) bool {
+	c := &x.chains
+	for ; len(c.ready) > 0 && some > 0; some-- {
+		l := c.ready[len(c.ready)-1]
+		h, slot := x.waiter(l.own)
+		if slot == 0 {
+			c.ready = c.ready[:len(c.ready)-1]
+			continue
+		}
+		x.unwait(h, slot)
+		if l.position < maxPosition {
+			e := h.at(slot)
+			x.settled(e, l.after(e.own()))
+			x.ring.add(h.Number, e)
+		}
+	}
+	if len(c.ready) == 0 && cap(c.ready) > slabSize {
+		c.ready = nil
+	}
+	return len(c.ready) == 0
+}
+
+// waiter is a block that waits for a parent; slot 0: there is none.
+func (x *Index) waiter(parent uint64) (h *holder, slot uint32) {
+	for _, h := range x.holders {
+		if slot, ok := h.waiting[parent]; ok {
+			return h, slot
+		}
+	}
+	return nil, 0
+}

@@ -1,0 +1,264 @@
+package resp
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/store"
+)
+
+// conn is a client's connection. All but what mu guards is its goroutine's alone.
+type conn struct {
+	server *Server
+	stream *stream
+	id     uint64
+	began  time.Time
+	limits bounds
+
+	proto     int // 2 or 3
+	user      *account
+	db        int
+	namespace string // canonical text of db and the user's tenant
+	model     block.ModelID
+	closing   bool // after the replies that are written
+	broken    bool // what came is not RESP
+	queue     transaction
+
+	args    [][]byte
+	values  []value // arguments that went to the store's arena; their args are nil
+	command command // being executed
+	kept    keeper  // holds args that did not fit into the stream's buffer
+	keys    []key
+	addrs   []block.Addr
+	infos   []store.Info
+
+	mu   sync.Mutex // CLIENT LIST of other connections reads these
+	seen clientInfo
+}
+
+// clientInfo is what CLIENT LIST tells.
+type clientInfo struct {
+	name, lib, libVersion, user string
+	db, proto                   int
+}
+
+// value is an argument that was read into a draft.
+type value struct {
+	arg   int
+	draft *store.Draft
+}
+
+// space is the name space of a database.
+func space(db int) string { return "resp." + strconv.Itoa(db) }
+
+func newConn(s *Server, nc net.Conn) *conn {
+	c := &conn{server: s, stream: newStream(s, s.wrap(nc)), id: s.nextID.Add(1), began: time.Now()}
+	c.kept.server = s
+	c.reset()
+	return c
+}
+
+// reset puts the connection into the state that it begins in.
+func (c *conn) reset() {
+	c.proto, c.user = 2, nil
+	c.update(func(i *clientInfo) { *i = clientInfo{} })
+	c.selectDB(0)
+}
+
+// authed tells whether the client may go beyond AUTH and HELLO.
+func (c *conn) authed() bool { return c.user != nil || len(c.server.accounts) == 0 }
+
+// selectDB goes to a database of the user's tenant.
+func (c *conn) selectDB(db int) {
+	n := block.Namespace{Space: space(db)}
+	name := "default"
+	if c.user != nil {
+		n.Tenant, name = c.user.Tenant, c.user.Name
+	}
+	c.db, c.namespace = db, n.String()
+	c.model = block.IDOf(c.namespace)
+	c.known(c.namespace)
+	c.limits = bounds{args: c.server.options.MaxArgs, bulk: MaxValue, authed: c.authed()}
+	c.update(func(i *clientInfo) { i.db, i.user, i.proto = db, name, c.proto })
+}
+
+// update changes what others may see of this connection.
+func (c *conn) update(change func(*clientInfo)) {
+	c.mu.Lock()
+	change(&c.seen)
+	c.mu.Unlock()
+}
+
+// serve executes commands until the connection ends.
+func (c *conn) serve() {
+	defer c.end()
+	if t, ok := c.stream.conn.(*tls.Conn); ok {
+		_ = t.SetDeadline(time.Now().Add(c.server.options.StallTimeout))
+		if err := t.HandshakeContext(c.server.ctx); err != nil {
+			c.server.counters.protocolErrors.Add(1)
+			return
+		}
+		_ = t.SetDeadline(time.Time{})
+	}
+	for !c.closing && c.stream.fails == nil {
+		if err := c.next(); err != nil {
+			c.failed(err)
+			break
+		}
+	}
+	c.stream.flush()
+	if c.broken {
+		c.linger()
+	}
+	if errors.Is(c.stream.fails, errStalled) {
+		c.server.counters.stalled.Add(1)
+	}
+}
+
+// failed says why the connection ends, to the client too if it broke the protocol.
+func (c *conn) failed(err error) {
+	var protocol protocolError
+	switch {
+	case errors.As(err, &protocol):
+		c.server.counters.protocolErrors.Add(1)
+		c.broken = true
+		c.fail("ERR " + protocol.Error())
+	case errors.Is(err, errStalled):
+		c.server.counters.stalled.Add(1)
+	case errors.Is(err, errIdle):
+		if !c.server.draining.Load() {
+			c.server.counters.idle.Add(1)
+		}
+	}
+}
+
+func (c *conn) end() {
+	c.finish()
+	c.queue.drop(c.server)
+	c.stream.release()
+	_ = c.stream.conn.Close()
+}
+
+// next reads one command and executes it. Replies are written when no more commands have come.
+func (c *conn) next() error {
+	s := c.stream
+	for {
+		b := s.buffered()
+		args, consumed, err := c.limits.command(b, c.args[:0])
+		c.args = args
+		switch {
+		case err != nil:
+			return err
+		case consumed > 0:
+			s.began(false)
+			s.r += consumed
+			c.execute()
+			return nil
+		case len(b) > 0 && b[0] == '*' && c.isLarge(b):
+			s.began(true)
+			err := c.readLarge()
+			s.began(false)
+			return err
+		}
+		if len(b) > 0 && !s.midCommand {
+			s.began(true)
+		}
+		s.flush()
+		if s.fails != nil {
+			return nil
+		}
+		if err := s.fill(); err != nil {
+			return err
+		}
+	}
+}
+
+// execute runs the command in args.
+func (c *conn) execute() {
+	if len(c.args) == 0 {
+		return
+	}
+	c.server.counters.commands.Add(1)
+	switch refused := c.admit(c.args[0], len(c.args)); {
+	case refused == unknownCommand && isHTTP(c.args[0]):
+		c.cross()
+	case refused == unknownCommand:
+		c.refuse(unknownText(c.args))
+	case refused != "":
+		c.refuse(refused)
+	case c.queue.open && c.command.flags&immediate == 0:
+		c.enqueue()
+	default:
+		c.command.run(c)
+	}
+	c.finish()
+}
+
+// refuse replies an error to a command that is not run. A transaction that it belongs to is not run either.
+func (c *conn) refuse(text string) {
+	c.queue.spoiled = c.queue.open
+	c.fail(text)
+}
+
+// finish gives back what a command held.
+func (c *conn) finish() {
+	for _, v := range c.values {
+		v.draft.Abort()
+	}
+	clear(c.values)
+	c.values = c.values[:0]
+	if cap(c.args) > 1024 {
+		c.args = nil
+	}
+	if cap(c.addrs) > 1024 {
+		c.keys, c.addrs, c.infos = nil, nil, nil
+	}
+	c.kept.drop()
+}
+
+const unknownCommand = "unknown"
+
+// admit finds the command called name and says why this client may not run it with n arguments, the name included.
+func (c *conn) admit(name []byte, n int) (refused string) {
+	var lower [24]byte
+	if len(name) > len(lower) {
+		return unknownCommand
+	}
+	for i, b := range name {
+		if b >= 'A' && b <= 'Z' {
+			b |= 0x20
+		}
+		lower[i] = b
+	}
+	found, ok := commands[string(lower[:len(name)])]
+	switch {
+	case !ok:
+		return unknownCommand
+	case found.arity >= 0 && n != found.arity, n < -found.arity:
+		return "ERR wrong number of arguments for '" + found.name + "' command"
+	case !c.authed() && found.flags&noAuth == 0:
+		return "NOAUTH Authentication required."
+	case c.user != nil && c.user.ReadOnly && found.flags&write != 0:
+		return "NOPERM this user has no permissions to run the '" + found.name + "' command"
+	}
+	c.command = found
+	return ""
+}
+
+// unknownText names a command that is not there, as redis does.
+func unknownText(args [][]byte) string {
+	text := fmt.Sprintf("ERR unknown command '%.128s', with args beginning with: ", args[0])
+	begin := len(text)
+	for _, a := range args[1:] {
+		if room := 128 - (len(text) - begin); room > 0 {
+			text += "'" + string(a[:min(len(a), room)]) + "' "
+		}
+	}
+	return text
+}

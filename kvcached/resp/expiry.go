@@ -1,0 +1,226 @@
+package resp
+
+import (
+	"math"
+	"time"
+
+	"bytes"
+)
+
+const (
+	errNotInteger = "ERR value is not an integer or out of range"
+	errSyntax     = "ERR syntax error"
+)
+
+// word tells whether argument i is the option called name, in either case.
+func (c *conn) word(i int, name string) bool { return bytes.EqualFold(c.args[i], []byte(name)) }
+
+func nowMS() int64 { return time.Now().UnixMilli() }
+
+// moment turns a number of seconds or milliseconds, from now or absolute, into Unix ms.
+func moment(n int64, milliseconds, absolute bool) (at int64, ok bool) {
+	if !milliseconds {
+		if n > math.MaxInt64/1000 || n < math.MinInt64/1000 {
+			return 0, false
+		}
+		n *= 1000
+	}
+	if absolute {
+		return n, true
+	}
+	now := nowMS()
+	if n > math.MaxInt64-now {
+		return 0, false
+	}
+	return n + now, true
+}
+
+// expiry reads when a value that is being stored expires. When that fails the client has been told.
+func (c *conn) expiry(arg []byte, milliseconds, absolute bool) (at int64, ok bool) {
+	n, ok := parseInteger(arg)
+	if !ok {
+		c.fail(errNotInteger)
+		return 0, false
+	}
+	if n > 0 {
+		at, ok = moment(n, milliseconds, absolute)
+	}
+	if n <= 0 || !ok {
+		c.fail("ERR invalid expire time in '" + c.command.name + "' command")
+		return 0, false
+	}
+	return at, true
+}
+
+// setOptions are what follows the value of SET and the key of GETEX.
+type setOptions struct {
+	nx, xx, get, keepTTL, persist bool
+	expires                       int64
+}
+
+// setOptions reads the arguments from i on. When that fails the client has been told.
+func (c *conn) setOptions(i int, set bool) (o setOptions, ok bool) {
+	timeArg, milliseconds, absolute := 0, false, false
+	for ; i < len(c.args); i++ {
+		free := timeArg == 0 && !o.keepTTL && !o.persist // no expiry has been given
+		more := i+1 < len(c.args)
+		switch {
+		case set && c.word(i, "nx") && !o.xx:
+			o.nx = true
+		case set && c.word(i, "xx") && !o.nx:
+			o.xx = true
+		case set && c.word(i, "get"):
+			o.get = true
+		case set && c.word(i, "keepttl") && timeArg == 0:
+			o.keepTTL = true
+		case !set && c.word(i, "persist") && timeArg == 0:
+			o.persist = true
+		case c.word(i, "ex") && free && more:
+			i++
+			timeArg, milliseconds, absolute = i, false, false
+		case c.word(i, "px") && free && more:
+			i++
+			timeArg, milliseconds, absolute = i, true, false
+		case c.word(i, "exat") && free && more:
+			i++
+			timeArg, milliseconds, absolute = i, false, true
+		case c.word(i, "pxat") && free && more:
+			i++
+			timeArg, milliseconds, absolute = i, true, true
+		default:
+			c.fail(errSyntax)
+			return o, false
+		}
+	}
+	if timeArg == 0 {
+		return o, true
+	}
+	o.expires, ok = c.expiry(c.args[timeArg], milliseconds, absolute)
+	return o, ok
+}
+
+func (c *conn) expire()    { c.expireAt(false, false) }
+func (c *conn) pexpire()   { c.expireAt(true, false) }
+func (c *conn) expireat()  { c.expireAt(false, true) }
+func (c *conn) pexpireat() { c.expireAt(true, true) }
+
+// expireConditions are NX, XX, GT and LT. When they cannot be read the client has been told.
+func (c *conn) expireConditions() (nx, xx, gt, lt, ok bool) {
+	for i := 3; i < len(c.args); i++ {
+		switch {
+		case c.word(i, "nx"):
+			nx = true
+		case c.word(i, "xx"):
+			xx = true
+		case c.word(i, "gt"):
+			gt = true
+		case c.word(i, "lt"):
+			lt = true
+		default:
+			c.fail("ERR Unsupported option " + string(c.args[i][:min(len(c.args[i]), maxName)]))
+			return nx, xx, gt, lt, false
+		}
+	}
+	switch {
+	case nx && (xx || gt || lt):
+		c.fail("ERR NX and XX, GT or LT options at the same time are not compatible")
+	case gt && lt:
+		c.fail("ERR GT and LT options at the same time are not compatible")
+	default:
+		return nx, xx, gt, lt, true
+	}
+	return nx, xx, gt, lt, false
+}
+
+func (c *conn) expireAt(milliseconds, absolute bool) {
+	nx, xx, gt, lt, ok := c.expireConditions()
+	if !ok {
+		return
+	}
+	n, ok := parseInteger(c.args[2])
+	if !ok {
+		c.fail(errNotInteger)
+		return
+	}
+	at, ok := moment(n, milliseconds, absolute)
+	if !ok {
+		c.fail("ERR invalid expire time in '" + c.command.name + "' command")
+		return
+	}
+	k, ok := c.key(1)
+	if !ok {
+		return
+	}
+	m := c.server.lock(k.addr)
+	defer m.Unlock()
+	info, found, ok := c.stat(k)
+	if !ok {
+		return
+	}
+	has := info.Item.Expires // 0: never, which is later than any moment
+	if !found || nx && has != 0 || xx && has == 0 || gt && (has == 0 || at <= has) || lt && has != 0 && at >= has {
+		c.integer(0)
+		return
+	}
+	var err error
+	if at <= nowMS() {
+		found, err = c.server.options.Store.Delete(c.server.ctx, k.addr)
+	} else {
+		found, err = c.server.options.Store.SetExpiry(c.server.ctx, k.addr, at)
+	}
+	if err != nil {
+		c.fail(c.storeError(err))
+		return
+	}
+	c.boolean(found)
+}
+
+func (c *conn) persist() {
+	k, ok := c.key(1)
+	if !ok {
+		return
+	}
+	m := c.server.lock(k.addr)
+	defer m.Unlock()
+	info, _, ok := c.stat(k)
+	if !ok {
+		return
+	}
+	if info.Item.Expires == 0 {
+		c.integer(0)
+		return
+	}
+	found, err := c.server.options.Store.SetExpiry(c.server.ctx, k.addr, 0)
+	if err != nil {
+		c.fail(c.storeError(err))
+		return
+	}
+	c.boolean(found)
+}
+
+func (c *conn) ttl()  { c.remaining(func(at int64) int64 { return seconds(max(at-nowMS(), 0)) }) }
+func (c *conn) pttl() { c.remaining(func(at int64) int64 { return max(at-nowMS(), 0) }) }
+
+func (c *conn) expiretime()  { c.remaining(seconds) }
+func (c *conn) pexpiretime() { c.remaining(func(at int64) int64 { return at }) }
+
+// seconds rounds milliseconds, of which there may be as many as an int64 holds.
+func seconds(ms int64) int64 { return ms/1000 + (ms%1000+500)/1000 }
+
+// remaining replies when a key expires: -2 if there is none, -1 if never.
+func (c *conn) remaining(tell func(at int64) int64) {
+	k, ok := c.key(1)
+	if !ok {
+		return
+	}
+	info, found, ok := c.stat(k)
+	switch {
+	case !ok:
+	case !found:
+		c.integer(-2)
+	case info.Item.Expires == 0:
+		c.integer(-1)
+	default:
+		c.integer(tell(info.Item.Expires))
+	}
+}

@@ -1,0 +1,80 @@
+package resp
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/store"
+)
+
+// openStore opens a store with an arena of so many bytes; 0: 256 MiB.
+func openStore(t testing.TB, arena int64) *store.Store {
+	t.Helper()
+	if arena == 0 {
+		arena = 256 << 20
+	}
+	st, err := store.Open(context.Background(), store.Options{RAM: arena})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := st.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return st
+}
+
+// faulty is a store whose calls fail while fails is set.
+type faulty struct {
+	*store.Store
+	fails atomic.Bool
+}
+
+var errFire = errors.New("the disk is on fire")
+
+func (f *faulty) err() error {
+	if f.fails.Load() {
+		return errFire
+	}
+	return nil
+}
+
+func (f *faulty) Get(ctx context.Context, a block.Addr) (*store.Block, error) {
+	if err := f.err(); err != nil {
+		return nil, err
+	}
+	return f.Store.Get(ctx, a)
+}
+
+func (f *faulty) Create(ctx context.Context, it store.Item, n int) (*store.Draft, error) {
+	if err := f.err(); err != nil {
+		return nil, err
+	}
+	return f.Store.Create(ctx, it, n)
+}
+
+func (f *faulty) Stat(context.Context, block.Addr) (store.Info, error) { return store.Info{}, f.err() }
+
+func (f *faulty) StatAll(context.Context, []block.Addr, []store.Info) error { return f.err() }
+
+func (f *faulty) Delete(context.Context, block.Addr) (bool, error) { return false, f.err() }
+
+func (f *faulty) Scan(context.Context, uint64, func(store.Info) bool) (uint64, error) {
+	return 0, f.err()
+}
+
+func (f *faulty) Purge(context.Context, func(string) bool) (int, error) { return 0, f.err() }
+
+// twice is a store that visits every block twice.
+type twice struct{ *store.Store }
+
+func (s *twice) Scan(ctx context.Context, cursor uint64, visit func(store.Info) bool) (uint64, error) {
+	if _, err := s.Store.Scan(ctx, cursor, visit); err != nil {
+		return 0, err
+	}
+	return s.Store.Scan(ctx, cursor, visit)
+}

@@ -1,0 +1,173 @@
+package resp
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/buildinfo"
+)
+
+// section is one of INFO's.
+type section struct {
+	name  string
+	write func(*conn, *strings.Builder)
+}
+
+var sections = []section{
+	{"Server", (*conn).infoServer},
+	{"Clients", (*conn).infoClients},
+	{"Memory", (*conn).infoMemory},
+	{"Persistence", (*conn).infoPersistence},
+	{"Stats", (*conn).infoStats},
+	{"Replication", (*conn).infoReplication},
+	{"Cluster", (*conn).infoCluster},
+	{"Keyspace", (*conn).infoKeyspace},
+}
+
+// info replies the sections that are asked for; ioredis waits in it for loading:0.
+func (c *conn) info() {
+	wanted := func(name string) bool {
+		return len(c.args) == 1 || slices.ContainsFunc(c.args[1:], func(a []byte) bool {
+			return slices.ContainsFunc([]string{name, "all", "default", "everything"},
+				func(s string) bool { return bytes.EqualFold(a, []byte(s)) })
+		})
+	}
+	var b strings.Builder
+	for _, s := range sections {
+		if !wanted(s.name) {
+			continue
+		}
+		if b.Len() > 0 {
+			b.WriteString("\r\n")
+		}
+		fmt.Fprintf(&b, "# %s\r\n", s.name)
+		s.write(c, &b)
+	}
+	c.verbatim(b.String())
+}
+
+func (c *conn) infoServer(b *strings.Builder) {
+	up := time.Since(c.server.began)
+	fmt.Fprintf(b, "redis_version:%s\r\nredis_mode:standalone\r\nos:%s %s\r\narch_bits:%d\r\ncgn_kvcached_version:%s\r\nprocess_id:%d\r\n"+
+		"uptime_in_seconds:%d\r\nuptime_in_days:%d\r\n", RedisVersion, runtime.GOOS, runtime.GOARCH, 32<<(^uint(0)>>63),
+		buildinfo.Version(), os.Getpid(), int(up.Seconds()), int(up.Hours()/24))
+}
+
+func (c *conn) infoClients(b *strings.Builder) {
+	fmt.Fprintf(b, "connected_clients:%d\r\nmaxclients:%d\r\nblocked_clients:0\r\n", c.server.Stats().Connections, c.server.options.MaxClients)
+}
+
+func (c *conn) infoMemory(b *strings.Builder) {
+	used, limit := c.server.options.Memory()
+	fmt.Fprintf(b, "used_memory:%d\r\nmaxmemory:%d\r\nmaxmemory_policy:allkeys-lru\r\n", used, limit)
+}
+
+func (c *conn) infoPersistence(b *strings.Builder) {
+	b.WriteString("loading:0\r\nasync_loading:0\r\nrdb_bgsave_in_progress:0\r\naof_enabled:0\r\n")
+}
+
+func (c *conn) infoStats(b *strings.Builder) {
+	s := c.server.Stats()
+	fmt.Fprintf(b, "total_connections_received:%d\r\ntotal_commands_processed:%d\r\nrejected_connections:%d\r\n"+
+		"keyspace_hits:%d\r\nkeyspace_misses:%d\r\ntotal_error_replies:%d\r\ntotal_net_input_bytes:%d\r\ntotal_net_output_bytes:%d\r\n",
+		s.Accepted, s.Commands, s.Refused, s.Hits, s.Misses, s.Errors, s.BytesIn, s.BytesOut)
+}
+
+func (c *conn) infoReplication(b *strings.Builder) {
+	b.WriteString("role:master\r\nconnected_slaves:0\r\n")
+}
+
+func (c *conn) infoCluster(b *strings.Builder) { b.WriteString("cluster_enabled:0\r\n") }
+
+// infoKeyspace tells of the databases of the client's tenant.
+func (c *conn) infoKeyspace(b *strings.Builder) {
+	blocks, err := c.server.options.Store.Count(c.server.ctx)
+	if err != nil {
+		return
+	}
+	for db := range Databases {
+		if n := blocks[c.namespaceOf(db)]; n > 0 {
+			fmt.Fprintf(b, "db%d:keys=%d,expires=0,avg_ttl=0\r\n", db, n)
+		}
+	}
+}
+
+var commandTable = []subcommand{
+	{"count", 2, func(c *conn) { c.integer(int64(len(commands))) }},
+	{"docs", -2, func(c *conn) { c.mapping(0) }}, // redis-cli has hints of its own
+	{"info", -2, (*conn).commandInfos},
+	{"list", 2, func(c *conn) {
+		c.array(len(commands))
+		for _, name := range commandNames() {
+			c.bulk(name)
+		}
+	}},
+}
+
+// commandNames are all commands, sorted.
+func commandNames() []string {
+	names := make([]string, 0, len(commands))
+	for name := range commands {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (c *conn) commandInfo() {
+	if len(c.args) > 1 {
+		c.dispatch(commandTable)
+		return
+	}
+	c.commandInfos()
+}
+
+// commandInfos replies what the named commands, or all, take. No name makes another command.
+func (c *conn) commandInfos() {
+	if len(c.args) <= 2 {
+		c.array(len(commands))
+		for _, name := range commandNames() {
+			c.tellCommand(commands[name])
+		}
+		return
+	}
+	c.array(len(c.args) - 2)
+	for _, name := range c.args[2:] {
+		if found, ok := commands[string(bytes.ToLower(name[:min(len(name), maxName)]))]; ok {
+			c.tellCommand(found)
+		} else {
+			c.null()
+		}
+	}
+}
+
+func (c *conn) tellCommand(k command) {
+	var names []string
+	for _, f := range []struct {
+		flag flags
+		name string
+	}{{write, "write"}, {read, "readonly"}, {noAuth, "no_auth"}, {fast, "fast"}} {
+		if k.flags&f.flag != 0 {
+			names = append(names, f.name)
+		}
+	}
+	c.array(10)
+	c.bulk(k.name)
+	c.integer(int64(k.arity))
+	c.set(len(names))
+	for _, name := range names {
+		c.simple(name)
+	}
+	c.integer(int64(k.first))
+	c.integer(int64(k.last))
+	c.integer(int64(k.step))
+	c.set(0)   // ACL categories
+	c.array(0) // tips
+	c.array(0) // key specifications
+	c.array(0) // subcommands
+}

@@ -1,0 +1,156 @@
+package resp
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/store"
+)
+
+// key is the block that an argument names.
+type key struct {
+	addr      block.Addr
+	namespace string
+	name      []byte // nil: a block address
+}
+
+// item is what the store is told of a value for the key.
+func (k key) item() store.Item {
+	return store.Item{Addr: k.addr, Namespace: k.namespace, Key: k.name}
+}
+
+// resolve finds the block that name means to this client, or says why it may not.
+func (c *conn) resolve(name []byte) (k key, refused string) {
+	if len(name) > block.MaxKey {
+		return key{}, fmt.Sprintf("ERR a key has %d bytes, at most %d are allowed", len(name), block.MaxKey)
+	}
+	if !block.IsAddress(name) {
+		return key{block.OfKey(c.model, name), c.namespace, name}, ""
+	}
+	namespace, addr, err := block.ParseText(name)
+	if err != nil {
+		return key{}, "ERR " + err.Error()
+	}
+	if c.user != nil {
+		n, err := block.ParseNamespace(namespace)
+		if err != nil || n.Tenant != "" && n.Tenant != c.user.Tenant {
+			return key{}, "NOPERM the block address is of another tenant"
+		}
+	}
+	c.known(namespace)
+	return key{addr: addr, namespace: namespace}, ""
+}
+
+// known tells the store which namespace's blocks the client asks for.
+func (c *conn) known(namespace string) {
+	if to := c.server.names; to != nil {
+		to.Know(namespace)
+	}
+}
+
+// key resolves argument i. When that fails the client has been told.
+func (c *conn) key(i int) (key, bool) {
+	k, refused := c.resolve(c.args[i])
+	if refused != "" {
+		c.fail(refused)
+	}
+	return k, refused == ""
+}
+
+// keysFrom resolves every step-th argument from the first on into c.keys and c.addrs.
+func (c *conn) keysFrom(first, step int) bool {
+	c.keys, c.addrs = c.keys[:0], c.addrs[:0]
+	for i := first; i < len(c.args); i += step {
+		k, ok := c.key(i)
+		if !ok {
+			return false
+		}
+		c.keys, c.addrs = append(c.keys, k), append(c.addrs, k.addr)
+	}
+	return true
+}
+
+// statAll asks for all of c.addrs and fills c.infos.
+func (c *conn) statAll() bool {
+	if cap(c.infos) < len(c.addrs) {
+		c.infos = make([]store.Info, len(c.addrs))
+	}
+	c.infos = c.infos[:len(c.addrs)]
+	clear(c.infos)
+	if err := c.server.options.Store.StatAll(c.server.ctx, c.addrs, c.infos); err != nil {
+		c.fail(c.storeError(err))
+		return false
+	}
+	return true
+}
+
+// stat asks for one block. When ok is false the client has been told of a failure.
+func (c *conn) stat(k key) (info store.Info, found, ok bool) {
+	info, err := c.server.options.Store.Stat(c.server.ctx, k.addr)
+	switch {
+	case err == nil:
+		return info, true, true
+	case errors.Is(err, store.ErrMiss), errors.Is(err, store.ErrCorrupt):
+		return store.Info{}, false, true
+	}
+	c.fail(c.storeError(err))
+	return store.Info{}, false, false
+}
+
+// fetch gets a block, nil on a miss. A block that cannot be had, for the arena is full or its bytes are not what was
+// stored, is a miss: this is a cache, and some clients take an error for the end.
+func (c *conn) fetch(k key) *store.Block {
+	b, err := c.server.options.Store.Get(c.server.ctx, k.addr)
+	if err == nil {
+		c.server.counters.hits.Add(1)
+		return b
+	}
+	c.server.counters.misses.Add(1)
+	if !errors.Is(err, store.ErrMiss) {
+		c.server.counters.readFailures.Add(1)
+	}
+	return nil
+}
+
+// answer replies a block, or that there is none, and releases it.
+func (c *conn) answer(b *store.Block) {
+	if b == nil {
+		c.null()
+		return
+	}
+	c.payload(b.Bytes())
+	b.Release()
+}
+
+// storeError is what the client is told when the store refuses.
+func (c *conn) storeError(err error) string {
+	var size *store.SizeError
+	switch {
+	case errors.Is(err, store.ErrFull):
+		c.server.counters.full.Add(1)
+		return "OOM command not allowed when used memory > 'maxmemory'."
+	case errors.Is(err, store.ErrQuota):
+		c.server.counters.full.Add(1)
+		return "OOM command not allowed when the quota of its namespace is used up."
+	case errors.As(err, &size):
+		return "ERR " + strings.TrimPrefix(size.Error(), "store: ")
+	case errors.Is(err, store.ErrTooLarge):
+		return "ERR string exceeds maximum allowed size (proto-max-bulk-len)"
+	case errors.Is(err, store.ErrClosed):
+		return "ERR the server is shutting down"
+	}
+	var hosts *store.HostsError
+	switch {
+	case errors.As(err, &hosts):
+		c.server.counters.hostsFailures.Add(1)
+		return "TRYAGAIN " + hosts.Public()
+	case errors.Is(err, store.ErrUndecided):
+		c.server.counters.hostsFailures.Add(1)
+		return "TRYAGAIN " + store.ErrUndecided.Error()
+	}
+	c.server.counters.storeFailures.Add(1)
+	c.server.options.Logger.Error("the store failed a RESP client", "error", err)
+	return "ERR the store failed"
+}

@@ -1,0 +1,297 @@
+package resp
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/store"
+)
+
+func (c *conn) exists() {
+	if n, ok := c.countPresent(); ok {
+		c.integer(n)
+	}
+}
+
+// countPresent counts the arguments that are keys of blocks.
+func (c *conn) countPresent() (n int64, ok bool) {
+	if !c.keysFrom(1, 1) || !c.statAll() {
+		return 0, false
+	}
+	for _, info := range c.infos {
+		if info.Tiers != 0 {
+			n++
+		}
+	}
+	return n, true
+}
+
+func (c *conn) touch() {
+	if n, ok := c.countPresent(); ok {
+		c.server.options.Store.Touch(c.addrs)
+		c.integer(n)
+	}
+}
+
+func (c *conn) typeOf() {
+	if k, ok := c.key(1); ok {
+		if _, found, ok := c.stat(k); found {
+			c.simple("string")
+		} else if ok {
+			c.simple("none")
+		}
+	}
+}
+
+func (c *conn) del() {
+	if !c.keysFrom(1, 1) {
+		return
+	}
+	n := int64(0)
+	for _, k := range c.keys {
+		m := c.server.lock(k.addr)
+		found, err := c.server.options.Store.Delete(c.server.ctx, k.addr)
+		m.Unlock()
+		if err != nil {
+			c.fail(c.storeError(err))
+			return
+		}
+		if found {
+			n++
+		}
+	}
+	c.integer(n)
+}
+
+// dbsize replies how many keys the client's database has, in all tiers.
+func (c *conn) dbsize() {
+	blocks, err := c.server.options.Store.Count(c.server.ctx)
+	if err != nil {
+		c.fail(c.storeError(err))
+		return
+	}
+	c.integer(int64(blocks[c.namespace]))
+}
+
+// namespaceOf is the namespace of a database for this client.
+func (c *conn) namespaceOf(db int) string {
+	n := block.Namespace{Space: space(db)}
+	if c.user != nil {
+		n.Tenant = c.user.Tenant
+	}
+	return n.String()
+}
+
+func (c *conn) flushdb() { c.flush(c.namespace) }
+
+// flushall clears every database of the client's tenant. Block addresses are not in databases.
+func (c *conn) flushall() {
+	var mine []string
+	for db := range Databases {
+		mine = append(mine, c.namespaceOf(db))
+	}
+	c.flush(mine...)
+}
+
+func (c *conn) flush(namespaces ...string) {
+	if len(c.args) > 2 || len(c.args) == 2 && !c.word(1, "sync") && !c.word(1, "async") {
+		c.fail(errSyntax)
+		return
+	}
+	err := error(nil)
+	if f := c.server.fleet; f != nil {
+		err = f.PurgeSpaces(c.server.ctx, namespaces)
+	} else {
+		_, err = c.server.options.Store.Purge(c.server.ctx, func(text string) bool { return slices.Contains(namespaces, text) })
+	}
+	if err != nil {
+		c.fail(c.storeError(err))
+		return
+	}
+	c.ok()
+}
+
+const (
+	maxListedBytes = 16 << 20 // of one reply
+	maxScanCount   = 50_000   // keys of one reply to SCAN
+	maxBuckets     = 10       // of the table, per key asked for: SCAN goes on with the next cursor
+)
+
+// listing collects the keys of one reply.
+type listing struct {
+	conn    *conn
+	pattern []byte // nil: all
+	limit   int
+	seen    map[string]bool // of at most limit keys
+	n       int
+	encoded []byte
+}
+
+// visit takes a block if it is a key of this client's database that matches.
+func (l *listing) visit(info store.Info) bool {
+	if info.Item.Namespace != l.conn.namespace || l.pattern != nil && !matchGlob(l.pattern, info.Item.Key) {
+		return true
+	}
+	if l.seen[string(info.Item.Key)] { // a block in two tiers is visited twice
+		return true
+	}
+	if l.seen == nil {
+		l.seen = map[string]bool{}
+	}
+	l.seen[string(info.Item.Key)] = true
+	l.n++
+	l.encoded = strconv.AppendInt(append(l.encoded, '$'), int64(len(info.Item.Key)), 10)
+	l.encoded = append(append(l.encoded, crlf...), info.Item.Key...)
+	l.encoded = append(l.encoded, crlf...)
+	return !l.tooLong()
+}
+
+func (l *listing) tooLong() bool { return l.n > l.limit || len(l.encoded) > maxListedBytes }
+
+func (l *listing) reply() {
+	c := l.conn
+	c.array(l.n)
+	c.stream.setBatch(append(c.stream.batch(), l.encoded...))
+}
+
+func (c *conn) listKeys() {
+	l := &listing{conn: c, pattern: c.args[1], limit: c.server.options.MaxKeys}
+	for cursor := uint64(0); ; {
+		next, err := c.server.options.Store.Scan(c.server.ctx, cursor, l.visit)
+		if err != nil {
+			c.fail(c.storeError(err))
+			return
+		}
+		if l.tooLong() {
+			c.fail("ERR KEYS matches more than one reply may have (" + strconv.Itoa(l.limit) + " keys, 16 MiB); use SCAN")
+			return
+		}
+		if cursor = next; cursor == 0 {
+			break
+		}
+	}
+	l.reply()
+}
+
+// scanOptions reads the arguments of SCAN. When that fails the client has been told.
+func (c *conn) scanOptions() (cursor uint64, count int, l *listing, ok bool) {
+	cursor, err := strconv.ParseUint(string(c.args[1][:min(len(c.args[1]), 21)]), 10, 64)
+	if err != nil {
+		c.fail("ERR invalid cursor")
+		return 0, 0, nil, false
+	}
+	l, count = &listing{conn: c, limit: math.MaxInt}, 10
+	for i := 2; i < len(c.args); i += 2 {
+		more := i+1 < len(c.args)
+		switch {
+		case more && c.word(i, "match"):
+			if l.pattern = c.args[i+1]; string(l.pattern) == "*" {
+				l.pattern = nil
+			}
+		case more && c.word(i, "count"):
+			n, ok := parseInteger(c.args[i+1])
+			if !ok {
+				c.fail(errNotInteger)
+				return 0, 0, nil, false
+			}
+			if n < 1 {
+				c.fail(errSyntax)
+				return 0, 0, nil, false
+			}
+			count = int(min(n, maxScanCount))
+		case more && c.word(i, "type"):
+			if !strings.EqualFold(string(c.args[i+1]), "string") {
+				l.pattern = []byte("[]") // there is nothing else: nothing matches
+			}
+		default:
+			c.fail(errSyntax)
+			return 0, 0, nil, false
+		}
+	}
+	return cursor, count, l, true
+}
+
+func (c *conn) scan() {
+	cursor, count, l, ok := c.scanOptions()
+	if !ok {
+		return
+	}
+	for range count * maxBuckets {
+		next, err := c.server.options.Store.Scan(c.server.ctx, cursor, l.visit)
+		if err != nil {
+			c.fail(c.storeError(err))
+			return
+		}
+		if cursor = next; cursor == 0 || l.n >= count || len(l.encoded) > maxListedBytes/2 {
+			break
+		}
+	}
+	c.array(2)
+	c.bulk(strconv.FormatUint(cursor, 10))
+	l.reply()
+}
+
+var objectTable = []subcommand{
+	{"encoding", 3, (*conn).objectEncoding},
+	{"refcount", 3, (*conn).objectRefcount},
+}
+
+func (c *conn) object() { c.dispatch(objectTable) }
+
+func (c *conn) objectEncoding() {
+	k, ok := c.key(2)
+	if !ok {
+		return
+	}
+	b := c.fetch(k)
+	if b == nil {
+		c.null()
+		return
+	}
+	defer b.Release()
+	c.bulk(encoding(b.Bytes()))
+}
+
+func (c *conn) objectRefcount() {
+	k, ok := c.key(2)
+	if !ok {
+		return
+	}
+	if _, found, ok := c.stat(k); found {
+		c.integer(1)
+	} else if ok {
+		c.null()
+	}
+}
+
+// encoding is how redis would keep a value.
+func encoding(p []byte) string {
+	if _, ok := parseInteger(p[:min(len(p), 21)]); ok && len(p) <= 20 {
+		return "int"
+	}
+	if len(p) <= 44 {
+		return "embstr"
+	}
+	return "raw"
+}
+
+const granule = 4096 // of the arena
+
+var memoryTable = []subcommand{{"usage", -3, (*conn).memoryUsage}}
+
+func (c *conn) memory() { c.dispatch(memoryTable) }
+
+func (c *conn) memoryUsage() {
+	k, ok := c.key(2)
+	if !ok {
+		return
+	}
+	if info, found, ok := c.stat(k); found {
+		c.integer(int64(info.Length+granule-1) / granule * granule)
+	} else if ok {
+		c.null()
+	}
+}

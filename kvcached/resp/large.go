@@ -1,0 +1,236 @@
+package resp
+
+import (
+	"bytes"
+	"errors"
+)
+
+// streamMin is the length from which on a value that has not arrived yet is read straight into the arena.
+const streamMin = 1 << 10
+
+// errTooMuch says that a command's arguments would hold more memory than they may.
+var errTooMuch = errors.New("ERR the command's arguments are longer than what is buffered of one, or of all commands together")
+
+// isLarge tells whether the command at the head of b, which is not complete, cannot or need not wait to be complete
+// in the buffer.
+func (c *conn) isLarge(b []byte) bool {
+	if len(b) == bufferSize {
+		return true
+	}
+	count, at, err := c.limits.multibulk(b)
+	if err != nil || at == 0 {
+		return false
+	}
+	for range count {
+		n, length, err := c.limits.bulkLine(b[at:])
+		if err != nil || length == 0 {
+			return false
+		}
+		if at += length; len(b)-at < n+len(crlf) {
+			return n >= streamMin
+		}
+		at += n + len(crlf)
+	}
+	return false
+}
+
+// readLarge reads a command argument by argument and executes it. Values go to drafts, what else there is to memory of
+// the connection's own. A command that is refused is read to its end all the same.
+func (c *conn) readLarge() error {
+	count, err := c.line(c.limits.multibulk)
+	if err != nil {
+		return err
+	}
+	c.args = c.args[:0]
+	refused, total := "", int64(0)
+	if !c.kept.claim(count * argSize) {
+		refused = errTooMuch.Error()
+	}
+	for i := range count {
+		n, err := c.line(c.limits.bulkLine)
+		if err != nil {
+			return err
+		}
+		total += int64(n)
+		isValue := refused == "" && i > 0 && n >= streamMin && c.command.isValue(i, count)
+		switch {
+		case i == 0:
+			if err = c.keepArg(n, maxName); err == nil && refused == "" {
+				refused = c.admit(c.args[0], count)
+			}
+		case isValue && total > c.server.options.MaxCommand:
+			refused, err = "ERR the command's values are longer together than one command's may be", c.skip(n)
+		case isValue:
+			refused, err = c.readValue(i, n)
+		case refused == unknownCommand:
+			err = c.keepArg(n, maxName)
+		case refused != "":
+			err = c.skip(n)
+		default:
+			err = c.keepArg(n, c.server.options.MaxQuery)
+		}
+		if errors.Is(err, errTooMuch) {
+			refused, err = errTooMuch.Error(), nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if refused == "" || refused == unknownCommand {
+		c.execute()
+		return nil
+	}
+	c.server.counters.commands.Add(1)
+	c.refuse(refused)
+	c.finish()
+	return nil
+}
+
+// maxName is how much is kept of a command's name, and of the arguments of an unknown one.
+const maxName = 128
+
+// line reads a line that has a number.
+func (c *conn) line(parse func([]byte) (v, length int, err error)) (int, error) {
+	for {
+		v, length, err := parse(c.stream.buffered())
+		if err != nil {
+			return 0, err
+		}
+		if length > 0 {
+			c.stream.r += length
+			return v, nil
+		}
+		if err := c.stream.fill(); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// skip reads n bytes and CRLF, and drops them.
+func (c *conn) skip(n int) error {
+	for n > 0 {
+		if b := c.stream.buffered(); len(b) > 0 {
+			m := min(n, len(b))
+			c.stream.r += m
+			n -= m
+		} else if err := c.stream.fill(); err != nil {
+			return err
+		}
+	}
+	return c.bulkEnd()
+}
+
+// bulkEnd reads the CRLF after an argument.
+func (c *conn) bulkEnd() error {
+	for {
+		b := c.stream.buffered()
+		if len(b) >= len(crlf) {
+			if !bytes.HasPrefix(b, crlf) {
+				return errBulkEnd
+			}
+			c.stream.r += len(crlf)
+			return nil
+		}
+		if err := c.stream.fill(); err != nil {
+			return err
+		}
+	}
+}
+
+// keepArg reads an argument of n bytes and appends it, or its first limit bytes if it is a name, to args. Past the
+// bounds of memory it reads it, too, and returns errTooMuch.
+func (c *conn) keepArg(n, limit int) error {
+	kept := n
+	if limit == maxName {
+		kept = min(n, limit)
+	}
+	arg, ok := c.kept.room(kept)
+	if !ok {
+		if err := c.skip(n); err != nil {
+			return err
+		}
+		return errTooMuch
+	}
+	c.args = append(c.args, arg)
+	if err := c.stream.readFull(arg, func(int) {}); err != nil {
+		return err
+	}
+	return c.skip(n - kept)
+}
+
+// readValue reads argument i into a draft for its key.
+func (c *conn) readValue(i, n int) (refused string, err error) {
+	k, refused := c.resolve(c.args[c.command.keyOf(i)])
+	if refused != "" {
+		return refused, c.skip(n)
+	}
+	draft, err := c.server.options.Store.Create(c.server.ctx, k.item(), n)
+	if err != nil {
+		return c.storeError(err), c.skip(n)
+	}
+	c.args = append(c.args, nil)
+	c.values = append(c.values, value{i, draft})
+	if err = c.stream.readFull(draft.Bytes()[:n], draft.Filled); err == nil {
+		err = c.bulkEnd()
+	}
+	if err != nil {
+		c.server.counters.aborted.Add(1) // finish gives the draft back
+	}
+	return "", err
+}
+
+// keeper is memory for arguments that outlive the stream's buffer.
+type keeper struct {
+	server *Server
+	first  *[chunkSize]byte // of inputs; nil: nothing is kept
+	chunk  []byte
+	bytes  int // in chunks
+	taken  int // counted in server.buffered
+}
+
+const (
+	chunkSize = bufferSize
+	argSize   = 256 // what an argument costs besides its bytes, in args, keys, addrs and infos
+)
+
+// room is n bytes that stay until drop. It is refused past MaxQuery of this command or MaxBuffered of all.
+func (k *keeper) room(n int) ([]byte, bool) {
+	if n > cap(k.chunk)-len(k.chunk) {
+		size := max(n, chunkSize)
+		if k.bytes+size > k.server.options.MaxQuery+chunkSize || !k.claim(size) {
+			return nil, false
+		}
+		k.bytes += size
+		if k.first == nil && size == chunkSize {
+			k.first = inputs.Get().(*[chunkSize]byte)
+			k.chunk = k.first[:0]
+		} else {
+			k.chunk = make([]byte, 0, size)
+		}
+	}
+	at := len(k.chunk)
+	k.chunk = k.chunk[:at+n]
+	return k.chunk[at : at+n : at+n], true
+}
+
+// claim counts n bytes until drop, unless all commands together would have more than MaxBuffered.
+func (k *keeper) claim(n int) bool {
+	if k.server.buffered.Add(int64(n)) > k.server.options.MaxBuffered {
+		k.server.buffered.Add(-int64(n))
+		return false
+	}
+	k.taken += n
+	return true
+}
+
+// drop forgets everything.
+func (k *keeper) drop() {
+	if k.first != nil {
+		inputs.Put(k.first)
+		k.first = nil
+	}
+	if k.taken > 0 {
+		k.server.buffered.Add(-int64(k.taken))
+		k.taken, k.bytes, k.chunk = 0, 0, nil
+	}
+}

@@ -1,0 +1,114 @@
+package resp
+
+import "fmt"
+
+// What one transaction may hold; a command past it is refused, and EXEC then runs none.
+const (
+	maxQueued      = 4096     // commands
+	maxQueuedBytes = 16 << 20 // of their arguments, of which what all connections hold is in Options.MaxBuffered besides
+)
+
+// transaction is what came after MULTI. EXEC runs it in order. It is a batch: other clients' commands may come between.
+type transaction struct {
+	open    bool
+	spoiled bool // a command was refused: EXEC runs nothing
+	queued  []queued
+	bytes   int // counted in Server.buffered
+}
+
+// queued is a command that waits for EXEC, with arguments of its own.
+type queued struct {
+	command command
+	args    [][]byte
+}
+
+// drop forgets the transaction.
+func (t *transaction) drop(s *Server) {
+	if t.bytes > 0 {
+		s.buffered.Add(-int64(t.bytes))
+	}
+	*t = transaction{}
+}
+
+func (c *conn) multi() {
+	if c.queue.open {
+		c.fail("ERR MULTI calls can not be nested")
+		return
+	}
+	c.queue.open = true
+	c.ok()
+}
+
+func (c *conn) discard() {
+	if !c.queue.open {
+		c.fail("ERR DISCARD without MULTI")
+		return
+	}
+	c.queue.drop(c.server)
+	c.ok()
+}
+
+// enqueue keeps the command for EXEC. A value that is in a draft stays there no longer: its bytes are copied, so that many
+// transactions cannot hold the arena.
+func (c *conn) enqueue() {
+	if len(c.queue.queued) >= maxQueued {
+		c.refuse(fmt.Sprintf("ERR a transaction has at most %d commands", maxQueued))
+		return
+	}
+	size := len(c.args) * argSize
+	for _, a := range c.args {
+		size += len(a)
+	}
+	for _, v := range c.values {
+		size += len(v.draft.Bytes())
+	}
+	if c.queue.bytes+size > maxQueuedBytes {
+		c.refuse(fmt.Sprintf("ERR a transaction has at most %d bytes; send long values outside of MULTI", maxQueuedBytes))
+		return
+	}
+	if c.server.buffered.Add(int64(size)) > c.server.options.MaxBuffered {
+		c.server.buffered.Add(-int64(size))
+		c.refuse(errTooMuch.Error())
+		return
+	}
+	c.queue.bytes += size
+	q := queued{command: c.command, args: make([][]byte, len(c.args))}
+	for i, a := range c.args {
+		q.args[i] = append([]byte(nil), a...)
+	}
+	for _, v := range c.values {
+		q.args[v.arg] = append([]byte(nil), v.draft.Bytes()...)
+	}
+	c.queue.queued = append(c.queue.queued, q)
+	c.simple("QUEUED")
+}
+
+// exec runs what was queued and replies an array of the replies, or nothing of it.
+func (c *conn) exec() {
+	t := c.queue
+	c.queue = transaction{}
+	defer t.drop(c.server)
+	switch {
+	case !t.open:
+		c.fail("ERR EXEC without MULTI")
+		return
+	case t.spoiled:
+		c.fail("EXECABORT Transaction discarded because of previous errors.")
+		return
+	}
+	c.finish()
+	c.array(len(t.queued))
+	for _, q := range t.queued {
+		if c.stream.fails != nil {
+			return
+		}
+		c.server.counters.commands.Add(1)
+		c.args, c.command = append(c.args[:0], q.args...), q.command
+		if c.user != nil && c.user.ReadOnly && q.command.flags&write != 0 { // AUTH came between
+			c.fail("NOPERM this user has no permissions to run the '" + q.command.name + "' command")
+		} else {
+			c.command.run(c)
+		}
+		c.finish()
+	}
+}

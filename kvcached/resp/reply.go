@@ -1,0 +1,98 @@
+package resp
+
+import (
+	"strconv"
+	"strings"
+)
+
+// The replies. Each is appended to the batch.
+
+func (c *conn) simple(text string) {
+	b := append(c.stream.batch(), '+')
+	c.stream.setBatch(append(append(b, text...), crlf...))
+}
+
+func (c *conn) ok() { c.stream.setBatch(append(c.stream.batch(), "+OK\r\n"...)) }
+
+// oneLine keeps an error on the one line that it may have.
+var oneLine = strings.NewReplacer("\r", " ", "\n", " ")
+
+// fail replies an error: its code, such as ERR, and the text.
+func (c *conn) fail(text string) {
+	c.server.counters.errors.Add(1)
+	b := append(c.stream.batch(), '-')
+	c.stream.setBatch(append(append(b, oneLine.Replace(text)...), crlf...))
+}
+
+func (c *conn) number(prefix byte, n int64) {
+	b := strconv.AppendInt(append(c.stream.batch(), prefix), n, 10)
+	c.stream.setBatch(append(b, crlf...))
+}
+
+func (c *conn) integer(n int64) { c.number(':', n) }
+func (c *conn) array(n int)     { c.number('*', int64(n)) }
+
+// boolean is 1 or 0: RESP3's booleans are not what redis answers.
+func (c *conn) boolean(b bool) {
+	if b {
+		c.integer(1)
+	} else {
+		c.integer(0)
+	}
+}
+
+// mapping begins n pairs: a map in RESP3, an array of both in RESP2.
+func (c *conn) mapping(n int) {
+	if c.proto == 3 {
+		c.number('%', int64(n))
+	} else {
+		c.array(2 * n)
+	}
+}
+
+// set begins n members: a set in RESP3, an array in RESP2.
+func (c *conn) set(n int) {
+	if c.proto == 3 {
+		c.number('~', int64(n))
+	} else {
+		c.array(n)
+	}
+}
+
+// null is a miss: RESP3 has a null of its own, RESP2 a bulk string of length -1.
+func (c *conn) null() {
+	if c.proto == 3 {
+		c.stream.setBatch(append(c.stream.batch(), "_\r\n"...))
+	} else {
+		c.stream.setBatch(append(c.stream.batch(), "$-1\r\n"...))
+	}
+}
+
+func (c *conn) bulk(text string) {
+	b := strconv.AppendInt(append(c.stream.batch(), '$'), int64(len(text)), 10)
+	b = append(append(b, crlf...), text...)
+	c.stream.setBatch(append(b, crlf...))
+}
+
+// verbatim is a text for people: a type of its own in RESP3.
+func (c *conn) verbatim(text string) {
+	if c.proto != 3 {
+		c.bulk(text)
+		return
+	}
+	b := strconv.AppendInt(append(c.stream.batch(), '='), int64(len(text)+4), 10)
+	b = append(append(append(b, crlf...), "txt:"...), text...)
+	c.stream.setBatch(append(b, crlf...))
+}
+
+// payload is a bulk string whose bytes are not needed after it: a short one is copied, a long one written at once.
+func (c *conn) payload(p []byte) {
+	c.server.counters.bytesOut.Add(uint64(len(p)))
+	b := append(strconv.AppendInt(append(c.stream.batch(), '$'), int64(len(p)), 10), crlf...)
+	if len(p) <= copyMax {
+		c.stream.setBatch(append(append(b, p...), crlf...))
+		return
+	}
+	*c.stream.out = b
+	c.stream.flushWith(p)
+}

@@ -1,0 +1,125 @@
+// Package resp is a server for RESP2 and RESP3, the protocols of redis clients, before a store of blocks.
+//
+// A client's key is a block of the namespace of its database and tenant; a key that begins with cgn: is the text form
+// of a block address. Values of a few KiB are batched and copied; larger ones are read from the socket straight into
+// the store's arena and written straight from it, one at a time, so that a connection never holds more than one lease
+// and the drafts of one command.
+//
+// Before a fleet's store, commands on named keys, FLUSHDB and FLUSHALL are of all hosts. TRYAGAIN: another host that may have the
+// key does not answer, or it could not be decided whether the key is there. SET NX and SETNX let one of all clients of the fleet through;
+// MSETNX, SET XX, GETSET, GETDEL and conditions of EXPIRE look at all hosts, but only one host's clients exclude each other. KEYS, SCAN, DBSIZE, INFO and
+// TOUCH's effect are of one host.
+package resp
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+)
+
+// MaxValue is the longest value, in bytes. A longer one is a protocol error, as it is in a redis whose
+// proto-max-bulk-len is this.
+const MaxValue = block.MaxPayload
+
+// Databases is how many SELECT knows.
+const Databases = 16
+
+// User may open connections.
+type User struct {
+	Name     string // "default" is who AUTH with a password alone means
+	Password string
+	Tenant   string // whose namespaces the user's keys are in; empty: everybody's
+	ReadOnly bool   // commands that write are refused
+}
+
+// Options say what a Server serves, to whom, and its bounds.
+type Options struct {
+	Store Store
+	// Users may authenticate. None: everybody who reaches the listener may do everything.
+	Users []User
+	// TLS, if not nil, is spoken on every listener.
+	TLS *tls.Config
+	// Memory tells INFO the bytes in use and their limit; nil: zeros.
+	Memory func() (used, limit int64)
+	// MaxClients is how many connections may be open; one more is told so and closed. 0: 10,000.
+	MaxClients int
+	// MaxArgs is how many arguments a command may have; more is a protocol error. 0: 65,536.
+	MaxArgs int
+	// MaxQuery is how many bytes of arguments other than large values a command may have; more is an error, and the
+	// command's bytes are read and dropped. 0: 1 MiB.
+	MaxQuery int
+	// MaxBuffered is what all commands in progress may hold of such bytes; the one that would go beyond is refused in the
+	// same way. 0: 256 MiB.
+	MaxBuffered int64
+	// MaxCommand is how many bytes the values of one MSET may have together. 0: 256 MiB.
+	MaxCommand int64
+	// MaxKeys is how many keys one reply to KEYS may have, up to 16 MiB; past it the reply is an error. 0: 100,000.
+	MaxKeys int
+	// IdleTimeout closes a connection that has sent no command for so long. 0: never.
+	IdleTimeout time.Duration
+	// StallTimeout is how long a command may take to arrive once it has begun, and a reply to be taken.
+	// Past it the connection is closed; drafts and leases go back. 0: 60 s.
+	StallTimeout time.Duration
+	// Logger is told about refused connections and failures of the store. nil: slog.Default().
+	Logger *slog.Logger
+}
+
+// orDefault is v, or fallback when v is zero.
+func orDefault[T int | int64 | time.Duration](v, fallback T) T {
+	if v == 0 {
+		return fallback
+	}
+	return v
+}
+
+func (o Options) withDefaults() Options {
+	o.MaxClients = orDefault(o.MaxClients, 10_000)
+	o.MaxArgs = orDefault(o.MaxArgs, 65_536)
+	o.MaxQuery = orDefault(o.MaxQuery, 1<<20)
+	o.MaxBuffered = orDefault(o.MaxBuffered, 256<<20)
+	o.MaxCommand = orDefault(o.MaxCommand, 256<<20)
+	o.MaxKeys = orDefault(o.MaxKeys, 100_000)
+	o.StallTimeout = orDefault(o.StallTimeout, time.Minute)
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Memory == nil {
+		o.Memory = func() (used, limit int64) { return 0, 0 }
+	}
+	return o
+}
+
+// ErrOptions says which option makes a server impossible.
+var ErrOptions = errors.New("resp: bad options")
+
+// account is a user whose password is kept as a digest only.
+type account struct {
+	User
+	digest [sha256.Size]byte
+}
+
+func accounts(users []User) (map[string]*account, error) {
+	m := make(map[string]*account, len(users))
+	for _, u := range users {
+		switch {
+		case u.Name == "":
+			return nil, fmt.Errorf("%w: a user has no name", ErrOptions)
+		case u.Password == "":
+			return nil, fmt.Errorf("%w: user %q has no password", ErrOptions, u.Name)
+		case m[u.Name] != nil:
+			return nil, fmt.Errorf("%w: user %q is there twice", ErrOptions, u.Name)
+		}
+		if err := (block.Namespace{Space: space(Databases - 1), Tenant: u.Tenant}).Check(); err != nil {
+			return nil, fmt.Errorf("%w: user %q: %w", ErrOptions, u.Name, err)
+		}
+		a := &account{User: u, digest: sha256.Sum256([]byte(u.Password))}
+		a.Password = ""
+		m[u.Name] = a
+	}
+	return m, nil
+}

@@ -1,0 +1,206 @@
+package resp
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+)
+
+// Server answers the connections of any number of listeners.
+type Server struct {
+	options  Options
+	accounts map[string]*account
+	began    time.Time
+	counters counters
+	names    knower // nil: the store does not want to know
+	fleet    fleet  // nil: the store has all there is
+
+	ctx    context.Context // of every call to the store
+	cancel context.CancelFunc
+
+	buffered atomic.Int64 // bytes of arguments held, at most MaxBuffered
+	draining atomic.Bool
+	nextID   atomic.Uint64
+
+	crossLogged atomic.Int64 // when cross logged last, Unix ns
+
+	// stripes make commands that read and then write one key, as SET NX and GETDEL do, atomic.
+	stripes [256]sync.Mutex
+
+	mu        sync.Mutex
+	conns     map[*conn]struct{} // at most MaxClients
+	listeners map[net.Listener]struct{}
+	closed    bool
+	running   sync.WaitGroup // connections
+}
+
+// New checks the options.
+func New(o Options) (*Server, error) {
+	if o.Store == nil {
+		return nil, fmt.Errorf("%w: no store", ErrOptions)
+	}
+	m, err := accounts(o.Users)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{options: o.withDefaults(), accounts: m, began: time.Now(),
+		conns: map[*conn]struct{}{}, listeners: map[net.Listener]struct{}{}}
+	s.names, _ = o.Store.(knower)
+	s.fleet, _ = o.Store.(fleet)
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// Serve answers l's connections until Shutdown or Close, and returns nil then. It closes l.
+// It does not check the address: without users, whoever reaches it may do everything.
+func (s *Server) Serve(l net.Listener) error {
+	defer l.Close()
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.listeners[l] = struct{}{}
+	s.mu.Unlock()
+	for {
+		nc, err := l.Accept()
+		if err == nil {
+			s.accept(nc)
+			continue
+		}
+		if s.draining.Load() || errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		var temporary interface{ Temporary() bool }
+		if !errors.As(err, &temporary) || !temporary.Temporary() {
+			return fmt.Errorf("resp: accept: %w", err)
+		}
+		s.counters.refused.Add(1)
+		s.options.Logger.Warn("cannot accept a connection", "error", err)
+		select { // such as no more file descriptors
+		case <-time.After(50 * time.Millisecond):
+		case <-s.ctx.Done():
+		}
+	}
+}
+
+// accept starts a connection, or refuses it as redis does.
+func (s *Server) accept(nc net.Conn) {
+	s.mu.Lock()
+	if s.closed || len(s.conns) >= s.options.MaxClients {
+		s.mu.Unlock()
+		s.counters.refused.Add(1)
+		// Without TLS it is told why: a short write to a new socket does not block.
+		if s.options.TLS == nil {
+			_ = nc.SetWriteDeadline(time.Now().Add(time.Second))
+			_, _ = nc.Write([]byte("-ERR max number of clients reached\r\n"))
+		}
+		_ = nc.Close()
+		return
+	}
+	c := newConn(s, nc)
+	s.conns[c] = struct{}{}
+	s.running.Add(1)
+	s.mu.Unlock()
+	s.counters.accepted.Add(1)
+	go func() {
+		defer s.running.Done()
+		c.serve()
+		s.mu.Lock()
+		delete(s.conns, c)
+		s.mu.Unlock()
+	}()
+}
+
+// wrap puts TLS before a connection if there is some.
+func (s *Server) wrap(nc net.Conn) net.Conn {
+	if s.options.TLS == nil {
+		return nc
+	}
+	return tls.Server(nc, s.options.TLS)
+}
+
+// Shutdown stops accepting, lets each connection finish the commands that it has read, and waits for them.
+// When ctx ends first it closes what is left and returns ctx's error.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.stopAccepting()
+	s.mu.Lock()
+	for c := range s.conns {
+		c.stream.interrupt()
+	}
+	s.mu.Unlock()
+	done := make(chan struct{})
+	go func() { s.running.Wait(); close(done) }()
+	defer func() { <-done }()
+	select {
+	case <-done:
+		s.cancel()
+		return nil
+	case <-ctx.Done():
+		n := s.closeConns()
+		return fmt.Errorf("resp: %d connections were cut in the middle of a command or a reply: %w", n, ctx.Err())
+	}
+}
+
+// Close closes every connection and waits for them.
+func (s *Server) Close() error {
+	s.stopAccepting()
+	s.closeConns()
+	s.running.Wait()
+	return nil
+}
+
+func (s *Server) stopAccepting() {
+	s.draining.Store(true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for l := range s.listeners {
+		_ = l.Close()
+	}
+}
+
+// closeConns closes all connections, and answers how many there were.
+func (s *Server) closeConns() int {
+	s.cancel()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		_ = c.stream.conn.Close()
+	}
+	return len(s.conns)
+}
+
+// lock makes the caller the only RESP client that writes the block at a, until it unlocks what it gets.
+func (s *Server) lock(a block.Addr) *sync.Mutex {
+	m := &s.stripes[a.Digest[0]]
+	m.Lock()
+	return m
+}
+
+// lockAll is lock for several addresses.
+func (s *Server) lockAll(keys []key) (unlock func()) {
+	var want [256]bool
+	for _, k := range keys {
+		want[k.addr.Digest[0]] = true
+	}
+	for i := range want {
+		if want[i] {
+			s.stripes[i].Lock()
+		}
+	}
+	return func() {
+		for i := range want {
+			if want[i] {
+				s.stripes[i].Unlock()
+			}
+		}
+	}
+}

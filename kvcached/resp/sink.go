@@ -1,0 +1,37 @@
+package resp
+
+import (
+	"context"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/store"
+)
+
+// knower is a Store that has to be told the text of a namespace before its blocks are asked for.
+type knower interface{ Know(namespace string) }
+
+// Store is what commands read and write: a store.Store, or what wraps one with the same methods.
+type Store interface {
+	Get(ctx context.Context, a block.Addr) (*store.Block, error)
+	Create(ctx context.Context, it store.Item, length int) (*store.Draft, error)
+	Stat(ctx context.Context, a block.Addr) (store.Info, error)
+	StatAll(ctx context.Context, addrs []block.Addr, out []store.Info) error
+	Touch(addrs []block.Addr)
+	Delete(ctx context.Context, a block.Addr) (bool, error)
+	SetExpiry(ctx context.Context, a block.Addr, unixMS int64) (bool, error)
+	Scan(ctx context.Context, cursor uint64, visit func(store.Info) bool) (next uint64, err error)
+	// Purge is of this host's blocks only; a fleet's own PurgeSpaces is called instead.
+	Purge(ctx context.Context, match func(namespace string) bool) (blocks int, err error)
+	Count(ctx context.Context) (map[string]int, error)
+}
+
+// fleet is a Store of which this host has a part. What it says of keys is so on all hosts; its errors are *store.HostsError where one could not
+// be asked, and store.ErrUndecided.
+type fleet interface {
+	// Absent calls commit, for a Commit with that context and Unless, if no host has the block; otherwise it is store.ErrExists.
+	Absent(ctx context.Context, a block.Addr, commit func(ctx context.Context, unless func() bool) error) error
+	// Reachable tells with one question which blocks may be anywhere; false: it cannot tell.
+	Reachable(ctx context.Context, addrs []block.Addr, out []bool) bool
+	// PurgeSpaces removes all blocks of some namespaces from all hosts.
+	PurgeSpaces(ctx context.Context, namespaces []string) error
+}

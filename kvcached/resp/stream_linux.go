@@ -1,0 +1,127 @@
+package resp
+
+import (
+	"io"
+	"net"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// prepare makes the stream use system calls of its own: several pieces in one, and no buffer while it waits.
+func (s *stream) prepare(raw syscall.RawConn) {
+	s.raw = raw
+	_, s.tcp = s.conn.(*net.TCPConn)
+	s.tryRead, s.tryWrit = s.readOnce, s.writeOnce
+}
+
+const (
+	lowWaterMax = 1 << 20
+	lowWaterMin = 64 << 10
+)
+
+// waitFor says that n bytes of one value are still to come: TCP need not wake this connection for less than 1 MiB of
+// them. A wake-up costs as much as copying tens of KiB. 0: for any byte, which must be so wherever it waits for less
+// than a known length. It is told only once a part of the value has come: often all has, and this is a system call.
+func (s *stream) waitFor(n int) {
+	if s.raw == nil || !s.tcp {
+		return
+	}
+	if n < lowWaterMin {
+		n = 0
+	}
+	if n = min(n, lowWaterMax); n == s.lowWater {
+		return
+	}
+	s.lowWater = n
+	_ = s.raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, max(n, 1))
+	})
+}
+
+// rawRead is read. While nothing is buffered and there is no p, the buffer is given back before each wait.
+func (s *stream) rawRead(p []byte) (int, error) {
+	s.vec[0], s.done, s.failed = p, 0, nil
+	err := s.raw.Read(s.tryRead)
+	s.vec[0], s.vec[1] = nil, nil
+	if err == nil {
+		err = s.failed
+	}
+	return s.done, err
+}
+
+// readOnce is a system call of rawRead; false: wait, then again.
+func (s *stream) readOnce(fd uintptr) bool {
+	s.buffer()
+	s.vec[1] = s.in[s.w:]
+	n, errno := vector(unix.SYS_READV, fd, s.vec[:2])
+	switch {
+	case errno == 0 && n > 0:
+		s.done = n
+	case errno == 0:
+		s.failed = io.EOF
+	case errno == unix.EAGAIN:
+		if s.vec[0] == nil {
+			s.unbuffer()
+		}
+		s.arm()
+		return false
+	default:
+		s.failed = errno
+	}
+	return true
+}
+
+// look is a read that does not wait and for which no deadline has passed: how many bytes were there.
+func (s *stream) look(p []byte) int {
+	s.buffer()
+	s.vec[0], s.vec[1], s.done = p, s.in[s.w:], 0
+	_ = s.raw.Control(func(fd uintptr) {
+		if n, errno := vector(unix.SYS_READV, fd, s.vec[:2]); errno == 0 {
+			s.done = n
+		}
+	})
+	s.vec[0], s.vec[1] = nil, nil
+	return s.done
+}
+
+// rawWrite is write. The deadline is set once, by the first wait.
+func (s *stream) rawWrite(head, payload, tail []byte) error {
+	s.vec = [3][]byte{head, payload, tail}
+	s.done, s.failed = 0, nil
+	err := s.raw.Write(s.tryWrit)
+	if s.done > 0 {
+		_ = s.conn.SetWriteDeadline(time.Time{})
+	}
+	s.vec = [3][]byte{}
+	if err == nil {
+		err = s.failed
+	}
+	return err
+}
+
+// writeOnce writes what vec has; false: wait, then again. done counts the waits.
+func (s *stream) writeOnce(fd uintptr) bool {
+	for len(s.vec[0])+len(s.vec[1])+len(s.vec[2]) > 0 {
+		n, errno := vector(unix.SYS_WRITEV, fd, s.vec[:])
+		switch errno {
+		case 0:
+			for i := range s.vec {
+				m := min(n, len(s.vec[i]))
+				s.vec[i] = s.vec[i][m:]
+				n -= m
+			}
+		case unix.EAGAIN:
+			if s.done == 0 {
+				_ = s.conn.SetWriteDeadline(time.Now().Add(s.server.options.StallTimeout))
+			}
+			s.done++
+			return false
+		default:
+			s.failed = errno
+			return true
+		}
+	}
+	return true
+}

@@ -1,0 +1,194 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/ram"
+	"github.com/cognitora/dataplane/kvcached/store"
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+)
+
+// ownerPrefix keeps the owners that callers name apart from those of the lease socket.
+const ownerPrefix = "grpc:"
+
+func checkOwner(owner string) error {
+	if owner == "" || len(owner) > MaxOwner {
+		return invalid("owner has %d bytes; give a name of 1 to %d, under which the pins can be ended", len(owner), MaxOwner)
+	}
+	return nil
+}
+
+// Pin keeps blocks in RAM.
+func (s *service) Pin(ctx context.Context, r *pb.PinRequest) (*pb.PinResponse, error) {
+	if err := checkOwner(r.Owner); err != nil {
+		return nil, err
+	}
+	if left := time.Until(time.UnixMilli(r.UntilUnixMs)); left <= 0 || left > ram.MaxPin {
+		return nil, invalid("until_unix_ms is %s from now; a pin ends later than now and within %s", left.Round(time.Second), ram.MaxPin)
+	}
+	_, addrs, err := s.addresses(r)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Outcome, len(addrs))
+	for i := range addrs {
+		err := s.o.Store.Pin(addrs[i], ownerPrefix+r.Owner, r.UntilUnixMs)
+		if errors.Is(err, ram.ErrPins) {
+			err = store.ErrFull
+		}
+		if out[i] = outcomeOf(err); out[i] == 0 || out[i] == Failed {
+			return nil, err
+		}
+	}
+	m := &pb.PinResponse{}
+	m.Outcomes, m.Ok = answer(out)
+	return m, nil
+}
+
+// Unpin ends an owner's pins.
+func (s *service) Unpin(_ context.Context, r *pb.UnpinRequest) (*pb.UnpinResponse, error) {
+	if err := checkOwner(r.Owner); err != nil {
+		return nil, err
+	}
+	_, addrs, err := s.addresses(r)
+	if err != nil {
+		return nil, err
+	}
+	for i := range addrs {
+		s.o.Store.Unpin(addrs[i], ownerPrefix+r.Owner)
+	}
+	return &pb.UnpinResponse{}, nil
+}
+
+// Delete removes blocks.
+func (s *service) Delete(ctx context.Context, r *pb.DeleteRequest) (*pb.DeleteResponse, error) {
+	_, addrs, err := s.addresses(r)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Outcome, len(addrs))
+	for i := range addrs {
+		there, err := s.o.Store.Delete(ctx, addrs[i])
+		switch {
+		case err != nil:
+			return nil, err
+		case there:
+			out[i] = OK
+		default:
+			out[i] = Miss
+		}
+	}
+	m := &pb.DeleteResponse{}
+	m.Outcomes, m.Ok = answer(out)
+	return m, nil
+}
+
+// Purge removes the blocks of namespaces.
+func (s *service) Purge(ctx context.Context, r *pb.PurgeRequest) (*pb.PurgeResponse, error) {
+	given := r.Namespace != "" || r.Model != "" || r.Tenant != ""
+	if given == r.Everything {
+		return nil, invalid("give namespace, model or tenant, or everything alone")
+	}
+	if r.Namespace != "" {
+		if _, err := s.namespace(r.Namespace); err != nil {
+			return nil, err
+		}
+	}
+	if s.o.Fleet != nil {
+		return s.purgeFleet(ctx, &What{r.Namespace, r.Model, r.Tenant, r.Everything})
+	}
+	n, err := s.o.Store.Purge(ctx, func(text string) bool { return matches(r, text) })
+	s.log.Info("blocks purged", "namespace", r.Namespace, "model", r.Model, "tenant", r.Tenant, "everything", r.Everything, "blocks", n,
+		"caller", caller(ctx))
+	if err != nil {
+		return nil, err
+	}
+	return &pb.PurgeResponse{Blocks: uint64(n)}, nil
+}
+
+// purgeFleet purges all hosts. Those that were not are named in the error, which has the answer as a detail.
+func (s *service) purgeFleet(ctx context.Context, w *What) (*pb.PurgeResponse, error) {
+	done, err := s.o.Fleet.Purge(ctx, w)
+	out := &pb.PurgeResponse{}
+	var failed []string
+	for _, p := range done {
+		h := &pb.PurgedHost{Host: p.Host, Blocks: uint64(p.Blocks)}
+		out.Blocks += h.Blocks
+		if p.Err != nil {
+			failed = append(failed, p.Host)
+			h.Error = "not reached, or it failed; the log of the daemon that was called says why"
+			s.log.Warn("a host was not purged", "host", p.Host, "error", p.Err)
+		}
+		out.Hosts = append(out.Hosts, h)
+	}
+	s.log.Info("blocks of all hosts purged", "namespace", w.Namespace, "model", w.Model, "tenant", w.Tenant, "everything", w.Everything,
+		"blocks", out.Blocks, "hosts", len(out.Hosts), "failed", len(failed), "caller", caller(ctx))
+	if err != nil || failed == nil {
+		return out, err
+	}
+	told := status.Newf(codes.Unavailable, "the cache on %s was not purged, so its blocks may come back; purge again when it answers or has left the fleet",
+		strings.Join(failed, ", "))
+	if detailed, err := told.WithDetails(out); err == nil {
+		told = detailed
+	}
+	return out, told.Err()
+}
+
+// matches tells whether a namespace has all that a request gives.
+func matches(r *pb.PurgeRequest, text string) bool {
+	if r.Everything {
+		return true
+	}
+	n, err := block.ParseNamespace(text)
+	return err == nil && (r.Namespace == "" || r.Namespace == text) && (r.Model == "" || r.Model == n.Model) && (r.Tenant == "" || r.Tenant == n.Tenant)
+}
+
+// listBuckets is how many buckets of the table a List looks at, so that one that finds nothing ends.
+const listBuckets = 65536
+
+// List pages through the blocks.
+func (s *service) List(ctx context.Context, r *pb.ListRequest) (*pb.ListResponse, error) {
+	limit := int(r.Limit)
+	if limit == 0 {
+		limit = 100
+	}
+	if r.Limit > MaxList {
+		return nil, invalid("limit is %d; ask for at most %d and go on with next", r.Limit, MaxList)
+	}
+	if r.Namespace != "" {
+		if _, err := s.namespace(r.Namespace); err != nil {
+			return nil, err
+		}
+	}
+	out := &pb.ListResponse{Next: r.Cursor}
+	for range listBuckets {
+		next, err := s.o.Store.Scan(ctx, out.Next, func(info store.Info) bool {
+			if r.Namespace == "" || r.Namespace == info.Item.Namespace {
+				out.Blocks = append(out.Blocks, listed(&info))
+			}
+			return true
+		})
+		if err != nil {
+			return nil, err
+		}
+		if out.Next = next; next == 0 || len(out.Blocks) >= limit {
+			break
+		}
+	}
+	return out, nil
+}
+
+func listed(info *store.Info) *pb.ListedBlock {
+	it := &info.Item
+	return &pb.ListedBlock{
+		Namespace: it.Namespace, Layer: it.Addr.Layer, Digest: it.Addr.Digest[:], Key: it.Key, Parent: bytesOf(it.Parent),
+		Length: uint32(info.Length), Tiers: uint32(tiersOf(info.Tiers)), Uses: info.Uses, ExpiresUnixMs: it.Expires,
+	}
+}

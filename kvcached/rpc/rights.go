@@ -1,0 +1,159 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/kvcached/store"
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+)
+
+// right is what a caller must be allowed for a method.
+type right uint8
+
+const (
+	read right = 1 << iota
+	write
+	remove
+)
+
+func (r right) String() string {
+	return map[right]string{read: "read", write: "write", remove: "delete"}[r]
+}
+
+// needs is what each method takes. Promote brings nothing here that a Get would not.
+var needs = map[string]right{
+	pb.Kv_Lookup_FullMethodName:      read,
+	pb.Kv_BatchLookup_FullMethodName: read,
+	pb.Kv_Get_FullMethodName:         read,
+	pb.Kv_Promote_FullMethodName:     read,
+	pb.Kv_List_FullMethodName:        read,
+	pb.Kv_Stats_FullMethodName:       read,
+	pb.Kv_Watch_FullMethodName:       read,
+	pb.Kv_Put_FullMethodName:         write,
+	pb.Kv_Push_FullMethodName:        write,
+	pb.Kv_Pull_FullMethodName:        write,
+	pb.Kv_Pin_FullMethodName:         write,
+	pb.Kv_Unpin_FullMethodName:       write,
+	pb.Kv_Report_FullMethodName:      write,
+	pb.Kv_Delete_FullMethodName:      remove,
+	pb.Kv_Purge_FullMethodName:       remove,
+}
+
+// may is what a certificate's role allows.
+var may = map[pki.Role]right{
+	pki.Router:   read,
+	pki.Agent:    read | write,
+	pki.KVCached: read | write,
+	pki.Ctl:      read | write | remove,
+}
+
+// method is a row of needs with what has been counted.
+type method struct {
+	right  right
+	name   string
+	calls  atomic.Uint64
+	failed atomic.Uint64
+}
+
+func methods() map[string]*method {
+	all := map[string]*method{}
+	for name, r := range needs {
+		all[name] = &method{right: r, name: short(name)}
+	}
+	return all
+}
+
+// enter lets a call in, or says why not. On sockets without TLS everybody who could connect may do everything.
+func (s *Server) enter(ctx context.Context, fullMethod string) (*method, error) {
+	m := s.methods[fullMethod]
+	if m == nil {
+		return nil, status.Errorf(codes.Unimplemented, "%s is not a method of this daemon", fullMethod)
+	}
+	m.calls.Add(1)
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return m, status.Error(codes.PermissionDenied, "nobody is calling")
+	}
+	info, secured := p.AuthInfo.(credentials.TLSInfo)
+	if !secured {
+		return m, nil
+	}
+	var role pki.Role
+	if certs := info.State.PeerCertificates; len(certs) > 0 {
+		role = pki.RoleOf(certs[0])
+	}
+	if may[role]&m.right == 0 {
+		s.stats.refused.Add(1)
+		return m, status.Errorf(codes.PermissionDenied, "a certificate with the role %q may not %s; %s takes one that may", role, m.right, m.name)
+	}
+	return m, nil
+}
+
+func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	m, err := s.enter(ctx, info.FullMethod)
+	if err != nil {
+		return nil, err
+	}
+	out, err := next(ctx, req)
+	return out, s.leave(m, err)
+}
+
+func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	m, err := s.enter(stream.Context(), info.FullMethod)
+	if err != nil {
+		return err
+	}
+	return s.leave(m, next(srv, stream))
+}
+
+// leave counts how a call ended, and gives errors a code.
+func (s *Server) leave(m *method, err error) error {
+	if err == nil {
+		return nil
+	}
+	m.failed.Add(1)
+	told := coded(err)
+	var disk *store.DiskError
+	if c := status.Code(told); c == codes.Internal || c == codes.DataLoss || errors.As(err, &disk) {
+		s.log.Error("gRPC call failed", "method", m.name, "error", err)
+	}
+	return told
+}
+
+// tap gives transfers their time, in a way that ends reads and writes of the stream, too.
+func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+	if info.FullMethodName == pb.Kv_Put_FullMethodName || info.FullMethodName == pb.Kv_Get_FullMethodName {
+		timed, cancel := context.WithTimeout(ctx, s.o.TransferTime)
+		context.AfterFunc(ctx, cancel)
+		return timed, nil
+	}
+	return ctx, nil
+}
+
+// caller says who calls, for the log.
+func caller(ctx context.Context) string {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return "unknown"
+	}
+	switch a := p.AuthInfo.(type) {
+	case process:
+		return fmt.Sprintf("pid %d uid %d gid %d", a.PID, a.UID, a.GID)
+	case credentials.TLSInfo:
+		if certs := a.State.PeerCertificates; len(certs) > 0 {
+			return fmt.Sprintf("%s at %s", certs[0].Subject.CommonName, p.Addr)
+		}
+	}
+	return p.Addr.String()
+}

@@ -1,0 +1,240 @@
+// Package rpc serves cognitora.v1.Kv over gRPC: on a Unix socket for programs of this host, and with mutual TLS for the fleet.
+//
+// Lookups and what belongs to operating the daemon are its purpose. Bytes go through it too, a copy on each side; who wants many of them
+// uses the lease socket on this host and the frames of cgn-kv/1 between hosts.
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/cognitora/dataplane/internal/listen"
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/residency"
+	"github.com/cognitora/dataplane/kvcached/store"
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+)
+
+// Bounds of messages.
+const (
+	MaxLookup = 32768     // digests of a BatchLookup, and of a Report
+	MaxBatch  = 4096      // digests of every other call
+	MaxPiece  = 1 << 20   // bytes of a payload in one message
+	MaxOwner  = 64        // bytes of an owner's name
+	MaxList   = 1000      // blocks that a List asks for
+	maxHead   = 128 << 10 // bytes of a message besides digests or payload
+)
+
+// ErrPlain says that a TCP address would be served without TLS.
+var ErrPlain = errors.New("rpc: a TCP address needs certificates")
+
+// Store is what is served; *store.Store is one.
+type Store interface {
+	Get(ctx context.Context, a block.Addr) (*store.Block, error)
+	Create(ctx context.Context, it store.Item, length int) (*store.Draft, error)
+	Stat(ctx context.Context, a block.Addr) (store.Info, error)
+	StatAll(ctx context.Context, addrs []block.Addr, out []store.Info) error
+	Delete(ctx context.Context, a block.Addr) (bool, error)
+	Pin(a block.Addr, owner string, until int64) error
+	Unpin(a block.Addr, owner string)
+	Scan(ctx context.Context, cursor uint64, visit func(store.Info) bool) (next uint64, err error)
+	Purge(ctx context.Context, match func(namespace string) bool) (blocks int, err error)
+	Stats() store.Stats
+	Namespaces() []store.NamespaceUsage
+}
+
+// knower is a Store that has to be told the text of a namespace before its blocks are asked for.
+type knower interface{ Know(namespace string) }
+
+// Outcome is what became of one block of a batch. Its values are those of the protocol.
+type Outcome uint8
+
+// The outcomes.
+const (
+	OK Outcome = iota + 1
+	Miss
+	Full
+	Failed
+)
+
+// Fleet moves blocks between hosts, and purges all of them. What became of addrs[i], of one namespace, goes to out[i], which is 0 before; an
+// error says that nothing could be tried.
+type Fleet interface {
+	Promote(ctx context.Context, namespace string, addrs []block.Addr, out []Outcome) error
+	Push(ctx context.Context, peer, namespace string, addrs []block.Addr, out []Outcome) error
+	Pull(ctx context.Context, peer, namespace string, addrs []block.Addr, out []Outcome) error
+	// Purge removes blocks from all hosts and tells what became of each.
+	Purge(ctx context.Context, w *What) ([]Purged, error)
+}
+
+// What says which namespaces are purged: those that have all that is given, or with Everything all.
+type What struct {
+	Namespace, Model, Tenant string
+	Everything               bool
+}
+
+// Purged is what a purge has done on one host.
+type Purged struct {
+	Host   string // cache id
+	Blocks int
+	Err    error // it was not reached or failed, and may still have blocks
+}
+
+// Options of a Server.
+type Options struct {
+	// Store is what is served. Required.
+	Store Store
+	// Residency answers Watch and takes Report. Required.
+	Residency *residency.Index
+	// Fleet is asked for Promote, Push and Pull. Nil: Promote brings up this host's own blocks, the others are refused.
+	Fleet Fleet
+	// Parts gives more structs of counters for Stats, by the names that their values begin with. Nil: none.
+	Parts func() map[string]any
+	// Insecure allows a loopback TCP address without TLS: whoever reaches it may do everything. False: refused.
+	Insecure bool
+	// Connections is how many there may be at a time on each listener; 0: 1024. One more is closed at once.
+	Connections int
+	// Transfers is how many Get and Put streams there may be at a time; 0: 128. One more is told RESOURCE_EXHAUSTED.
+	Transfers int
+	// Watchers is how many Watch streams there may be at a time; 0: 64. One more is told RESOURCE_EXHAUSTED.
+	Watchers int
+	// TransferTime is how long a Get or Put may take, so that a peer that stops holds no room for good; 0: 1 minute.
+	TransferTime time.Duration
+	// Drain is how long calls may go on when serving ends; 0: 5 s.
+	Drain time.Duration
+	// Logger takes what an operator should know. Nil: slog.Default().
+	Logger *slog.Logger
+}
+
+// Server answers the calls of any number of listeners.
+type Server struct {
+	o         Options
+	log       *slog.Logger
+	transfers chan struct{}
+	watchers  chan struct{}
+	methods   map[string]*method // by full name
+	names     knower             // nil: the store does not want to know
+	space     atomic.Pointer[space]
+	stats     counters
+}
+
+// New makes a server.
+func New(o Options) (*Server, error) {
+	if o.Store == nil || o.Residency == nil {
+		return nil, errors.New("rpc: Store and Residency are required")
+	}
+	set := func(p *int, def int) {
+		if *p <= 0 {
+			*p = def
+		}
+	}
+	set(&o.Connections, 1024)
+	set(&o.Transfers, 128)
+	set(&o.Watchers, 64)
+	if o.TransferTime <= 0 {
+		o.TransferTime = time.Minute
+	}
+	if o.Drain <= 0 {
+		o.Drain = 5 * time.Second
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	s := &Server{o: o, log: o.Logger, transfers: make(chan struct{}, o.Transfers), watchers: make(chan struct{}, o.Watchers)}
+	s.methods = methods()
+	s.names, _ = o.Store.(knower)
+	return s, nil
+}
+
+// ListenUnix opens a Unix socket that its owner and group may use, and gives it to the group gid unless that is negative.
+// What a killed daemon left behind is replaced.
+func ListenUnix(path string, gid int) (net.Listener, error) {
+	l, err := listen.OpenUnix(path, 0o660, gid)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// service answers on one listener, until ending is done.
+type service struct {
+	pb.UnimplementedKvServer
+	*Server
+	ending context.Context
+}
+
+// Serve answers on l, which it closes, until ctx is done; then calls have Options.Drain to end, and Watch ends at once. On a
+// TCP address id is required, or Options.Insecure and loopback: else the error is ErrPlain.
+func (s *Server) Serve(ctx context.Context, l net.Listener, id *pki.Identity) error {
+	creds, err := s.credentials(l, id)
+	if err != nil {
+		l.Close()
+		return err
+	}
+	g := grpc.NewServer(s.serverOptions(creds)...)
+	pb.RegisterKvServer(g, &service{Server: s, ending: ctx})
+	served := make(chan error, 1)
+	var all sync.WaitGroup
+	all.Go(func() { served <- g.Serve(&limited{Listener: l, most: int64(s.o.Connections), stats: &s.stats}) })
+	defer all.Wait()
+	select {
+	case err := <-served:
+		g.Stop()
+		return fmt.Errorf("rpc: %w", err)
+	case <-ctx.Done():
+	}
+	force := time.AfterFunc(s.o.Drain, func() {
+		s.log.Warn("gRPC calls have not ended in time", "drain", s.o.Drain)
+		g.Stop()
+	})
+	defer force.Stop()
+	g.GracefulStop()
+	return nil
+}
+
+func (s *Server) credentials(l net.Listener, id *pki.Identity) (credentials.TransportCredentials, error) {
+	switch {
+	case l.Addr().Network() == "unix":
+		return peerCredentials{s, listen.AccessTo(l.Addr().String(), nil, nil)}, nil
+	case id != nil:
+		return credentials.NewTLS(id.Mutual("h2")), nil
+	case s.o.Insecure && listen.Loopback(l.Addr().String()):
+		return insecure.NewCredentials(), nil
+	}
+	return nil, fmt.Errorf("%w: %s; give a certificate, or use the Unix socket", ErrPlain, l.Addr())
+}
+
+func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.Creds(creds),
+		grpc.ForceServerCodecV2(newCodec()),
+		grpc.UnaryInterceptor(s.unary),
+		grpc.StreamInterceptor(s.stream),
+		grpc.InTapHandle(s.tap),
+		grpc.MaxRecvMsgSize(max(MaxPiece, MaxLookup*len(block.Digest{})) + maxHead),
+		grpc.MaxConcurrentStreams(1024),
+		grpc.MaxHeaderListSize(16 << 10),
+		grpc.StaticStreamWindowSize(512 << 10),
+		grpc.StaticConnWindowSize(1 << 20),
+		grpc.ConnectionTimeout(10 * time.Second),
+		grpc.WaitForHandlers(true),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+	}
+}
+
+// short is a method's name without its service.
+func short(fullMethod string) string { return fullMethod[strings.LastIndexByte(fullMethod, '/')+1:] }

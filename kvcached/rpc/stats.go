@@ -1,0 +1,120 @@
+package rpc
+
+import (
+	"cmp"
+	"context"
+	"reflect"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"unicode"
+
+	"github.com/cognitora/dataplane/kvcached/store"
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+)
+
+// counters are what is counted besides calls.
+type counters struct {
+	refused           atomic.Uint64
+	turnedAway        atomic.Uint64
+	denied            atomic.Uint64
+	bytesIn, bytesOut atomic.Uint64
+	connections       atomic.Int64
+}
+
+// Stats of a Server.
+type Stats struct {
+	Connections int64             // open
+	Transfers   int64             // Get and Put streams, Promote, Push and Pull calls now
+	Watchers    int64             // Watch streams now
+	Denied      uint64            // connections to a Unix socket refused for their user and groups
+	TurnedAway  uint64            // connections that were one too many
+	Refused     uint64            // calls for which the certificate's role has no right
+	BytesIn     uint64            // of payloads, by Put
+	BytesOut    uint64            // of payloads, by Get
+	Calls       map[string]uint64 // by method
+	Failed      map[string]uint64 // of them, by method
+}
+
+// Stats counts what has been answered.
+func (s *Server) Stats() Stats {
+	st := Stats{
+		Connections: s.stats.connections.Load(), Transfers: int64(len(s.transfers)), Watchers: int64(len(s.watchers)),
+		Denied: s.stats.denied.Load(), TurnedAway: s.stats.turnedAway.Load(), Refused: s.stats.refused.Load(), BytesIn: s.stats.bytesIn.Load(), BytesOut: s.stats.bytesOut.Load(),
+		Calls: map[string]uint64{}, Failed: map[string]uint64{},
+	}
+	for _, m := range s.methods {
+		st.Calls[m.name], st.Failed[m.name] = m.calls.Load(), m.failed.Load()
+	}
+	return st
+}
+
+// maxUsages is how many namespaces, and how many rows of engines, an answer of Stats has.
+const maxUsages = 1000
+
+// Stats says what the daemon holds and has done.
+func (s *service) Stats(context.Context, *pb.StatsRequest) (*pb.StatsResponse, error) {
+	out := &pb.StatsResponse{Epoch: s.o.Residency.Epoch(), Values: map[string]int64{}}
+	all := s.o.Store.Namespaces()
+	slices.SortFunc(all, func(a, b store.NamespaceUsage) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	for _, u := range all[:min(len(all), maxUsages)] {
+		out.Namespaces = append(out.Namespaces, &pb.NamespaceUsage{Namespace: u.Namespace, Blocks: uint64(u.Blocks), Bytes: uint64(u.Bytes)})
+	}
+	for _, u := range s.o.Residency.Usage(maxUsages) {
+		out.Engines = append(out.Engines, &pb.EngineUsage{
+			Engine: u.Engine, Namespace: u.Namespace, Adapter: u.Adapter, Blocks: uint64(u.Blocks), Device: uint64(u.Device), Host: uint64(u.Host),
+			Disk: uint64(u.Disk), Shared: uint64(u.Shared), Pinned: uint64(u.Pinned),
+		})
+	}
+	parts := map[string]any{}
+	if s.o.Parts != nil {
+		parts = s.o.Parts()
+	}
+	for name, v := range parts {
+		values(out.Values, name, reflect.ValueOf(v))
+	}
+	values(out.Values, "store", reflect.ValueOf(s.o.Store.Stats()))
+	values(out.Values, "residency", reflect.ValueOf(s.o.Residency.Stats()))
+	values(out.Values, "rpc", reflect.ValueOf(s.Server.Stats()))
+	return out, nil
+}
+
+// values adds the numbers of a struct of counters, by their fields' names.
+func values(to map[string]int64, name string, v reflect.Value) {
+	switch {
+	case v.CanInt():
+		to[name] = v.Int()
+	case v.CanUint():
+		to[name] = int64(v.Uint())
+	case v.Kind() == reflect.Struct:
+		for i := range v.NumField() {
+			f := v.Type().Field(i)
+			if !f.IsExported() {
+				continue
+			}
+			if f.Anonymous {
+				values(to, name, v.Field(i))
+			} else {
+				values(to, name+"_"+snake(f.Name), v.Field(i))
+			}
+		}
+	case v.Kind() == reflect.Map && v.Type().Key().Kind() == reflect.String:
+		for i := v.MapRange(); i.Next(); {
+			values(to, name+"_"+snake(i.Key().String()), i.Value())
+		}
+	}
+}
+
+// snake is a field's name in lower case with underscores.
+func snake(name string) string {
+	var b strings.Builder
+	runes := []rune(name)
+	for i, r := range runes {
+		upper := unicode.IsUpper(r)
+		if upper && i > 0 && (!unicode.IsUpper(runes[i-1]) || i+1 < len(runes) && unicode.IsLower(runes[i+1])) {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
+}

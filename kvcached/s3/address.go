@@ -1,0 +1,182 @@
+package s3
+
+import (
+	"net"
+	"net/netip"
+	"net/url"
+	"strings"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/store"
+)
+
+// target is what a request is about: the service, a bucket, or an object.
+type target struct {
+	bucket string
+	key    string // empty: the bucket, or without one the service
+}
+
+// bucketless is the bucket of a key that comes without one. It does not depend on the Host header, so that the same key is the
+// same object by whatever name or address of the server, or of another server of its fleet, a client comes.
+const bucketless = "default"
+
+// locate finds bucket and key from the Host header and the path as it was sent. What decides is whether Host is below one of
+// domains (see below); the form of its name never does:
+//   - it is: what stands before the domain is the bucket, the path is the key
+//   - it is not: the path is /bucket/key. A path of one segment that is no bucket's name but has the form of LMCache's keys
+//     (they hold @) or of a block address is a key in the bucket "default"
+//
+// A Host of several labels that is no address and that no domain covers may be <bucket>.<server>, so that such a key is refused
+// there: two buckets would become one. So is, everywhere, what no rule fits.
+func locate(host, rawPath string, domains []string) (target, error) {
+	host = hostName(host)
+	path := strings.TrimPrefix(rawPath, "/")
+	bucket, inHost, known := below(host, domains)
+	if inHost {
+		return makeTarget(bucket, path)
+	}
+	first, rest, more := strings.Cut(path, "/")
+	if path == "" {
+		return target{}, nil
+	}
+	name, err := url.PathUnescape(first)
+	if err != nil {
+		return target{}, refusal("InvalidArgument", "The path is not URL-encoded.")
+	}
+	switch bare := !more && (strings.Contains(name, "@") || block.IsAddress([]byte(name))); {
+	case isBucketName(name):
+		return makeTarget(name, rest)
+	case bare && known:
+		return makeTarget(bucketless, path)
+	case !known:
+		return target{}, refusal("InvalidBucketName", "%.64q is no bucket's name, and %.253q is not known as a name of this server. "+
+			"If it is one, or a bucket's name stands before one, add that name to s3.domains.", name, host)
+	}
+	return target{}, refusal("InvalidBucketName", "%.64q is no bucket's name: it needs 3 to 63 of a-z, 0-9, - and . "+
+		"The path is /<bucket>/<key>, or /<key> when the Host header is <bucket>.<name in s3.domains>.", name)
+}
+
+func makeTarget(bucket, rawKey string) (target, error) {
+	key, err := url.PathUnescape(rawKey)
+	if err != nil {
+		return target{}, refusal("InvalidArgument", "The path is not URL-encoded.")
+	}
+	if len(key) > block.MaxKey && !block.IsAddress([]byte(key)) {
+		return target{}, refusal("KeyTooLongError", "A key has at most %d bytes.", block.MaxKey)
+	}
+	if !isBucketName(bucket) {
+		return target{}, refusal("InvalidBucketName", "The Host header names the bucket %.64q: a name needs 3 to 63 of a-z, 0-9, - and .", bucket)
+	}
+	return target{bucket: bucket, key: key}, nil
+}
+
+// below tells whether host is a bucket's name and one of the domains behind it, and if not, whether host is known to be the
+// server itself: a domain, an address, or a name of one label. Of nested domains the longest decides.
+func below(host string, domains []string) (bucket string, inHost, known bool) {
+	longest := -1
+	for _, d := range append(amazon(host), domains...) {
+		if host == d {
+			return "", false, true
+		}
+		if b, ok := strings.CutSuffix(host, "."+d); ok && len(d) > longest {
+			bucket, longest = b, len(d)
+		}
+	}
+	if longest >= 0 {
+		return bucket, true, true
+	}
+	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
+		return "", false, true
+	}
+	return "", false, !strings.Contains(host, ".")
+}
+
+// maxStrangers is how many names of Host headers are logged; after them none is.
+const maxStrangers = 64
+
+// stranger logs each name once that a write was taken to be for path style by, though it has the form of <bucket>.<server>: a
+// client that means that would fill a bucket called as its keys begin.
+func (s *Server) stranger(host string) {
+	host = hostName(host)
+	if _, inHost, known := below(host, s.domains); inHost || known {
+		return
+	}
+	s.strangersMu.Lock()
+	defer s.strangersMu.Unlock()
+	if s.strangers[host] || len(s.strangers) >= maxStrangers {
+		return
+	}
+	s.strangers[host] = true
+	s.log.Info("s3 Host header is below no name in s3.domains: the path begins with the bucket", "host", host)
+}
+
+// amazon are the domains that need no setting: localhost, and the endpoint of S3 that host is or is below, such as
+// s3.amazonaws.com and s3.eu-west-1.amazonaws.com, if there is one.
+func amazon(host string) []string {
+	all := []string{"localhost"}
+	for _, end := range []string{".amazonaws.com", ".amazonaws.com.cn"} {
+		before, ok := strings.CutSuffix(host, end)
+		if !ok {
+			continue
+		}
+		labels := strings.Split(before, ".")
+		for i := len(labels) - 1; i >= max(0, len(labels)-3); i-- {
+			if labels[i] == "s3" || strings.HasPrefix(labels[i], "s3-") {
+				all = append(all, strings.Join(labels[i:], ".")+end)
+				break
+			}
+		}
+	}
+	return all
+}
+
+// hostName is a Host header without its port, in lower case.
+func hostName(host string) string {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	return strings.ToLower(strings.TrimSuffix(host, "."))
+}
+
+// isBucketName tells whether S3 would let a bucket be called s.
+func isBucketName(s string) bool {
+	if len(s) < 3 || len(s) > 63 || !isAlnum(s[0]) || !isAlnum(s[len(s)-1]) {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; !isAlnum(c) && c != '-' && c != '.' {
+			return false
+		}
+	}
+	return true
+}
+
+func isAlnum(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' }
+
+// space begins the Space of the namespaces of this server.
+const space = "s3."
+
+// namespaceOf is the canonical text of the namespace of a tenant's bucket.
+func namespaceOf(bucket, tenant string) (string, error) {
+	n := block.Namespace{Space: space + bucket, Tenant: tenant}
+	if err := n.Check(); err != nil {
+		return "", refusal("InvalidBucketName", "The bucket's name is too long.")
+	}
+	return n.String(), nil
+}
+
+// itemOf says which block the key of a bucket is: a block address names itself, every other key belongs to the bucket.
+func itemOf(bucket, key, tenant string) (store.Item, error) {
+	if name := []byte(key); block.IsAddress(name) {
+		namespace, a, err := block.ParseText(name)
+		if err != nil {
+			return store.Item{}, err
+		}
+		return store.Item{Addr: a, Namespace: namespace}, nil
+	}
+	namespace, err := namespaceOf(bucket, tenant)
+	if err != nil {
+		return store.Item{}, err
+	}
+	return store.Item{Addr: block.OfKey(block.IDOf(namespace), []byte(key)), Namespace: namespace, Key: []byte(key)}, nil
+}

@@ -1,0 +1,194 @@
+package s3
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/store"
+)
+
+// maxSkew is how far a client's clock may be from ours.
+const maxSkew = 15 * time.Minute
+
+// Key lets a client in. Secrets never appear in logs, errors or metrics.
+type Key struct {
+	Access   string // what the client calls itself; not empty
+	Secret   string // not empty
+	Tenant   string // whose namespaces it sees; empty: those without a tenant, and block addresses of every tenant
+	ReadOnly bool   // may only read
+}
+
+// String keeps the secret out of what prints a Key.
+func (k Key) String() string { return "s3 key " + k.Access }
+
+// GoString is String.
+func (k Key) GoString() string { return k.String() }
+
+func checkKeys(keys []Key) error {
+	seen := map[string]bool{}
+	for _, k := range keys {
+		switch {
+		case k.Access == "" || k.Secret == "":
+			return errors.New("s3: a key needs an access key and a secret")
+		case seen[k.Access]:
+			return fmt.Errorf("s3: the access key %q is configured twice", k.Access)
+		}
+		seen[k.Access] = true
+	}
+	return nil
+}
+
+// caller is who a request comes from.
+type caller struct {
+	tenant   string
+	open     bool // no tenant's fence applies to block addresses
+	readOnly bool
+	chain    *chain // signs the chunks of an aws-chunked body; nil: they are not signed
+}
+
+// authenticate finds the caller. Without keys everybody is let in, whatever the request says of itself.
+func (s *Server) authenticate(r *http.Request, q query) (caller, error) {
+	if len(s.keys) == 0 {
+		return caller{open: true}, nil
+	}
+	a, err := authorizationOf(r, q)
+	if err != nil {
+		return caller{}, err
+	}
+	k, known := s.keys[a.accessKey]
+	if !known {
+		return caller{}, refusal("InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records.")
+	}
+	signed, err := a.when(r)
+	if err != nil {
+		return caller{}, err
+	}
+	if err := a.checkTime(signed, time.Now()); err != nil {
+		return caller{}, err
+	}
+	payload := r.Header.Get(headerPayload)
+	if payload == "" {
+		if !a.presigned {
+			return caller{}, refusal("InvalidRequest", "Missing required header for this request: %s.", headerPayload)
+		}
+		payload = unsignedPayload
+	}
+	if name := unsignedHeader(r, a); name != "" {
+		return caller{}, refusal("AccessDenied", "There were headers present in the request which were not signed: %s.", name)
+	}
+	key := signingKey(k.Secret, a.credential)
+	if !s.signs(key, a, r, q, payload) {
+		return caller{}, refusal("SignatureDoesNotMatch", "The request signature we calculated does not match the signature you provided. Check your key and signing method.")
+	}
+	who := caller{tenant: k.Tenant, open: k.Tenant == "", readOnly: k.ReadOnly}
+	if strings.HasPrefix(payload, streamingSigned) {
+		who.chain = &chain{key: key, amzDate: a.amzDate, scope: a.scope(), last: a.signature}
+	}
+	return who, nil
+}
+
+// authorizationOf reads the signature from the header or from a presigned URL.
+func authorizationOf(r *http.Request, q query) (authorization, error) {
+	header := r.Header.Get("Authorization")
+	switch {
+	case header != "" && q.has(presignedQuery):
+		return authorization{}, refusal("InvalidArgument", "Only one auth mechanism allowed: the Authorization header or %s.", presignedQuery)
+	case header != "":
+		return parseAuthorization(header)
+	case q.has(presignedQuery), q.has("X-Amz-Algorithm"):
+		return parsePresigned(q)
+	case q.has("AWSAccessKeyId"):
+		return authorization{}, refusal("InvalidRequest", "The authorization mechanism you have provided is not supported. Please use %s (boto3: signature_version=\"s3v4\").", algorithm)
+	}
+	return authorization{}, refusal("AccessDenied", "Access Denied. Requests must be signed.")
+}
+
+// checkTime refuses what was signed too long ago or too far ahead.
+func (a *authorization) checkTime(signed, now time.Time) error {
+	if a.presigned {
+		if now.After(signed.Add(time.Duration(a.expires) * time.Second)) {
+			return refusal("AccessDenied", "Request has expired.")
+		}
+		if signed.After(now.Add(maxSkew)) {
+			return refusal("AccessDenied", "Request is not valid yet.")
+		}
+		return nil
+	}
+	if d := now.Sub(signed); d > maxSkew || d < -maxSkew {
+		return refusal("RequestTimeTooSkewed", "The difference between the request time and the current time is too large.")
+	}
+	return nil
+}
+
+// unsignedHeader names an x-amz- header that the signature does not cover: whoever relays the request could have put it there.
+func unsignedHeader(r *http.Request, a authorization) string {
+	for name := range r.Header {
+		lower := strings.ToLower(name)
+		if !strings.HasPrefix(lower, "x-amz-") || slices.Contains(a.signed, lower) {
+			continue
+		}
+		if a.presigned && lower == headerPayload {
+			continue
+		}
+		return lower
+	}
+	return ""
+}
+
+// signs tells whether the signature is right for the path as it was sent or, for clients that sign another spelling of it, as
+// SigV4 would encode it.
+func (s *Server) signs(key []byte, a authorization, r *http.Request, q query, payload string) bool {
+	raw := rawPath(r)
+	right := func(path string) bool {
+		text := stringToSign(a.amzDate, a.credential, canonicalRequest(r, path, q, a.signed, payload))
+		return equalSignature(signatureOf(key, text), a.signature)
+	}
+	if right(raw) {
+		return true
+	}
+	spelled, ok := respelled(raw)
+	return ok && spelled != raw && right(spelled)
+}
+
+// respelled encodes each segment of a path as SigV4 does. Slashes that are encoded stay so: they are part of a segment.
+func respelled(raw string) (string, bool) {
+	var b []byte
+	for i, segment := range strings.Split(raw, "/") {
+		if i > 0 {
+			b = append(b, '/')
+		}
+		text, err := url.PathUnescape(segment)
+		if err != nil {
+			return "", false
+		}
+		b = appendEncoded(b, text, false)
+	}
+	return string(b), true
+}
+
+// rawPath is the path as the client wrote it.
+func rawPath(r *http.Request) string {
+	path, _, _ := strings.Cut(r.RequestURI, "?")
+	if !strings.HasPrefix(path, "/") {
+		return r.URL.EscapedPath()
+	}
+	return path
+}
+
+// mayUse refuses the block addresses of another tenant.
+func (w caller) mayUse(it store.Item) error {
+	if it.Key != nil || w.open {
+		return nil
+	}
+	n, err := block.ParseNamespace(it.Namespace)
+	if err != nil || n.Tenant != "" && n.Tenant != w.tenant {
+		return refusal("AccessDenied", "The block address is another tenant's.")
+	}
+	return nil
+}

@@ -1,0 +1,365 @@
+package s3
+
+import (
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/store"
+)
+
+const maxCompleteText = 4 << 20 // bytes: 10,000 parts with their checksums
+
+type createResult struct {
+	XMLName  xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ InitiateMultipartUploadResult"`
+	Bucket   string
+	Key      string
+	UploadID string `xml:"UploadId"`
+}
+
+// createUpload begins a multipart upload.
+func (c *call) createUpload() error {
+	it, err := c.item()
+	if err != nil {
+		return err
+	}
+	a, err := attributesOf(c.r.Header, time.Now())
+	if err != nil {
+		return err
+	}
+	if size, err := strconv.ParseInt(c.r.Header.Get("x-amz-mp-object-size"), 10, 64); err == nil {
+		if err := c.s.uploads.tooLong(size); err != nil {
+			return err
+		}
+	}
+	u := &upload{item: it, bucket: c.bucket, key: c.key, tenant: c.who.tenant, attr: a}
+	if err := c.s.uploads.add(u); err != nil {
+		return err
+	}
+	for _, name := range []string{"x-amz-checksum-algorithm", "x-amz-checksum-type"} {
+		if v := c.r.Header.Get(name); v != "" {
+			c.w.Header()[name] = []string{v}
+		}
+	}
+	c.document(http.StatusOK, createResult{Bucket: c.bucket, Key: c.key, UploadID: u.id})
+	return nil
+}
+
+// uploadPart takes one part into memory of its own.
+func (c *call) uploadPart() error {
+	n, err := c.query.number("partNumber", 1, maxParts, 0)
+	if err != nil || n == 0 {
+		return refusal("InvalidArgument", "The parameter partNumber must be a number from 1 to %d.", maxParts)
+	}
+	it, err := c.item()
+	if err != nil {
+		return err
+	}
+	p, err := c.openPayload(MaxObject)
+	if err != nil {
+		return err
+	}
+	release, err := c.s.body()
+	if err != nil {
+		return err
+	}
+	defer release()
+	u, err := c.s.uploads.begin(c.query.get("uploadId"), it, c.who.tenant, n, p.length)
+	if err != nil {
+		return err
+	}
+	arrived, err := c.receive(u, n, p)
+	if failed := c.s.uploads.finish(u, n, arrived, p.length); err == nil {
+		err = failed
+	}
+	if err != nil {
+		return err
+	}
+	c.stored(arrived.etag, p.sums)
+	return nil
+}
+
+// receive reads a part into a draft. Its address is of no use to anyone: it is never committed.
+func (c *call) receive(u *upload, n int, p *payload) (*part, error) {
+	it := store.Item{Namespace: u.item.Namespace, Addr: block.OfKey(u.item.Addr.Model, fmt.Appendf(nil, "part\x00%s\x00%d", u.id, n))}
+	d, err := c.s.sink.Create(c.r.Context(), it, p.length)
+	if err != nil {
+		return nil, err
+	}
+	into := d.Bytes()[:p.length]
+	at, crc := 0, uint32(0)
+	err = p.read(into, func(n int) {
+		crc = block.Extend(crc, into[at:at+n])
+		at += n
+	})
+	if err != nil {
+		d.Abort()
+		return nil, err
+	}
+	arrived := &part{draft: d, length: p.length, crc: crc, etag: etag(crc, p.length, 0), modified: time.Now()}
+	if sum, ok := p.sums.named(); ok {
+		arrived.sum = checksum{name: sum.name, text: sum.text}
+	}
+	return arrived, nil
+}
+
+// abortUpload frees what has arrived.
+func (c *call) abortUpload() error {
+	it, err := c.item()
+	if err != nil {
+		return err
+	}
+	if err := c.s.uploads.abort(c.query.get("uploadId"), it.Addr, c.who.tenant); err != nil {
+		return err
+	}
+	c.status(http.StatusNoContent)
+	return nil
+}
+
+type completeRequest struct {
+	XMLName xml.Name `xml:"CompleteMultipartUpload"`
+	Parts   []struct {
+		PartNumber        int
+		ETag              string
+		ChecksumCRC32     string
+		ChecksumCRC32C    string
+		ChecksumCRC64NVME string
+		ChecksumSHA1      string
+		ChecksumSHA256    string
+	} `xml:"Part"`
+}
+
+type completeResult struct {
+	XMLName  xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ CompleteMultipartUploadResult"`
+	Location string
+	Bucket   string
+	Key      string
+	ETag     string
+}
+
+// completeUpload copies the parts into one block. Until that is there, the upload stays, so that a client can try again.
+func (c *call) completeUpload() error {
+	it, err := c.item()
+	if err != nil {
+		return err
+	}
+	text, err := c.readBeside(maxCompleteText)
+	if err != nil {
+		return err
+	}
+	var ask completeRequest
+	if err := xml.Unmarshal(text, &ask); err != nil || len(ask.Parts) == 0 || len(ask.Parts) > maxParts {
+		return refusal("MalformedXML", "The XML you provided was not well-formed, or names no or more than %d parts.", maxParts)
+	}
+	o, err := c.commitOptions(it)
+	if err != nil {
+		return err
+	}
+	tag, err := c.complete(it.Addr, &ask, o)
+	if err != nil {
+		return err
+	}
+	c.document(http.StatusOK, completeResult{Location: "http://" + c.r.Host + c.r.URL.EscapedPath(), Bucket: c.bucket, Key: c.key, ETag: tag})
+	return nil
+}
+
+// complete makes the object, or answers the ETag of the one that this upload has become before.
+func (c *call) complete(a block.Addr, ask *completeRequest, o store.CommitOptions) (tag string, err error) {
+	id := c.query.get("uploadId")
+	u, err := c.s.uploads.claim(id, a, c.who.tenant)
+	if err != nil {
+		if before, ok := c.s.uploads.completed(id, a, c.who.tenant); ok {
+			return before, nil
+		}
+		return "", err
+	}
+	defer func() { c.s.uploads.release(u, tag) }()
+	parts, err := u.choose(ask)
+	if err != nil {
+		return "", err
+	}
+	if tag, err = c.assemble(u, parts, o); err == nil {
+		c.s.count.puts.Add(1)
+	}
+	return tag, err
+}
+
+// readBeside reads a document whose x-amz-checksum- headers are not of itself but of the object, and are left to assemble.
+func (c *call) readBeside(limit int64) ([]byte, error) {
+	h := c.r.Header
+	c.r.Header = h.Clone()
+	defer func() { c.r.Header = h }()
+	for name := range algorithms {
+		c.r.Header.Del(checksumPrefix + name)
+	}
+	return c.readSmall(limit)
+}
+
+// choose finds the parts that a completion names.
+func (u *upload) choose(ask *completeRequest) ([]*part, error) {
+	parts := make([]*part, 0, len(ask.Parts))
+	last := 0
+	for _, want := range ask.Parts {
+		if want.PartNumber <= last {
+			return nil, refusal("InvalidPartOrder", "The list of parts was not in ascending order.")
+		}
+		last = want.PartNumber
+		p := u.parts[want.PartNumber]
+		if p == nil || !matches(want.ETag, p.etag) {
+			return nil, refusal("InvalidPart", "Part %d was not uploaded, or with another ETag.", want.PartNumber)
+		}
+		sent := map[string]string{"crc32": want.ChecksumCRC32, "crc32c": want.ChecksumCRC32C, "crc64nvme": want.ChecksumCRC64NVME,
+			"sha1": want.ChecksumSHA1, "sha256": want.ChecksumSHA256}[p.sum.name]
+		if sent != "" && sent != p.sum.text {
+			return nil, refusal("InvalidPart", "Part %d was uploaded with another checksum.", want.PartNumber)
+		}
+		parts = append(parts, p)
+	}
+	return parts, nil
+}
+
+// assemble makes the object and answers its ETag.
+func (c *call) assemble(u *upload, parts []*part, o store.CommitOptions) (string, error) {
+	a, total := u.attr, 0
+	a.modified, a.parts, a.partSize = time.Now(), len(parts), parts[0].length
+	o.CRC, o.CheckCRC = 0, true // that no part has changed since it came
+	for i, p := range parts {
+		total += p.length
+		o.CRC = block.Combine(o.CRC, p.crc, uint64(p.length))
+		if i < len(parts)-1 && p.length != a.partSize || p.length > a.partSize {
+			a.partSize = 0
+		}
+	}
+	sums, err := checksumsOfParts(c.r.Header, parts, o.CRC)
+	if err != nil {
+		return "", err
+	}
+	if text := c.r.Header.Get("x-amz-mp-object-size"); text != "" && text != strconv.Itoa(total) {
+		return "", refusal("InvalidRequest", "The parts have %d bytes together, not as many as x-amz-mp-object-size says.", total)
+	}
+	it := u.item
+	it.Attr = a.encode()
+	d, err := c.s.sink.Create(c.r.Context(), it, total)
+	if err != nil {
+		return "", err
+	}
+	defer d.Abort()
+	into := d.Bytes()
+	for _, p := range parts {
+		for from := p.draft.Bytes()[:p.length]; len(from) > 0; {
+			n := copy(into, from[:min(len(from), 256<<10)])
+			sums.write(into[:n])
+			d.Filled(n)
+			into, from = into[n:], from[n:]
+		}
+	}
+	if err := sums.check(); err != nil {
+		return "", err
+	}
+	i, err := c.commit(d, it.Addr, o)
+	if errors.Is(err, store.ErrCorrupt) { // which would be answered as a miss
+		err = fmt.Errorf("s3: a part has changed since it came: %v", err) //nolint:errorlint // so not wrapped
+	}
+	if err != nil {
+		return "", err
+	}
+	return etag(i.CRC, i.Length, a.parts), nil
+}
+
+type listedPart struct {
+	PartNumber     int
+	LastModified   string
+	ETag           string
+	Size           int
+	ChecksumCRC32  string `xml:",omitempty"`
+	ChecksumCRC32C string `xml:",omitempty"`
+}
+
+type partsResult struct {
+	XMLName              xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ ListPartsResult"`
+	Bucket               string
+	Key                  string
+	UploadID             string `xml:"UploadId"`
+	PartNumberMarker     int
+	NextPartNumberMarker int
+	MaxParts             int
+	IsTruncated          bool
+	Parts                []listedPart `xml:"Part"`
+}
+
+// listParts answers which parts have arrived.
+func (c *call) listParts() error {
+	it, err := c.item()
+	if err != nil {
+		return err
+	}
+	limit, err := c.query.number("max-parts", 0, 1<<31-1, maxListed)
+	if err != nil {
+		return err
+	}
+	after, err := c.query.number("part-number-marker", 0, 1<<31-1, 0)
+	if err != nil {
+		return err
+	}
+	r := partsResult{Bucket: c.bucket, Key: c.key, UploadID: c.query.get("uploadId"), PartNumberMarker: after, MaxParts: min(limit, maxListed)}
+	t := c.s.uploads
+	t.mu.Lock()
+	u, err := t.find(r.UploadID, it.Addr, c.who.tenant)
+	if err != nil {
+		t.mu.Unlock()
+		return err
+	}
+	for _, n := range u.numbers() {
+		if n <= after {
+			continue
+		}
+		if len(r.Parts) == r.MaxParts {
+			r.IsTruncated = true
+			break
+		}
+		p := u.parts[n]
+		l := listedPart{PartNumber: n, LastModified: xmlTime(p.modified), ETag: p.etag, Size: p.length}
+		switch p.sum.name {
+		case "crc32":
+			l.ChecksumCRC32 = p.sum.text
+		case "crc32c":
+			l.ChecksumCRC32C = p.sum.text
+		}
+		r.Parts, r.NextPartNumberMarker = append(r.Parts, l), n
+	}
+	t.mu.Unlock()
+	c.document(http.StatusOK, r)
+	return nil
+}
+
+type listedUpload struct {
+	Key       string
+	UploadID  string `xml:"UploadId"`
+	Initiated string
+}
+
+type uploadsResult struct {
+	XMLName     xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ ListMultipartUploadsResult"`
+	Bucket      string
+	Prefix      string
+	MaxUploads  int
+	IsTruncated bool
+	Uploads     []listedUpload `xml:"Upload"`
+}
+
+// listUploads answers the bucket's uploads that are not complete: all of them, as there are few.
+func (c *call) listUploads() error {
+	r := uploadsResult{Bucket: c.bucket, Prefix: c.query.get("prefix"), MaxUploads: c.s.uploads.most}
+	for _, u := range c.s.uploads.of(c.bucket, c.who.tenant) {
+		if strings.HasPrefix(u.key, r.Prefix) {
+			r.Uploads = append(r.Uploads, listedUpload{u.key, u.id, xmlTime(u.started)})
+		}
+	}
+	c.document(http.StatusOK, r)
+	return nil
+}

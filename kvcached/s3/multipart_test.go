@@ -1,0 +1,232 @@
+package s3
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+)
+
+var uploadID = regexp.MustCompile(`<UploadId>(.*)</UploadId>`)
+
+func (b *bed) start(path string, header ...string) string {
+	b.t.Helper()
+	return uploadID.FindStringSubmatch(b.want(b.do("POST", path+"?uploads", "", header...), 200).body)[1]
+}
+
+func (b *bed) part(path, id string, n int, body string) string {
+	b.t.Helper()
+	return b.want(b.do("PUT", fmt.Sprintf("%s?partNumber=%d&uploadId=%s", path, n, id), body), 200).Header.Get("ETag")
+}
+
+func TestMultipart(t *testing.T) {
+	b := serve(t, Options{})
+	id := b.start("/k", "Content-Type", "text/x", "x-amz-meta-a", "b")
+	tags := map[int]string{1: b.part("/k", id, 1, "old"), 3: b.part("/k", id, 3, "c"), 2: b.part("/k", id, 2, "bbbb")}
+	tags[1] = b.part("/k", id, 1, "aaaa")
+	b.want(b.do("GET", "/k", ""), 404)
+	b.want(b.do("GET", "/?uploads", ""), 200, id)
+	b.want(b.do("GET", "/k?uploadId="+id, ""), 200, "<PartNumber>3</PartNumber>", "<Size>4</Size>", "<IsTruncated>false")
+	b.want(b.do("GET", "/k?max-parts=1&part-number-marker=1&uploadId="+id, ""), 200, "<PartNumber>2</PartNumber>", "<IsTruncated>true", "<NextPartNumberMarker>2<")
+	complete := string(completionText(tags))
+	b.want(b.do("POST", "/k?uploadId="+id, strings.Replace(complete, tags[2][1:8], "0000000", 1)), 400, "InvalidPart")
+	b.want(b.do("POST", "/k?uploadId="+id, strings.Replace(complete, "Number>1<", "Number>5<", 1)), 400, "InvalidPart")
+	b.want(b.do("POST", "/k?uploadId="+id, complete, "x-amz-mp-object-size", "10"), 400, "x-amz-mp-object-size")
+	b.want(b.do("POST", "/k?uploadId="+id, "<CompleteMultipartUpload/>"), 400, "MalformedXML")
+	b.want(b.do("POST", "/k?uploadId="+id, complete, "x-amz-checksum-crc32", "AAAAAA==", "x-amz-checksum-type", "FULL_OBJECT"), 400, "BadDigest")
+	b.want(b.do("POST", "/k?uploadId="+id, complete, "x-amz-checksum-crc64nvme", "AAAAAAAAAAA="), 400, "BadDigest")
+	b.want(b.do("POST", "/k?uploadId="+id, complete, "x-amz-checksum-crc32c", "AAAAAA==", "x-amz-checksum-type", "FULL_OBJECT"), 400, "BadDigest")
+	b.want(b.do("POST", "/other?uploadId="+id, complete), 404, "NoSuchUpload")
+	whole := crcText(block.Sum([]byte("aaaabbbbc")))
+	b.want(b.do("POST", "/k?uploadId="+id, complete, "x-amz-mp-object-size", "9", "x-amz-checksum-crc32c", whole, "x-amz-checksum-type", "FULL_OBJECT"), 200, "<ETag>", "-3&#34;")
+	got := b.want(b.do("GET", "/k", ""), 200, "aaaabbbbc")
+	if got.Header.Get("Content-Type") != "text/x" || got.Header.Get("x-amz-meta-a") != "b" || !strings.HasSuffix(got.Header.Get("ETag"), `-3"`) {
+		t.Error(got.Header)
+	}
+	second := b.want(b.do("GET", "/k?partNumber=2", ""), 206, "bbbb")
+	if second.Header.Get("x-amz-mp-parts-count") != "3" || second.Header.Get("Content-Range") != "bytes 4-7/9" {
+		t.Error(second.Header)
+	}
+	b.want(b.do("GET", "/k?partNumber=4", ""), 416, "InvalidPartNumber")
+	b.want(b.do("POST", "/k?uploadId="+id, complete), 200, got.Header.Get("ETag")[1:8])
+	b.want(b.do("POST", "/other?uploadId="+id, complete), 404, "NoSuchUpload")
+	b.want(b.do("PUT", "/k?partNumber=1&uploadId="+id, "x"), 404, "NoSuchUpload")
+	if st := b.server.Stats(); st.Uploads != 0 || st.UploadBytes != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestComposite completes with a checksum of the parts' checksums, as some clients do.
+func TestComposite(t *testing.T) {
+	b := serve(t, Options{})
+	id := b.start("/k")
+	tags, all := map[int]string{}, algorithms["crc32"]()
+	for n, body := range []string{"hello ", "world"} {
+		sum := algorithms["crc32"]()
+		_, _ = sum.Write([]byte(body))
+		_, _ = all.Write(sum.Sum(nil))
+		r := b.do("PUT", fmt.Sprintf("/k?partNumber=%d&uploadId=%s", n+1, id), body, "x-amz-checksum-crc32", base64.StdEncoding.EncodeToString(sum.Sum(nil)))
+		tags[n+1] = b.want(r, 200).Header.Get("ETag")
+	}
+	complete := string(completionText(tags))
+	b.want(b.do("POST", "/k?uploadId="+id, complete, "x-amz-checksum-crc32", "AAAAAA==-2"), 400, "BadDigest")
+	b.want(b.do("POST", "/k?uploadId="+id, complete, "x-amz-checksum-crc32", base64.StdEncoding.EncodeToString(all.Sum(nil))+"-2"), 200)
+	b.want(b.do("GET", "/k", ""), 200, "hello world")
+}
+
+func TestMultipartAborted(t *testing.T) {
+	b := serve(t, Options{MaxUploads: 2, MaxUploadBytes: 3 * 4096})
+	id := b.start("/k")
+	other := b.start("/k")
+	b.want(b.do("POST", "/k?uploads", ""), 503, "SlowDown")
+	b.part("/k", id, 1, strings.Repeat("x", 5000))
+	b.part("/k", other, 1, "")
+	b.want(b.do("PUT", "/k?partNumber=2&uploadId="+id, "x"), 503, "SlowDown", "s3.multipart_memory is 12288")
+	b.want(b.do("PUT", "/k?partNumber=0&uploadId="+other, "x"), 400, "partNumber")
+	b.want(b.do("PUT", "/k?partNumber=1&uploadId="+other, "x"), 503)
+	b.want(b.do("DELETE", "/k?uploadId="+id, ""), 204)
+	b.want(b.do("DELETE", "/k?uploadId="+id, ""), 404, "NoSuchUpload")
+	b.want(b.do("PUT", "/k?partNumber=1&uploadId="+other, "x", "Content-MD5", "AAAAAAAAAAAAAAAAAAAAAA=="), 400, "BadDigest")
+	for n := 1; n <= 4; n++ { // alone, it may have more
+		b.part("/k", other, n, "")
+	}
+	if st := b.server.Stats(); st.Uploads != 1 || st.UploadBytes != 4*4096 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestMultipartLargest uploads the largest object, as boto3 does, into a memory that is full and four times its size.
+func TestMultipartLargest(t *testing.T) {
+	b := serve(t, Options{Sink: arena(t, 256<<20)})
+	body := string(pattern(8 << 20))
+	for i := range 256 {
+		b.want(b.do("PUT", fmt.Sprintf("/old%d", i), body[:1<<20]), 200)
+	}
+	for round := range 2 {
+		id, tags := b.start("/k"), map[int]string{}
+		for n := 1; n <= 8; n++ {
+			tags[n] = b.part("/k", id, n, body)
+			b.want(b.do("PUT", fmt.Sprintf("/new%d.%d", round, n), body[:3<<20]), 200)
+		}
+		b.want(b.do("PUT", "/k?partNumber=9&uploadId="+id, "x"), 400, "EntityTooLarge", "67108864")
+		b.want(b.do("POST", "/k?uploadId="+id, string(completionText(tags))), 200)
+		if got := b.want(b.do("GET", "/k", ""), 200); got.body != strings.Repeat(body, 8) {
+			t.Error("other bytes came back")
+		}
+	}
+	b.want(b.do("POST", "/k?uploads", "", "x-amz-mp-object-size", "67108865"), 400, "EntityTooLarge")
+	if st := b.server.Stats(); st.Uploads != 0 || st.UploadBytes != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestMultipartBeyondRAM refuses what could never be put together.
+func TestMultipartBeyondRAM(t *testing.T) {
+	b := serve(t, Options{Sink: arena(t, 1<<20)})
+	id := b.start("/k")
+	b.part("/k", id, 1, string(pattern(384<<10)))
+	b.want(b.do("PUT", "/k?partNumber=2&uploadId="+id, "x"), 400, "EntityTooLarge", "393216", "kvcached.ram")
+	b.want(b.do("POST", "/k?uploads", "", "x-amz-mp-object-size", "400000"), 400, "EntityTooLarge")
+}
+
+// TestMultipartChanged completes when a part is not any more what came.
+func TestMultipartChanged(t *testing.T) {
+	b := serve(t, Options{})
+	id := b.start("/k")
+	complete := string(completionText(map[int]string{1: b.part("/k", id, 1, "right")}))
+	copy(b.server.uploads.all[id].parts[1].draft.Bytes(), "wrong")
+	b.want(b.do("POST", "/k?uploadId="+id, complete), 500, "InternalError")
+	b.want(b.do("GET", "/k", ""), 404)
+}
+
+// TestMultipartFull completes when there is no room for the object: the upload stays and can be completed later.
+func TestMultipartFull(t *testing.T) {
+	sink := &fillable{Store: arena(t, 4<<20)}
+	b := serve(t, Options{Sink: sink})
+	id := b.start("/k")
+	complete := string(completionText(map[int]string{1: b.part("/k", id, 1, "x")}))
+	sink.full.Store(true)
+	b.want(b.do("POST", "/k?uploadId="+id, complete), 503, "SlowDown")
+	sink.full.Store(false)
+	b.want(b.do("POST", "/k?uploadId="+id, complete), 200)
+}
+
+// TestMultipartEvicted lets nobody be kept out by uploads that nobody goes on with.
+func TestMultipartEvicted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := New(Options{Sink: arena(t, 4<<20), MaxUploads: 2, MaxUploadBytes: 8 << 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		ask := func(method, url, body string) *httptest.ResponseRecorder { return askDirectly(s, method, url, body) }
+		start := func() string {
+			return uploadID.FindStringSubmatch(ask("POST", "/k?uploads", "").Body.String())[1]
+		}
+		one, two := start(), start()
+		for i, c := range []struct {
+			id     string
+			status int
+			sleep  time.Duration
+		}{
+			{one, 200, 0}, {one, 200, 0}, {two, 503, time.Second}, {two, 503, evictIdle}, {two, 200, time.Second}, {one, 404, 0},
+		} {
+			if w := ask("PUT", fmt.Sprintf("/k?partNumber=%d&uploadId=%s", i+1, c.id), "x"); w.Code != c.status {
+				t.Fatal(i, w.Code, w.Body)
+			}
+			time.Sleep(c.sleep)
+		}
+		three := start()
+		if w := ask("POST", "/k?uploads", ""); w.Code != 503 {
+			t.Fatal(w.Code, w.Body)
+		}
+		time.Sleep(evictIdle)
+		start()
+		if w := ask("PUT", "/k?partNumber=1&uploadId="+two, "x"); w.Code != 404 {
+			t.Fatal("the longest idle upload is still there", w.Code, three)
+		}
+		if st := s.Stats(); st.UploadsEvicted != 2 || st.Uploads != 2 || st.UploadBytes != 0 {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// askDirectly calls the server without a network between.
+func askDirectly(s *Server, method, url, body string) *httptest.ResponseRecorder {
+	r := httptest.NewRequestWithContext(context.Background(), method, url, strings.NewReader(body))
+	r.Host = "kvb.localhost"
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, r)
+	return w
+}
+
+func TestMultipartExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := New(Options{Sink: arena(t, 4<<20), UploadLife: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask := func(method, url, body string) *httptest.ResponseRecorder { return askDirectly(s, method, url, body) }
+		id := uploadID.FindStringSubmatch(ask("POST", "/k?uploads", "").Body.String())[1]
+		for range 5 {
+			time.Sleep(50 * time.Second)
+			if w := ask("PUT", "/k?partNumber=1&uploadId="+id, "xyz"); w.Code != http.StatusOK {
+				t.Fatal(w.Code, w.Body)
+			}
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if st := s.Stats(); st.UploadsExpired != 1 || st.Uploads != 0 || st.UploadBytes != 0 {
+			t.Errorf("%+v", st)
+		}
+		s.Close()
+	})
+}

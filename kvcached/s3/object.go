@@ -1,0 +1,320 @@
+package s3
+
+import (
+	"encoding/xml"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/store"
+)
+
+// item is the block that the request is about.
+func (c *call) item() (store.Item, error) {
+	return c.itemNamed(c.key)
+}
+
+// itemNamed is the block of a key in the request's bucket.
+func (c *call) itemNamed(key string) (store.Item, error) {
+	it, err := itemOf(c.bucket, key, c.who.tenant)
+	if err != nil {
+		return it, err
+	}
+	if err := c.who.mayUse(it); err != nil {
+		return it, err
+	}
+	if c.s.names != nil {
+		c.s.names.Know(it.Namespace)
+	}
+	return it, nil
+}
+
+// get answers with an object or a part of it, straight from the sink's memory.
+func (c *call) get() error {
+	release, err := c.s.body()
+	if err != nil {
+		return err
+	}
+	defer release()
+	b, err := c.open()
+	if err != nil {
+		return err
+	}
+	defer b.Release()
+	part, err := c.describe(b.Info())
+	if err != nil || part.n < 0 {
+		return err
+	}
+	c.send(b.Bytes()[part.at : part.at+part.n])
+	return nil
+}
+
+// head answers as get does, without the payload, and is no use of the object. A miss has no body.
+func (c *call) head() error {
+	it, err := c.item()
+	if err != nil {
+		return err
+	}
+	i, err := c.s.sink.Describe(c.r.Context(), it.Addr)
+	if err != nil {
+		c.missed(err)
+		return err
+	}
+	c.s.count.hits.Add(1)
+	_, err = c.describe(i)
+	return err
+}
+
+func (c *call) open() (*store.Block, error) {
+	it, err := c.item()
+	if err != nil {
+		return nil, err
+	}
+	b, err := c.s.sink.Get(c.r.Context(), it.Addr)
+	if err != nil {
+		c.missed(err)
+		return nil, err
+	}
+	c.s.count.hits.Add(1)
+	return b, nil
+}
+
+func (c *call) missed(err error) {
+	if errors.Is(err, store.ErrMiss) || errors.Is(err, store.ErrCorrupt) {
+		c.s.count.misses.Add(1)
+	}
+}
+
+// describe writes status and headers of an object and answers which part of it is to be sent; n < 0: none.
+func (c *call) describe(i store.Info) (span, error) {
+	a := decodeAttributes(i.Item.Attr)
+	h := c.w.Header()
+	if err := c.conditions(a.etag(i), a.lastModified(c.s.started)); err != nil {
+		return span{}, err
+	}
+	if c.unchanged(a.etag(i), a.lastModified(c.s.started)) {
+		h["ETag"] = []string{a.etag(i)}
+		c.status(http.StatusNotModified)
+		return span{n: -1}, nil
+	}
+	part, err := spanOf(c.r, c.query, i, a)
+	if err != nil {
+		return span{}, err
+	}
+	a.write(h, i, c.s.started)
+	if strings.EqualFold(c.r.Header.Get("x-amz-checksum-mode"), "ENABLED") && part.n == i.Length {
+		a.writeChecksums(h, i)
+	}
+	if c.query.has("partNumber") && a.parts > 0 && a.partSize > 0 {
+		h["x-amz-mp-parts-count"] = []string{strconv.Itoa(a.parts)}
+	}
+	c.overrides(h)
+	h.Set("Content-Length", strconv.Itoa(part.n))
+	if part.partial {
+		h.Set("Content-Range", part.contentRange(i.Length))
+		c.status(http.StatusPartialContent)
+	} else {
+		c.status(http.StatusOK)
+	}
+	return part, nil
+}
+
+// overrides are the response- parameters, which presigned URLs may hold.
+func (c *call) overrides(h http.Header) {
+	for _, name := range kept {
+		if v := c.query.get("response-" + strings.ToLower(name)); v != "" {
+			h.Set(name, v)
+		}
+	}
+}
+
+// conditions checks If-Match and If-Unmodified-Since.
+func (c *call) conditions(tag string, modified time.Time) error {
+	failed := refusal("PreconditionFailed", "At least one of the pre-conditions you specified did not hold.")
+	if want := c.r.Header.Get("If-Match"); want != "" {
+		if !matches(want, tag) {
+			return failed
+		}
+		return nil
+	}
+	if t, err := http.ParseTime(c.r.Header.Get("If-Unmodified-Since")); err == nil && modified.Truncate(time.Second).After(t) {
+		return failed
+	}
+	return nil
+}
+
+// unchanged checks If-None-Match and If-Modified-Since.
+func (c *call) unchanged(tag string, modified time.Time) bool {
+	if known := c.r.Header.Get("If-None-Match"); known != "" {
+		return matches(known, tag)
+	}
+	t, err := http.ParseTime(c.r.Header.Get("If-Modified-Since"))
+	return err == nil && !modified.Truncate(time.Second).After(t)
+}
+
+// matches tells whether a list of entity tags holds tag; quotes may be missing, as S3 allows.
+func matches(list, tag string) bool {
+	for t := range strings.SplitSeq(list, ",") {
+		t = strings.TrimPrefix(strings.TrimSpace(t), "W/")
+		if t == "*" || strings.Trim(t, `"`) == strings.Trim(tag, `"`) {
+			return true
+		}
+	}
+	return false
+}
+
+// put takes an object: from the socket into the sink's memory, without a copy between.
+func (c *call) put() error {
+	it, err := c.item()
+	if err != nil {
+		return err
+	}
+	p, err := c.openPayload(MaxObject)
+	if err != nil {
+		return err
+	}
+	a, err := attributesOf(c.r.Header, time.Now())
+	if err != nil {
+		return err
+	}
+	late := a.expect(p.sums)
+	it.Attr = a.encode()
+	o, err := c.commitOptions(it)
+	if err != nil {
+		return err
+	}
+	release, err := c.s.body()
+	if err != nil {
+		return err
+	}
+	defer release()
+	d, err := c.s.sink.Create(c.r.Context(), it, p.length)
+	if err != nil {
+		return err
+	}
+	defer d.Abort()
+	if err := p.read(d.Bytes()[:p.length], d.Filled); err != nil {
+		return err
+	}
+	if late {
+		a.complete(p.sums)
+		o.Attr = a.encode()
+	}
+	i, err := c.commit(d, it.Addr, o)
+	if err != nil {
+		return err
+	}
+	c.s.count.puts.Add(1)
+	c.stored(etag(i.CRC, i.Length, 0), p.sums)
+	return nil
+}
+
+// commitOptions reads how an object is to be written. With If-None-Match: * an object that is there is left, and the body not taken.
+func (c *call) commitOptions(it store.Item) (store.CommitOptions, error) {
+	h := c.r.Header
+	o := store.CommitOptions{Durable: c.s.durable || strings.EqualFold(h.Get("X-Cgn-Durable"), "true")}
+	if h.Get("If-Match") != "" {
+		return o, refusal("NotImplemented", "The header If-Match is not supported for writes.")
+	}
+	switch h.Get("If-None-Match") {
+	case "":
+		return o, nil
+	case "*":
+		o.IfAbsent = true
+	default:
+		return o, refusal("NotImplemented", "The header If-None-Match of a write must be *.")
+	}
+	_, err := c.s.sink.Stat(c.r.Context(), it.Addr)
+	if err == nil {
+		err = store.ErrExists
+	} else if errors.Is(err, store.ErrMiss) {
+		err = nil
+	}
+	return o, err
+}
+
+// stored answers that a payload is in place, and repeats the checksum that was compared.
+func (c *call) stored(tag string, sums checksums) {
+	h := c.w.Header()
+	h["ETag"] = []string{tag}
+	if sum, ok := sums.named(); ok {
+		h[checksumPrefix+sum.name] = []string{sum.text}
+	}
+	h.Set("Content-Length", "0")
+	c.status(http.StatusOK)
+}
+
+// delete answers the same whether the object was there or not.
+func (c *call) delete() error {
+	it, err := c.item()
+	if err != nil {
+		return err
+	}
+	if err := c.remove(it); err != nil {
+		return err
+	}
+	c.status(http.StatusNoContent)
+	return nil
+}
+
+func (c *call) remove(it store.Item) error {
+	there, err := c.s.sink.Delete(c.r.Context(), it.Addr)
+	if there {
+		c.s.count.deletes.Add(1)
+	}
+	if errors.Is(err, store.ErrMiss) {
+		return nil
+	}
+	return err
+}
+
+const (
+	maxDeletes    = 1000
+	maxDeleteText = 4 << 20 // bytes: 1,000 keys, each escaped
+)
+
+type deleteRequest struct {
+	XMLName xml.Name `xml:"Delete"`
+	Quiet   bool
+	Objects []struct{ Key string } `xml:"Object"`
+}
+
+type deleted struct{ Key string }
+
+type deleteFailure struct{ Key, Code, Message string }
+
+type deleteResult struct {
+	XMLName xml.Name        `xml:"http://s3.amazonaws.com/doc/2006-03-01/ DeleteResult"`
+	Deleted []deleted       `xml:"Deleted"`
+	Errors  []deleteFailure `xml:"Error"`
+}
+
+// deleteMany deletes up to 1,000 objects, one after the other.
+func (c *call) deleteMany() error {
+	text, err := c.readSmall(maxDeleteText)
+	if err != nil {
+		return err
+	}
+	var ask deleteRequest
+	if err := xml.Unmarshal(text, &ask); err != nil || len(ask.Objects) == 0 || len(ask.Objects) > maxDeletes {
+		return refusal("MalformedXML", "The XML you provided was not well-formed, or names no or more than %d objects.", maxDeletes)
+	}
+	var result deleteResult
+	for _, o := range ask.Objects {
+		it, err := c.itemNamed(o.Key)
+		if err == nil {
+			err = c.remove(it)
+		}
+		switch {
+		case err != nil:
+			e := asAPI(err)
+			result.Errors = append(result.Errors, deleteFailure{o.Key, e.code, e.message})
+		case !ask.Quiet:
+			result.Deleted = append(result.Deleted, deleted{o.Key})
+		}
+	}
+	c.document(http.StatusOK, result)
+	return nil
+}

@@ -1,0 +1,107 @@
+package s3
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/cognitora/dataplane/kvcached/store"
+)
+
+// span is the part of an object that is asked for: n bytes from at.
+type span struct {
+	at, n   int
+	partial bool
+}
+
+// parseRange reads a Range header for an object of the given length. A header that is no single range of bytes is not heeded, as
+// HTTP says; one that holds no byte of the object is an InvalidRange.
+func parseRange(header string, length int) (span, error) {
+	whole := span{n: length}
+	text, ok := strings.CutPrefix(strings.TrimSpace(header), "bytes=")
+	if !ok || strings.Contains(text, ",") {
+		return whole, nil
+	}
+	from, to, ok := strings.Cut(strings.TrimSpace(text), "-")
+	if !ok {
+		return whole, nil
+	}
+	if from == "" {
+		n, ok := position(to)
+		if !ok {
+			return whole, nil
+		}
+		n = min(n, length)
+		if n == 0 {
+			return span{}, outside(length)
+		}
+		return span{at: length - n, n: n, partial: true}, nil
+	}
+	at, ok := position(from)
+	if !ok {
+		return whole, nil
+	}
+	last := length - 1
+	if to != "" {
+		end, ok := position(to)
+		if !ok || end < at {
+			return whole, nil
+		}
+		last = min(last, end)
+	}
+	if at >= length {
+		return span{}, outside(length)
+	}
+	return span{at: at, n: last - at + 1, partial: true}, nil
+}
+
+// position reads digits; what does not fit counts as very far.
+func position(text string) (int, bool) {
+	if text == "" {
+		return 0, false
+	}
+	for i := range len(text) {
+		if text[i] < '0' || text[i] > '9' {
+			return 0, false
+		}
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 1<<62 - 1, true
+	}
+	return int(min(n, 1<<62-1)), true
+}
+
+func outside(length int) error {
+	err := refusal("InvalidRange", "The requested range is not satisfiable.")
+	err.header = [2]string{"Content-Range", fmt.Sprintf("bytes */%d", length)}
+	return err
+}
+
+// contentRange is the header that says which part of the object is answered.
+func (s span) contentRange(length int) string {
+	return fmt.Sprintf("bytes %d-%d/%d", s.at, s.at+s.n-1, length)
+}
+
+// spanOf is the part that a request asks for, by Range or by partNumber.
+func spanOf(r *http.Request, q query, i store.Info, a attributes) (span, error) {
+	if !q.has("partNumber") {
+		return parseRange(r.Header.Get("Range"), i.Length)
+	}
+	if r.Header.Get("Range") != "" {
+		return span{}, refusal("InvalidRequest", "Cannot specify both Range header and partNumber query parameter.")
+	}
+	n, err := q.number("partNumber", 1, maxParts, 1)
+	if err != nil {
+		return span{}, err
+	}
+	if n == 1 && a.partSize == 0 {
+		return span{n: i.Length, partial: i.Length > 0}, nil
+	}
+	at := (n - 1) * a.partSize
+	if a.partSize == 0 || at >= i.Length {
+		return span{}, refusal("InvalidPartNumber", "The requested partnumber is not satisfiable.")
+	}
+	return span{at: at, n: min(a.partSize, i.Length-at), partial: true}, nil
+}

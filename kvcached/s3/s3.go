@@ -1,0 +1,304 @@
+// Package s3 serves blocks to clients that speak S3: LMCache's s3:// connector, boto3, aws-sdk-go-v2 and the like.
+//
+// It is a subset over HTTP/1.1: PUT, GET with one range, HEAD, DELETE, DeleteObjects, ListObjects (v1 and v2), ListBuckets,
+// HeadBucket, CreateBucket, DeleteBucket, GetBucketLocation and multipart uploads. Everything else is NotImplemented.
+// A Host header below one of Options.Domains, localhost or an endpoint of Amazon's names the bucket, and the path is the key, as
+// LMCache sends it (virtual-host style); with any other the path begins with the bucket (path style). So a server that clients
+// reach by <bucket>.<name> must be told that name in Domains. A path that is one key of LMCache's, or one block address, and
+// nothing before it, is in the bucket "default". What fits no rule is InvalidBucketName; see locate.
+//
+// Where it differs from S3:
+//   - A bucket is there as soon as it is named; CreateBucket changes nothing. It is the namespace "s3.<bucket>" of the caller's tenant.
+//   - A key that begins with "cgn:" is a block address (see kvcached/block); it is the same block in every bucket, and not listed.
+//   - Objects are a cache's: they may go away at any time. A PUT is acknowledged from memory unless Options.Durable or the header
+//     X-Cgn-Durable: true asks for the disk.
+//   - An object has at most 64 MiB; parts have no smallest size. Those of all uploads that are not complete take a quarter of the
+//     arena together, unless Options.MaxUploadBytes says otherwise; one upload alone may take more, up to an object of 3/8 of
+//     the arena. Past that an upload that has been idle for 5 s or more is aborted for another, the longest idle one first.
+//   - A checksum that came in a trailer is compared but not kept; GET answers x-amz-checksum-mode with the CRC32C of every object,
+//     and with the checksum that came in a header.
+//   - An ETag is made of the CRC32C and the length, and is not an MD5.
+//   - Listing walks over all blocks, once per page, and keeps the smallest names: the time is linear in the number of blocks.
+package s3
+
+import (
+	"encoding/xml"
+	"errors"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+)
+
+// MaxObject is the length of the largest object, in bytes.
+const MaxObject = block.MaxPayload
+
+// Options configure a Server.
+type Options struct {
+	Sink    Sink         // where objects live; needed
+	Keys    []Key        // who may come in; none: everybody who reaches the listener
+	Domains []string     // names of the server: <bucket>.<domain>/<key> and <domain>/<bucket>/<key>; localhost and Amazon's are always
+	Region  string       // what GetBucketLocation answers; empty: us-east-1. Signatures for any region are taken
+	Durable bool         // every PUT waits for the disk
+	Logger  *slog.Logger // nil: slog.Default()
+
+	Timeout        time.Duration // for each MiB of a body to come or to go, and for a small answer; 0: 30 s
+	MaxBodies      int           // bodies of objects on their way at once; one more is answered SlowDown; 0: 256
+	MaxUploads     int           // multipart uploads that are not complete; one more is answered SlowDown unless one is idle; 0: 256
+	MaxUploadBytes int64         // of their parts together; more is answered SlowDown unless one is idle or alone; 0: a quarter of the arena
+	UploadLife     time.Duration // after which an upload without new parts is aborted; 0: 15 min
+}
+
+// Server is an http.Handler; Close it after the last request.
+type Server struct {
+	sink    Sink
+	names   knower // nil: the sink does not want to know
+	keys    map[string]Key
+	domains []string
+	region  string
+	durable bool
+	log     *slog.Logger
+	timeout time.Duration
+	bodies  chan struct{} // a token per body on its way
+	uploads *uploads
+	started time.Time
+	nextID  atomic.Uint64
+	count   counters
+
+	strangersMu sync.Mutex
+	strangers   map[string]bool // names logged by stranger
+}
+
+// New makes a Server. It fails when a key is unusable.
+func New(o Options) (*Server, error) {
+	if o.Sink == nil {
+		return nil, errors.New("s3: a sink is needed")
+	}
+	if err := checkKeys(o.Keys); err != nil {
+		return nil, err
+	}
+	s := &Server{
+		sink: o.Sink, keys: map[string]Key{}, region: o.Region, durable: o.Durable, log: o.Logger, timeout: o.Timeout,
+		started: time.Now(), strangers: map[string]bool{},
+	}
+	s.names, _ = o.Sink.(knower)
+	for _, k := range o.Keys {
+		s.keys[k.Access] = k
+	}
+	for _, d := range o.Domains {
+		s.domains = append(s.domains, strings.ToLower(strings.Trim(d, ".")))
+	}
+	if s.region == "" {
+		s.region = "us-east-1"
+	}
+	if s.log == nil {
+		s.log = slog.Default()
+	}
+	if s.timeout == 0 {
+		s.timeout = 30 * time.Second
+	}
+	if o.MaxBodies == 0 {
+		o.MaxBodies = 256
+	}
+	s.bodies = make(chan struct{}, o.MaxBodies)
+	s.uploads = newUploads(o, &s.count)
+	s.nextID.Store(uint64(s.started.UnixNano()))
+	return s, nil
+}
+
+// Close aborts the uploads that are not complete and waits for the server's goroutine.
+func (s *Server) Close() { s.uploads.close() }
+
+// call is one request.
+type call struct {
+	s     *Server
+	w     http.ResponseWriter
+	r     *http.Request
+	id    string
+	query query
+	who   caller
+	target
+}
+
+// ServeHTTP answers one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.count.requests.Add(1)
+	c := &call{s: s, w: w, r: r, id: strings.ToUpper(strconv.FormatUint(s.nextID.Add(1), 16))}
+	w.Header()["x-amz-request-id"] = []string{c.id}
+	w.Header().Set("Server", "cgn-kvcached")
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.timeout))
+	err := c.serve()
+	if err == nil {
+		return
+	}
+	answer := asAPI(err)
+	switch {
+	case answer.code == "InternalError":
+		s.log.Error("s3 request failed", "method", r.Method, "id", c.id, "error", err)
+		s.count.failed.Add(1)
+	case answer.code == "SlowDown":
+		s.count.slowed.Add(1)
+	case answer.status == http.StatusForbidden:
+		s.count.denied.Add(1)
+	case answer.status != http.StatusNotFound:
+		s.count.refused.Add(1)
+	}
+	c.refuse(answer)
+}
+
+// serve reads the request line, lets the caller in and dispatches.
+func (c *call) serve() (err error) {
+	if c.query, err = parseQuery(c.r.URL.RawQuery); err != nil {
+		return err
+	}
+	if c.who, err = c.s.authenticate(c.r, c.query); err != nil {
+		return err
+	}
+	if c.target, err = locate(c.r.Host, rawPath(c.r), c.s.domains); err != nil {
+		return err
+	}
+	if c.who.readOnly && c.r.Method != http.MethodGet && c.r.Method != http.MethodHead {
+		return refusal("AccessDenied", "Access Denied. This key may only read.")
+	}
+	if err := c.refuseUnknown(); err != nil {
+		return err
+	}
+	switch {
+	case c.bucket == "":
+		if c.r.Method != http.MethodGet {
+			return refusal("MethodNotAllowed", "The path names no bucket, and neither does the Host header: s3.domains holds no name that it ends with.")
+		}
+		return c.listBuckets()
+	case c.r.Method == http.MethodPut:
+		c.s.stranger(c.r.Host)
+	}
+	switch {
+	case c.key == "":
+		return c.serveBucket()
+	}
+	return c.serveObject()
+}
+
+func (c *call) serveBucket() error {
+	switch c.r.Method {
+	case http.MethodGet:
+		switch {
+		case c.query.has("location"):
+			return c.bucketLocation()
+		case c.query.has("uploads"):
+			return c.listUploads()
+		}
+		return c.list()
+	case http.MethodHead:
+		c.w.Header()["x-amz-bucket-region"] = []string{c.s.region}
+		c.status(http.StatusOK)
+		return nil
+	case http.MethodPut:
+		return c.createBucket()
+	case http.MethodDelete:
+		return c.deleteBucket()
+	case http.MethodPost:
+		if c.query.has("delete") {
+			return c.deleteMany()
+		}
+	}
+	return c.notAllowed()
+}
+
+func (c *call) serveObject() error {
+	upload := c.query.has("uploadId")
+	switch c.r.Method {
+	case http.MethodGet:
+		if upload {
+			return c.listParts()
+		}
+		return c.get()
+	case http.MethodHead:
+		return c.head()
+	case http.MethodPut:
+		if upload {
+			return c.uploadPart()
+		}
+		return c.put()
+	case http.MethodDelete:
+		if upload {
+			return c.abortUpload()
+		}
+		return c.delete()
+	case http.MethodPost:
+		switch {
+		case c.query.has("uploads"):
+			return c.createUpload()
+		case upload:
+			return c.completeUpload()
+		}
+	}
+	return c.notAllowed()
+}
+
+// unknownParameters and unknownHeaders ask for what would be wrong to leave out in silence.
+var (
+	unknownParameters = []string{
+		"accelerate", "acl", "analytics", "attributes", "cors", "encryption", "intelligent-tiering", "inventory", "legal-hold", "lifecycle",
+		"logging", "metrics", "notification", "object-lock", "ownershipControls", "policy", "policyStatus", "publicAccessBlock", "replication",
+		"requestPayment", "restore", "retention", "select", "tagging", "torrent", "versioning", "versions", "website",
+	}
+	unknownHeaders = []string{
+		"x-amz-copy-source", "x-amz-server-side-encryption", "x-amz-server-side-encryption-customer-algorithm", "x-amz-tagging",
+		"x-amz-object-lock-mode", "x-amz-object-lock-legal-hold", "x-amz-website-redirect-location", "x-amz-write-offset-bytes",
+	}
+)
+
+func (c *call) refuseUnknown() error {
+	for _, p := range c.query {
+		if slices.Contains(unknownParameters, p.name) || p.name == "versionId" && p.value != "null" {
+			return refusal("NotImplemented", "The parameter %s is not supported.", p.name)
+		}
+	}
+	for _, name := range unknownHeaders {
+		if c.r.Header.Get(name) != "" {
+			return refusal("NotImplemented", "The header %s is not supported.", name)
+		}
+	}
+	return nil
+}
+
+func (c *call) notAllowed() error {
+	return refusal("MethodNotAllowed", "The specified method is not allowed against this resource.")
+}
+
+// status begins the answer; from now on the client has the timeout to take it.
+func (c *call) status(code int) {
+	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(c.s.timeout))
+	c.w.WriteHeader(code)
+}
+
+// document answers with XML.
+func (c *call) document(status int, v any) {
+	text, err := xml.Marshal(v)
+	if err != nil {
+		c.s.log.Error("s3 answer cannot be written", "id", c.id, "error", err)
+		status, text = http.StatusInternalServerError, nil
+	}
+	h := c.w.Header()
+	h.Set("Content-Type", "application/xml")
+	h.Set("Content-Length", strconv.Itoa(len(xml.Header)+len(text)))
+	c.status(status)
+	_, _ = c.w.Write(append([]byte(xml.Header), text...))
+}
+
+// body takes a token for an object's body; the answer gives it back. There is none: SlowDown.
+func (s *Server) body() (release func(), err error) {
+	select {
+	case s.bodies <- struct{}{}:
+		return func() { <-s.bodies }, nil
+	default:
+		return nil, refusal("SlowDown", "Please reduce your request rate: %d bodies are on their way.", cap(s.bodies))
+	}
+}

@@ -1,0 +1,47 @@
+package s3
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/store"
+)
+
+// arena is a store of the given size that must have got everything back at the end.
+func arena(t testing.TB, size int64) *store.Store {
+	t.Helper()
+	s, err := store.Open(context.Background(), store.Options{RAM: size, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if held := s.Stats().RAM.Held; held != 0 {
+			t.Errorf("%d bytes of drafts and blocks in use were not given back", held)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// rotten is a Sink whose blocks turn out to be corrupt.
+type rotten struct{ *store.Store }
+
+func (rotten) Get(context.Context, block.Addr) (*store.Block, error) { return nil, store.ErrCorrupt }
+
+// fillable is a Sink that can be made to have no room.
+type fillable struct {
+	*store.Store
+	full atomic.Bool
+}
+
+func (f *fillable) Create(ctx context.Context, it store.Item, length int) (*store.Draft, error) {
+	if f.full.Load() {
+		return nil, store.ErrFull
+	}
+	return f.Store.Create(ctx, it, length)
+}

@@ -1,0 +1,32 @@
+package ssd
+
+import (
+	"fmt"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+)
+
+// Describe tells all that is known of a block, as Find does but from its row, too. It is no use of the block.
+// ErrMiss, ErrIO, ErrClosed.
+func (t *Tier) Describe(a block.Addr) (Info, error) {
+	if !t.users.enter() {
+		return Info{}, ErrClosed
+	}
+	defer t.users.leave()
+	for range readAttempts { // the row may be of another record than the entry, if that is being replaced
+		e, ok := t.find(&a, false)
+		if !ok {
+			break
+		}
+		r, ok, err := t.rows.get(&a)
+		if err != nil {
+			t.stats.readErrors.Add(1)
+			return Info{}, fmt.Errorf("%w: %w", ErrIO, err)
+		}
+		if ok && r.seq == e.seq {
+			return Info{Addr: a, Namespace: t.names.get(a.Model), Key: r.key, Attr: r.attr, Parent: r.parent,
+				Expires: e.expires, Length: int(r.size), CRC: r.crc}, nil
+		}
+	}
+	return Info{}, ErrMiss
+}

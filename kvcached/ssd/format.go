@@ -1,0 +1,115 @@
+package ssd
+
+import (
+	"bytes"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+)
+
+// formatVersion is that of the directory: of segments and rows together. Version 1 had no graves in its segments.
+const formatVersion = 2
+
+// upgrades bring a directory from the version that they are filed under to the next.
+var upgrades = map[int]func(*Options) error{
+	1: func(*Options) error { return nil }, // what version 2 has besides is written from then on
+}
+
+const (
+	formatFile = "FORMAT"
+	lockFile   = "LOCK"
+)
+
+// checkFormat holds the directory to this version and to the key, and upgrades it if asked to. made is false if it is new: when the
+// rows are there it must be marked with writeFormat.
+func checkFormat(o *Options, upgrade bool) (made bool, err error) {
+	names, err := o.fs.List(o.Dir)
+	if err != nil {
+		return false, err
+	}
+	if !slices.Contains(names, formatFile) {
+		for _, n := range names {
+			if _, ok := segmentID(n); ok {
+				return false, fmt.Errorf("%w: %s holds segments but no file %s; is it another program's?", ErrFormat, o.Dir, formatFile)
+			}
+		}
+		return false, nil
+	}
+	version, check, err := readFormat(o)
+	if err != nil {
+		return false, err
+	}
+	if version > formatVersion {
+		return false, fmt.Errorf("%w: %s has version %d, this program writes %d; use the newer program or empty the directory",
+			ErrFormat, o.Dir, version, formatVersion)
+	}
+	if check != keyCheck(o.Key) {
+		return false, fmt.Errorf("%w: %s was made with another key, or without one", ErrKey, o.Dir)
+	}
+	for ; upgrade && version < formatVersion; version++ {
+		up := upgrades[version]
+		if up == nil {
+			return false, fmt.Errorf("%w: nothing upgrades %s from version %d", ErrFormat, o.Dir, version)
+		}
+		if err := up(o); err != nil {
+			return false, fmt.Errorf("ssd: upgrading %s from version %d: %w", o.Dir, version, err)
+		}
+		if version+1 == formatVersion {
+			return true, writeFormat(o)
+		}
+	}
+	return true, nil
+}
+
+// keyCheck tells keys apart without telling the key.
+func keyCheck(key []byte) string {
+	if key == nil {
+		return "none"
+	}
+	b, err := hkdf.Key(sha256.New, key, nil, "cognitora.ssd.check.v1", 8)
+	if err != nil {
+		return "none"
+	}
+	return hex.EncodeToString(b)
+}
+
+func readFormat(o *Options) (version int, check string, err error) {
+	f, _, err := o.fs.Open(filepath.Join(o.Dir, formatFile))
+	if err != nil {
+		return 0, "", err
+	}
+	defer func() { _ = f.Close() }()
+	b := alignedBytes(page)
+	if err := f.ReadAt([][]byte{b}, 0); err != nil {
+		return 0, "", fmt.Errorf("%w: %s: %w", ErrFormat, formatFile, err)
+	}
+	text, _, _ := bytes.Cut(b, []byte{0})
+	if _, err := fmt.Sscanf(string(text), "cgn-kvcached ssd\nversion %d\nkey %s\n", &version, &check); err != nil {
+		return 0, "", fmt.Errorf("%w: %s does not parse: %w", ErrFormat, formatFile, err)
+	}
+	return version, check, nil
+}
+
+// writeFormat replaces the file as a whole.
+func writeFormat(o *Options) error {
+	b := alignedBytes(page)
+	copy(b, fmt.Sprintf("cgn-kvcached ssd\nversion %d\nkey %s\n", formatVersion, keyCheck(o.Key)))
+	name := filepath.Join(o.Dir, formatFile)
+	if err := o.fs.Remove(name + ".new"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, _, err := o.fs.Create(name + ".new")
+	if err != nil {
+		return err
+	}
+	err = errors.Join(f.WriteAt([][]byte{b}, 0), f.Datasync(), f.Close())
+	if err == nil {
+		err = o.fs.Rename(name+".new", name)
+	}
+	return errors.Join(err, o.fs.SyncDir(o.Dir))
+}

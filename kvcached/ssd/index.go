@@ -1,0 +1,232 @@
+package ssd
+
+import (
+	"hash/maphash"
+	"math/bits"
+	"sync"
+	"unsafe"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+)
+
+// entry is what the index knows of a record: 48 bytes, no pointers. The address is not there, only a keyed hash of
+// it: two addresses with one hash (2^-64 per pair, and nobody outside can find such) displace each other, and
+// whatever is read is held to its full address.
+type entry struct {
+	hash    uint64
+	seq     uint64
+	expires int64
+	place
+	size  uint32
+	crc   uint32
+	flags uint16
+	quota uint16 // number of the account that it counts on
+	state uint8  // 0: the slot is empty
+	used  bool   // read since the record was written or last spared by reclaim
+}
+
+// States of an entry.
+const (
+	stateLive = 1
+	stateDead = 2 // deleted while the rows were being loaded, so that an older row does not come back
+)
+
+func (e *entry) bytes() int64 { return int64(recordPages(int(e.size), e.flags)) * page }
+
+func (e *entry) same(o *entry) bool { return e.seq == o.seq && e.place == o.place }
+
+// index finds entries by hash: shards of open addressing with linear probing, which grow by half.
+type index struct {
+	seed   maphash.Seed
+	shards [indexShards]shard
+}
+
+const (
+	indexShards   = 64
+	shardBits     = 6
+	shardSlotsMin = 16
+)
+
+type shard struct {
+	mu    sync.Mutex
+	slots []entry
+	n     int
+}
+
+func newIndex() *index { return &index{seed: maphash.MakeSeed()} }
+
+func (x *index) hash(a *block.Addr) uint64 {
+	var key [rowKeySize]byte
+	return maphash.Bytes(x.seed, appendAddr(key[:0], a))
+}
+
+// shard of a hash: its top bits; the slot is chosen by the others.
+func (x *index) shard(h uint64) *shard { return &x.shards[h>>(64-shardBits)] }
+
+func (s *shard) home(h uint64) int {
+	i, _ := bits.Mul64(h<<shardBits, uint64(len(s.slots)))
+	return int(i)
+}
+
+// find returns the slot of h, or the empty one where it would go. There is always an empty one.
+func (s *shard) find(h uint64) int {
+	i := s.home(h)
+	for s.slots[i].state != 0 && s.slots[i].hash != h {
+		if i++; i == len(s.slots) {
+			i = 0
+		}
+	}
+	return i
+}
+
+// get returns the entry of h. A dead entry is returned as such.
+func (x *index) get(h uint64) (entry, bool) {
+	e, ok, _ := x.mark(h, nil)
+	return e, ok
+}
+
+// mark sets whether the entry of h is used (nil: leaves it), and tells whether that changed it.
+func (x *index) mark(h uint64, used *bool) (found entry, ok, changed bool) {
+	s := x.shard(h)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.n == 0 {
+		return entry{}, false, false
+	}
+	e := &s.slots[s.find(h)]
+	if e.state == 0 {
+		return entry{}, false, false
+	}
+	if used != nil && e.state == stateLive && e.used != *used {
+		e.used, changed = *used, true
+	}
+	return *e, true, changed
+}
+
+// put sets the entry of e.hash, unless keep says of the one that is there (state 0: none) that it stays.
+// It returns what was there.
+func (x *index) put(e entry, keep func(old *entry) bool) (old entry, done bool) {
+	s := x.shard(e.hash)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if (s.n+1)*100 > len(s.slots)*85 {
+		s.grow()
+	}
+	slot := &s.slots[s.find(e.hash)]
+	old = *slot
+	if keep != nil && keep(slot) {
+		return old, false
+	}
+	if old.state == 0 {
+		s.n++
+	}
+	*slot = e
+	return old, true
+}
+
+// remove takes out the entry of h if match agrees (nil: always) and returns it.
+func (x *index) remove(h uint64, match func(*entry) bool) (entry, bool) {
+	s := x.shard(h)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.n == 0 {
+		return entry{}, false
+	}
+	i := s.find(h)
+	e := s.slots[i]
+	if e.state == 0 || match != nil && !match(&e) {
+		return entry{}, false
+	}
+	s.cut(i)
+	return e, true
+}
+
+// cut empties slot i and closes the gap.
+func (s *shard) cut(i int) {
+	s.n--
+	for j := i; ; {
+		s.slots[i] = entry{}
+		for {
+			if j++; j == len(s.slots) {
+				j = 0
+			}
+			if s.slots[j].state == 0 {
+				return
+			}
+			home := s.home(s.slots[j].hash)
+			if i <= j && (home <= i || home > j) || i > j && home <= i && home > j {
+				break
+			}
+		}
+		s.slots[i] = s.slots[j]
+		i = j
+	}
+}
+
+func (s *shard) grow() {
+	old := s.slots
+	s.slots = make([]entry, max(shardSlotsMin, len(old)+len(old)/2))
+	for i := range old {
+		if old[i].state != 0 {
+			s.slots[s.find(old[i].hash)] = old[i]
+		}
+	}
+}
+
+// sweep takes out the dead entries.
+func (x *index) sweep() {
+	for i := range x.shards {
+		s := &x.shards[i]
+		s.mu.Lock()
+		var dead []uint64
+		for j := range s.slots {
+			if s.slots[j].state == stateDead {
+				dead = append(dead, s.slots[j].hash)
+			}
+		}
+		for _, h := range dead {
+			s.cut(s.find(h))
+		}
+		s.mu.Unlock()
+	}
+}
+
+// size returns how many entries there are and the bytes of memory that they take.
+func (x *index) size() (records, bytes int64) {
+	for i := range x.shards {
+		s := &x.shards[i]
+		s.mu.Lock()
+		records += int64(s.n)
+		bytes += int64(len(s.slots)) * int64(unsafe.Sizeof(entry{}))
+		s.mu.Unlock()
+	}
+	return records, bytes
+}
+
+// locks serialise what is done to one address: writes, deletions and moves, so that sequence numbers and places
+// grow in the order in which they take effect. There are as many as operations under way.
+type locks struct {
+	mu   sync.Mutex
+	held map[uint64]chan struct{}
+}
+
+func (l *locks) lock(h uint64) {
+	for {
+		l.mu.Lock()
+		ch, busy := l.held[h]
+		if !busy {
+			l.held[h] = make(chan struct{})
+			l.mu.Unlock()
+			return
+		}
+		l.mu.Unlock()
+		<-ch
+	}
+}
+
+func (l *locks) unlock(h uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(l.held[h])
+	delete(l.held, h)
+}

@@ -1,0 +1,133 @@
+package ssd
+
+import (
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+)
+
+// rowFound returns the row of a, if its record may be there; for use while the index is being loaded. While the rows are
+// being made again only those of later segments are right.
+func (t *Tier) rowFound(a *block.Addr) (row, bool, error) {
+	rebuilding := t.rebuilding.Load() // asked first: the row may be of before the end of that
+	r, ok, err := t.rows.get(a)
+	if errors.Is(err, errRow) {
+		return row{}, false, nil
+	}
+	if err != nil || !ok || rebuilding && r.segment < t.resume.below {
+		return row{}, false, err
+	}
+	return r, t.stands(&r), nil
+}
+
+// stands tells whether the record of a row may be there.
+func (t *Tier) stands(r *row) bool {
+	t.tailMu.RLock()
+	defer t.tailMu.RUnlock()
+	return t.tail.vouches(r) && t.segs.get(r.segment) != nil
+}
+
+// loadRows fills the index. What was written, deleted or moved since Open began is in the index already, or dead in it.
+func (t *Tier) loadRows() {
+	begun := t.o.now()
+	t.names.search()
+	met := map[block.ModelID]struct{}{}
+	err := t.rows.each([]byte{rowRecord}, []byte{rowRecord + 1}, func(key, value []byte) bool {
+		if a, ok := parseAddr(key[1:]); ok {
+			met[a.Model] = struct{}{}
+			t.loadRow(&a, value)
+		}
+		return t.stop.Err() == nil
+	})
+	if t.stop.Err() != nil {
+		return
+	}
+	if err != nil {
+		met = nil
+		// Rows that cannot be read are misses.
+		t.stats.readErrors.Add(1)
+		t.o.Logger.Error("ssd: the index is not complete: rows could not be read", "err", err)
+		if damaged(err) {
+			t.markDamaged(err)
+		}
+	}
+	if err := t.names.forget(t.rows, met); err != nil {
+		t.writeFailed("row", err)
+	}
+	t.load.part.Store(1 << 16)
+	close(t.ready)
+	t.index.sweep()
+	t.tailMu.Lock()
+	t.tail = nil
+	t.tailMu.Unlock()
+	t.checkpoint()
+	level := slog.LevelInfo
+	if t.stats.torn.Load()+t.stats.lost.Load() > 0 {
+		level = slog.LevelWarn
+	}
+	t.o.Logger.Log(t.stop, level, "ssd: index loaded", "records", t.load.records.Load(), "bytes", t.load.bytes.Load(),
+		"took", t.o.now().Sub(begun).Round(time.Millisecond), "torn", t.stats.torn.Load(), "lost", t.stats.lost.Load())
+	t.wakeReclaim()
+}
+
+func (t *Tier) loadRow(a *block.Addr, value []byte) {
+	var r row
+	if err := r.decode(value); err != nil {
+		t.stats.corrupt.Add(1)
+		t.dropRow(a, nil)
+		return
+	}
+	t.load.part.Store(int64(binary.BigEndian.Uint16(a.Digest[:])))
+	if !t.stands(&r) {
+		t.dropRow(a, &r)
+		return
+	}
+	e := r.entry(t.index.hash(a), t.quotaOf(a))
+	if _, done := t.index.put(e, func(old *entry) bool { return old.state != 0 }); !done {
+		return
+	}
+	t.account(&e, 1)
+	t.load.records.Add(1)
+	t.load.bytes.Add(e.bytes())
+}
+
+// dropRow takes out the row of a if it is still the one seen, whose record is not there (nil: one that does not parse).
+func (t *Tier) dropRow(a *block.Addr, seen *row) {
+	hash := t.index.hash(a)
+	t.addrs.lock(hash)
+	defer t.addrs.unlock(hash)
+	now, ok, err := t.rows.get(a)
+	c := t.rows.change()
+	switch {
+	case seen == nil && errors.Is(err, errRow):
+		c.drop(a)
+	case seen != nil && err == nil && ok && now.seq == seen.seq && now.place == seen.place:
+		if t.segs.get(seen.segment) == nil {
+			t.stats.lost.Add(1)
+			t.warnDamaged("ssd: a block that the index names is lost with its segment", seen.place, errSegment)
+		} else {
+			t.stats.torn.Add(1)
+			t.warnDamaged("ssd: a record that the index names is damaged or was never written; its block is dropped", seen.place, errRecord)
+		}
+		c.bury(a, now.seq, t.end())
+	default:
+		c.discard()
+		return
+	}
+	if err := c.commit(false); err != nil {
+		t.writeFailed("row", err)
+	}
+}
+
+// warnedFirst is how many damaged records are logged one by one; of more, every warnedEvery-th is.
+const warnedFirst, warnedEvery = 10, 1000
+
+// warnDamaged says where a record is that a start cannot take up.
+func (t *Tier) warnDamaged(what string, p place, why error) {
+	if n := t.warned.Add(1); n <= warnedFirst || n%warnedEvery == 0 {
+		t.o.Logger.Warn(what, "file", segmentName(t.o.Dir, p.segment), "segment", p.segment, "offset", int64(p.page)*page, "err", why, "so_far", n)
+	}
+}

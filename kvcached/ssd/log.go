@@ -1,0 +1,238 @@
+package ssd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"syscall"
+)
+
+// log hands out places: records are appended to the active segment; a full one waits to be sealed.
+type log struct {
+	mu      sync.Mutex
+	active  *segment // nil: none yet
+	flights map[*flight]struct{}
+	seq     uint64        // the last that was given out
+	segment uint32        // number of the next segment
+	open    []*segment    // not yet wholly before the checkpoint, oldest first
+	fresh   int64         // bytes appended since the last checkpoint began
+	graves  int           // tombstones made since then
+	space   chan struct{} // closed when bytes of the disk become free
+}
+
+// flight is a record on its way to the disk. The checkpoint does not pass it.
+type flight struct {
+	place
+	seg   *segment
+	pages uint32
+	seq   uint64
+}
+
+func sortSegments(list []*segment) {
+	slices.SortFunc(list, func(a, b *segment) int { return int(int64(a.id) - int64(b.id)) })
+}
+
+// fits tells whether a record of n pages fits into s, with the footer that it will need.
+func (s *segment) fits(n uint32) bool {
+	return !s.full && !s.failed.Load() && uint64(s.next)+uint64(n)+uint64(footerPages(len(s.table)+1)) <= uint64(s.pageCount())
+}
+
+// allocate gives n pages to a record; moved says that reclaim asks, which may use the last free segment. seq 0 draws a
+// new sequence number. The address must be locked. errNoSpace: reclaim has to free a segment first.
+func (t *Tier) allocate(n uint32, e tableEntry, moved bool) (*flight, error) {
+	l := &t.log
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !moved && t.withheld() {
+		t.wakeReclaim()
+		return nil, errNoSpace
+	}
+	if l.active == nil || !l.active.fits(n) {
+		if err := t.rotate(moved, n); err != nil {
+			return nil, err
+		}
+		if !l.active.fits(n) {
+			return nil, ErrTooLarge
+		}
+	}
+	s := l.active
+	if e.seq == 0 {
+		l.seq++
+		e.seq = l.seq
+	}
+	e.page = s.next
+	f := &flight{place: place{s.id, s.next}, seg: s, pages: n, seq: e.seq}
+	s.next += n
+	s.flying++
+	s.table = append(s.table, e)
+	s.refs.Add(1)
+	l.flights[f] = struct{}{}
+	if l.fresh += int64(n) * page; l.fresh >= t.o.checkpointBytes {
+		t.wakeKeeper()
+	}
+	return f, nil
+}
+
+// withheld tells whether the active segment is kept for reclaim; log.mu is held.
+func (t *Tier) withheld() bool {
+	s := t.log.active
+	return s != nil && s.spare && !t.roomFor(true)
+}
+
+// gravesMax is how many tombstones bring about a checkpoint, which clears them.
+const gravesMax = 1 << 16
+
+// rotate makes a new active segment with room for a record of n pages, if the disk cap allows; log.mu is held.
+func (t *Tier) rotate(moved bool, n uint32) error {
+	l := &t.log
+	if l.active != nil {
+		l.active.full = true
+		l.active = nil
+		t.wakeKeeper()
+	}
+	if !t.roomFor(moved) {
+		t.wakeReclaim()
+		return errNoSpace
+	}
+	if l.segment == 1<<32-1 {
+		return errNoSpace
+	}
+	size := max(t.segmentSize(), int64(n+1+footerPages(1))*page)
+	s, err := t.createSegment(l.segment, size)
+	if err == nil || t.spares.keeps(segmentName(t.o.Dir, l.segment)) {
+		l.segment++
+	}
+	if err != nil {
+		t.writeFailed("create", err)
+		if errors.Is(err, syscall.ENOSPC) {
+			t.full(t.affordable(size))
+			return errNoSpace
+		}
+		return fmt.Errorf("%w: %w", ErrIO, err)
+	}
+	t.writeNewest(s.id)
+	t.segs.add(s)
+	s.spare = moved
+	l.active = s
+	l.open = append(l.open, s)
+	if !t.roomFor(false) {
+		t.wakeReclaim()
+	}
+	return nil
+}
+
+// land ends a flight: the record is written, its row and its entry are there, or it has failed (not written): then the
+// footer does not name it, so that rows that are made again do not know it either.
+func (t *Tier) land(f *flight, written bool) {
+	l := &t.log
+	l.mu.Lock()
+	if !written {
+		f.seg.table = slices.DeleteFunc(f.seg.table, func(e tableEntry) bool { return e.page == f.page })
+	}
+	delete(l.flights, f)
+	f.seg.flying--
+	idle := f.seg.full && f.seg.flying == 0
+	l.mu.Unlock()
+	if idle {
+		t.wakeKeeper()
+	}
+	t.release(f.seg)
+}
+
+// end is the place before which everything given out lies.
+func (t *Tier) end() place {
+	t.log.mu.Lock()
+	defer t.log.mu.Unlock()
+	return t.log.end()
+}
+
+func (l *log) end() place {
+	if l.active == nil {
+		return place{l.segment, 0}
+	}
+	return place{l.active.id, l.active.next}
+}
+
+// settled is the place before which no record is on its way; log.mu is held.
+func (l *log) settled() place {
+	p := l.end()
+	for f := range l.flights {
+		if f.place.before(p) {
+			p = f.place
+		}
+	}
+	return p
+}
+
+// dug counts tombstones.
+func (t *Tier) dug(n int) {
+	t.log.mu.Lock()
+	defer t.log.mu.Unlock()
+	if t.log.graves += n; t.log.graves >= gravesMax {
+		t.wakeKeeper()
+	}
+}
+
+// room is how many bytes segments may take beyond what they take: rows have their share, or more if they are larger.
+func (t *Tier) room() int64 {
+	all := t.o.Cap - smallFiles - max(t.o.RowShare, t.rows.usage()+rowSlack+ballastSize)
+	if limit := t.squeeze.limit.Load(); limit > 0 {
+		all = min(all, limit)
+	}
+	return all - t.disk.Load()
+}
+
+// smallFiles is what LOCK, FORMAT, CHECKPOINT and REBUILD may take; rowSlack what the rows may grow by between two looks at their size.
+const (
+	smallFiles = 5 * page
+	rowSlack   = 3 * rowMemory
+)
+
+// roomFor tells whether there is room for one more segment, spare files included; one is kept free for what reclaim
+// copies.
+func (t *Tier) roomFor(moved bool) bool {
+	need := 2 * t.segmentSize()
+	if moved {
+		need /= 2
+	}
+	return t.room()+t.spares.held() >= need
+}
+
+// announceSpace wakes who waits for space.
+func (t *Tier) announceSpace() {
+	t.log.mu.Lock()
+	defer t.log.mu.Unlock()
+	close(t.log.space)
+	t.log.space = make(chan struct{})
+}
+
+// awaitSpace waits until a record of n pages fits or may fit. ErrReadOnly: nothing can be written any more, so that reclaim
+// frees nothing either.
+func (t *Tier) awaitSpace(ctx context.Context, n uint32) error {
+	for {
+		t.log.mu.Lock()
+		space := t.log.space
+		withheld := t.withheld()
+		fits := t.log.active != nil && t.log.active.fits(n)
+		t.log.mu.Unlock()
+		if !withheld && (fits || t.roomFor(false)) {
+			return nil
+		}
+		if t.squeeze.hopeless.Load() && !t.rows.broken.Load() {
+			return fmt.Errorf("%w: %w: %s has no room, and no segment can be given up", ErrIO, syscall.ENOSPC, t.o.Dir)
+		}
+		t.wakeReclaim()
+		t.stats.waits.Add(1)
+		select {
+		case <-space:
+		case <-t.rows.died:
+			return ErrReadOnly
+		case <-t.closing:
+			return ErrClosed
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

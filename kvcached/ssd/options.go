@@ -1,0 +1,121 @@
+package ssd
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+)
+
+// page is the unit of everything in a segment: records begin at a multiple of it, as direct I/O wants.
+const page = 4096
+
+// MinCap is the smallest disk cap.
+const MinCap = 32 << 20
+
+// Bounds of what the options leave open.
+const (
+	segmentMax     = 256 << 20
+	segmentMin     = 1 << 20
+	rowShareMin    = 16 << 20
+	readersDefault = 64
+	buffersDefault = 16
+	keyBytes       = 32
+)
+
+// Options says where the tier lies and what it may use.
+type Options struct {
+	// Dir is the directory of the tier; it is made (0700) if missing. Required.
+	Dir string
+	// Cap is the most bytes that all files in Dir may have together, at least MinCap. Required.
+	Cap int64
+	// SegmentSize is the size of a segment file in bytes, rounded down to 4 KiB; it bounds the payload of a
+	// record. 0: a sixteenth of Cap, from 1 MiB to 256 MiB.
+	SegmentSize int64
+	// RowShare is the part of Cap, in bytes, that is kept for the rows of the index; when they grow beyond it,
+	// segments give way. 0: a sixteenth of Cap, at least 16 MiB.
+	RowShare int64
+	// Readers is how many reads may be in the kernel at once; more wait. 0: 64.
+	Readers int
+	// Buffers is how many payloads may be in the tier's own aligned memory at once (those that do not come from
+	// or go to aligned memory); more wait. 0: 16.
+	Buffers int
+	// ReclaimRate bounds what reclaim copies, in bytes per second. 0: no bound.
+	ReclaimRate int64
+	// DailyWrites is how many bytes may be written in a day (UTC) before writes that need not be durable are
+	// refused with ErrBudget. 0: no bound.
+	DailyWrites int64
+	// Quota names the account that a namespace's records count on, and its limit in bytes of segments; 0: no limit. An
+	// empty account is the namespace's own. Writes beyond the limit are refused with ErrQuota. Nil: no limits.
+	Quota func(namespace string) (account string, bytes int64)
+	// Key, of 32 bytes, seals payloads at rest with AES-256-GCM. Names (addresses, namespaces, keys, attributes)
+	// and checksums are not sealed. A directory is sealed as a whole or not at all. nil: payloads lie open.
+	Key []byte
+	// Evicted is called for each block that reclaim drops or a read finds damaged, under the lock of its address: it
+	// must be quick and not call the tier. nil: nobody is told.
+	Evicted func(block.Addr)
+	// Logger takes what an operator should know. nil: slog.Default().
+	Logger *slog.Logger
+
+	fs    fileSystem       // nil: the operating system's
+	rowFS vfs.FS           // nil: the operating system's
+	now   func() time.Time // nil: time.Now
+
+	scanning        func()           // nil: nobody; called before rows are made again from each segment
+	evicting        func(block.Addr) // nil: nobody; called before reclaim drops a block
+	checkpointBytes int64            // written between two checkpoints; 0: 64 MiB
+}
+
+// fill checks o and puts in what it leaves open.
+func (o Options) fill() (Options, error) {
+	bad := func(field string, value any, hint string) (Options, error) {
+		return o, fmt.Errorf("ssd: %s is %v: %s", field, value, hint)
+	}
+	switch {
+	case o.Dir == "":
+		return bad("Dir", `""`, "name a directory")
+	case o.Cap < MinCap:
+		return bad("Cap", o.Cap, fmt.Sprintf("at least %d bytes are needed", MinCap))
+	case o.Key != nil && len(o.Key) != keyBytes:
+		return bad("Key", fmt.Sprintf("%d bytes long", len(o.Key)), "give 32 bytes")
+	}
+	if o.RowShare == 0 {
+		o.RowShare = max(rowShareMin, o.Cap/16)
+	}
+	if o.SegmentSize == 0 {
+		o.SegmentSize = min(max(segmentMin, o.Cap/16), segmentMax)
+	}
+	o.SegmentSize &^= page - 1
+	if o.SegmentSize < 16*page || o.SegmentSize > 1<<40 {
+		return bad("SegmentSize", o.SegmentSize, "give 64 KiB to 1 TiB")
+	}
+	if o.Cap-o.RowShare < 4*o.SegmentSize {
+		return bad("SegmentSize", o.SegmentSize, "Cap without RowShare must hold four segments")
+	}
+	o.Readers = orDefault(o.Readers, readersDefault)
+	o.Buffers = orDefault(o.Buffers, buffersDefault)
+	o.checkpointBytes = orDefault(o.checkpointBytes, 64<<20)
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.fs == nil {
+		o.fs = osFS{}
+	}
+	if o.rowFS == nil {
+		o.rowFS = privateFS{vfs.Default}
+	}
+	if o.now == nil {
+		o.now = time.Now
+	}
+	return o, nil
+}
+
+func orDefault[T int | int64](v, instead T) T {
+	if v <= 0 {
+		return instead
+	}
+	return v
+}

@@ -1,0 +1,328 @@
+package ssd
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+)
+
+// seqJump is how far sequence numbers jump at each start: above all that were given out but not written.
+const seqJump = 1 << 20
+
+// tail is what was found in the log behind the checkpoint: a row that points there and has no record is dropped.
+type tail struct {
+	from    place
+	to      uint32           // the first segment that is younger than this start
+	records map[place]uint64 // sequence numbers
+}
+
+// vouches tells whether the record of a row may be there.
+func (l *tail) vouches(r *row) bool {
+	if l == nil || r.before(l.from) || r.segment >= l.to {
+		return true
+	}
+	seq, ok := l.records[r.place]
+	return ok && seq == r.seq
+}
+
+// recover reads checkpoint, tombstones and names, opens the segments and finds again what was written behind the
+// checkpoint.
+func (t *Tier) recover(ctx context.Context) error {
+	var c checkpoint
+	b, closer, err := t.rows.db.Get([]byte{rowCheckpoint})
+	if err != nil {
+		return fmt.Errorf("ssd: reading the checkpoint: %w", err)
+	}
+	err = c.decode(b)
+	_ = closer.Close()
+	if err != nil {
+		return err
+	}
+	t.log.seq, t.log.segment = c.seq, max(c.segment, 1)
+	t.budget.day, t.budget.used = c.day, c.written
+	if err := t.readRebuild(); err != nil {
+		return err
+	}
+	if err := t.readNames(); err != nil {
+		return err
+	}
+	if err := t.openSegments(c.place); err != nil {
+		return err
+	}
+	if newest := readNewest(&t.o); newest >= t.log.segment && newest < 1<<32-1 {
+		t.warnDamaged("ssd: the newest segment is gone, and the blocks written to it since the last checkpoint", place{newest, 0}, errSegment)
+		t.log.segment = newest + 1
+	}
+	dead, err := t.readTombstones()
+	if err != nil {
+		return err
+	}
+	t.tail = &tail{from: c.place, to: t.log.segment, records: map[place]uint64{}}
+	for _, s := range t.segs.all() {
+		if s.id < c.place.segment {
+			continue
+		}
+		if err := t.recoverSegment(ctx, s, dead); err != nil {
+			return err
+		}
+	}
+	t.log.seq += seqJump
+	t.dead = dead
+	return nil
+}
+
+func (t *Tier) readNames() error {
+	return t.rows.each([]byte{rowNamespace}, []byte{rowNamespace + 1}, func(key, value []byte) bool {
+		if len(key) == 1+len(block.ModelID{}) {
+			t.names.set(block.ModelID(key[1:]), string(value))
+		}
+		return true
+	})
+}
+
+// readTombstones returns up to which sequence number addresses are dead.
+func (t *Tier) readTombstones() (map[block.Addr]uint64, error) {
+	dead := map[block.Addr]uint64{}
+	err := t.rows.each([]byte{rowTombstone}, []byte{rowTombstone + 1}, func(key, value []byte) bool {
+		if len(key) != 9+addrSize || len(value) != 8 {
+			return true
+		}
+		a, _ := parseAddr(key[9:])
+		seq := binary.LittleEndian.Uint64(value)
+		dead[a] = max(dead[a], seq)
+		t.log.seq = max(t.log.seq, seq)
+		return true
+	})
+	return dead, err
+}
+
+// openSegments opens what is in the directory. A segment behind the checkpoint whose first page is bad was being made
+// when the crash came; one before it is damaged, and all of its records with it.
+func (t *Tier) openSegments(from place) error {
+	names, err := t.o.fs.List(t.o.Dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		id, ok := segmentID(name)
+		if strings.HasPrefix(name, sparePrefix) {
+			if err := t.o.fs.Remove(filepath.Join(t.o.Dir, name)); err != nil {
+				return err
+			}
+		}
+		if !ok {
+			continue
+		}
+		t.log.segment = max(t.log.segment, id+1)
+		full := filepath.Join(t.o.Dir, name)
+		s, err := t.openSegment(full, id)
+		if errors.Is(err, errSegment) || errors.Is(err, io.ErrUnexpectedEOF) {
+			if id < from.segment {
+				t.stats.corrupt.Add(1)
+				t.o.Logger.Error("ssd: a segment is damaged and dropped", "file", full, "err", err)
+			}
+			if err := t.o.fs.Remove(full); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("ssd: opening %s: %w", full, err)
+		}
+		t.disk.Add(s.size.Load())
+		t.segs.add(s)
+	}
+	return nil
+}
+
+// recoverSegment finds the records of s behind the checkpoint, gives rows to those that have none or an older one, and
+// seals s.
+func (t *Tier) recoverSegment(ctx context.Context, s *segment, dead map[block.Addr]uint64) error {
+	from := uint32(1)
+	if s.id == t.tail.from.segment {
+		from = max(from, t.tail.from.page)
+	}
+	if from > 1 {
+		// What lies before the checkpoint is wanted for the footer only.
+		if err := t.walk(ctx, s, 1, from, false, func(h *header, _ []byte, _ error) { s.note(h) }); err != nil {
+			return err
+		}
+	}
+	batch := t.rows.change()
+	var failed error
+	err := t.walk(ctx, s, from, s.pageCount(), true, func(h *header, head []byte, damage error) {
+		t.log.seq = max(t.log.seq, h.seq)
+		if damage != nil {
+			t.stats.torn.Add(1)
+			if r, ok, err := t.rows.get(&h.Addr); err != nil || !ok || r.place != h.place { // else dropRow warns
+				t.warnDamaged("ssd: a record written since the last checkpoint is damaged, or a crash left it unfinished; it is dropped", h.place, damage)
+			}
+			return
+		}
+		s.note(h)
+		t.tail.records[h.place] = h.seq
+		if h.flags&flagGraves != 0 {
+			t.recoverGraves(&batch, s, h, head, dead)
+		} else if err := t.recoverRecord(&batch, h, dead); err != nil && failed == nil {
+			failed = err
+		}
+	})
+	if err = errors.Join(err, failed); err != nil {
+		batch.discard()
+		return err
+	}
+	if err := batch.commit(false); err != nil {
+		return fmt.Errorf("ssd: writing rows: %w", err)
+	}
+	if len(s.table) == 0 {
+		t.retire(s)
+		return nil
+	}
+	s.next = s.table[len(s.table)-1].page + s.table[len(s.table)-1].pages()
+	t.log.open = append(t.log.open, s)
+	if err := t.sealSegment(s); err != nil {
+		t.writeFailed("seal", err)
+	}
+	s.sealed.Store(true)
+	s.table = nil
+	return nil
+}
+
+func (s *segment) note(h *header) {
+	s.table = append(s.table, tableEntry{addr: h.Addr, seq: h.seq, page: h.page, size: uint32(h.size), crc: h.crc, flags: h.flags})
+}
+
+// recoverRecord gives a row to a record if it is the newest of its address.
+func (t *Tier) recoverRecord(batch *change, h *header, dead map[block.Addr]uint64) error {
+	if h.seq <= dead[h.Addr] {
+		return nil
+	}
+	old, ok, err := t.rows.get(&h.Addr)
+	if errors.Is(err, errRow) {
+		ok, err = false, nil
+	}
+	if err != nil {
+		// Which of the two is newer cannot be told.
+		t.stats.readErrors.Add(1)
+		return nil
+	}
+	if ok && (old.seq > h.seq || old.seq == h.seq && t.segs.get(old.segment) != nil && t.tail.vouches(&old)) {
+		return nil
+	}
+	if err := t.names.ensure(t.rows, h.Addr.Model, h.Namespace); err != nil {
+		return err
+	}
+	// Rows of the batch cannot be read yet: this keeps older copies behind this one from replacing it.
+	dead[h.Addr] = h.seq - 1
+	r := rowOf(h)
+	batch.put(&h.Addr, &r)
+	return nil
+}
+
+// recoverGraves drops the rows of what a page of graves says is dead. What has been found of an address that is newer
+// stays: reclaim copies old graves.
+func (t *Tier) recoverGraves(batch *change, s *segment, h *header, head []byte, dead map[block.Addr]uint64) {
+	list, err := t.gravesOf(s, h, head)
+	if err != nil {
+		t.stats.corrupt.Add(1)
+		return
+	}
+	for i := range list {
+		g := &list[i]
+		if dead[g.addr] >= g.seq {
+			continue
+		}
+		old, ok, err := t.rows.get(&g.addr)
+		if err != nil && !errors.Is(err, errRow) {
+			t.stats.readErrors.Add(1)
+		}
+		if ok && old.seq > g.seq {
+			continue
+		}
+		dead[g.addr] = g.seq
+		batch.drop(&g.addr)
+	}
+}
+
+// errCut says that a record goes on where its file has ended.
+var errCut = fmt.Errorf("%w: the file ends within it", errRecord)
+
+// walkWindow is how many bytes of a segment are read at once.
+const walkWindow = 1 << 20
+
+// walk calls visit with each record of s, and its header page, whose header lies in the pages [from, to), in order. A page that is no header is
+// stepped over. verify reads payloads too, and damage says what is wrong with one; without, damage is nil. What
+// cannot be read is stepped over and counted.
+func (t *Tier) walk(ctx context.Context, s *segment, from, to uint32, verify bool, visit func(h *header, head []byte, damage error)) error {
+	window := alignedBytes(walkWindow)
+	var dst []byte
+	start, have := from, uint32(0) // pages in the window
+	for p := from; p < to; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if p < start || p >= start+have {
+			start, have = p, min(walkWindow/page, to-p)
+			if err := s.f.ReadAt([][]byte{window[:have*page]}, int64(p)*page); err != nil {
+				t.stats.readErrors.Add(1)
+				have = 1
+				if err := s.f.ReadAt([][]byte{window[:page]}, int64(p)*page); err != nil {
+					p, have = p+1, 0
+					continue
+				}
+			}
+		}
+		head := window[(p-start)*page:][:page]
+		var h header
+		if h.decode(head) != nil || h.segment != s.id || h.page != p || h.salt != s.salt {
+			p++
+			continue
+		}
+		cut := uint64(p)+uint64(h.pages()) > uint64(s.pageCount())
+		var damage error
+		switch {
+		case cut && !verify:
+			p++
+			continue
+		case cut:
+			damage = errCut
+		case verify:
+			if cap(dst) < roundUp(h.size) {
+				dst = alignedBytes(roundUp(h.size))
+			}
+			damage = t.verifyAt(ctx, s, &h, window[(p-start)*page:have*page], dst[:h.size])
+		}
+		visit(&h, head, damage)
+		if damage != nil {
+			// Its length cannot be trusted to end where the next begins if it was never written whole.
+			p++
+			continue
+		}
+		p += h.pages()
+	}
+	return nil
+}
+
+// verifyAt checks the record of h, which begins the window; if the window holds it whole, it is not read again.
+func (t *Tier) verifyAt(ctx context.Context, s *segment, h *header, window, dst []byte) error {
+	stored := storedSize(h.size, h.flags)
+	switch {
+	case h.flags&flagInline != 0:
+		_, err := t.unseal(s, h, window[:page], window[recordFixed+h.names():][:stored], dst)
+		return err
+	case page+stored <= len(window):
+		_, err := t.unseal(s, h, window[:page], window[page:page+stored], dst)
+		return err
+	}
+	var again header
+	head := t.pages.Get().(*[page]byte)
+	defer t.pages.Put(head)
+	_, err := t.readRecord(ctx, s, &again, head[:], h.place, h.size, h.flags, dst)
+	return err
+}

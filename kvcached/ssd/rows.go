@@ -1,0 +1,179 @@
+package ssd
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+)
+
+// rows keeps the small things in Pebble.
+type rows struct {
+	db     *pebble.DB
+	broken atomic.Bool   // Pebble cannot write any more: the tier only reads from now on
+	died   chan struct{} // closed then
+	rotten atomic.Bool   // Pebble's background work has found files damaged
+}
+
+const rowsDir = "rows"
+
+// rowMemory is the size of Pebble's write buffer and of its cache, each, in bytes.
+const rowMemory = 4 << 20
+
+func openRows(o *Options) (*rows, error) {
+	if err := makeRowRoom(o); err != nil {
+		return nil, fmt.Errorf("ssd: opening the rows in %s: %w", filepath.Join(o.Dir, rowsDir), err)
+	}
+	r := &rows{died: make(chan struct{})}
+	cache := pebble.NewCache(2 * rowMemory)
+	defer cache.Unref()
+	opts := &pebble.Options{
+		FS: o.rowFS, Cache: cache, FormatMajorVersion: pebble.FormatNewest, MemTableSize: rowMemory, MemTableStopWritesThreshold: 3,
+		MaxManifestFileSize: 1 << 20, MaxOpenFiles: 256, L0CompactionThreshold: 4, BytesPerSync: 1 << 20,
+		Logger: &rowLog{o.Logger, r}, CompactionConcurrencyRange: func() (int, int) { return 1, 1 },
+	}
+	for i := range opts.Levels {
+		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+	}
+	var failures atomic.Uint64
+	opts.EventListener = &pebble.EventListener{BackgroundError: func(err error) {
+		if damaged(err) {
+			r.rotten.Store(true)
+		}
+		if failures.Add(1)%1000 == 1 { // it tries again at once
+			o.Logger.Error("ssd: index rows: background work failed; every 1000th failure is logged", "err", err.Error())
+		}
+	}}
+	db, err := pebble.Open(filepath.Join(o.Dir, rowsDir), opts)
+	if err != nil {
+		return nil, fmt.Errorf("ssd: opening the rows in %s: %w", filepath.Join(o.Dir, rowsDir), err)
+	}
+	r.db = db
+	return r, nil
+}
+
+// rowLog passes on what Pebble logs. Fatal means that the database can write no more, not that the process must die.
+type rowLog struct {
+	log  *slog.Logger
+	rows *rows
+}
+
+func (l *rowLog) Infof(format string, args ...any) {}
+func (l *rowLog) Errorf(format string, args ...any) {
+	l.log.Warn("ssd: index rows", "said", fmt.Sprintf(format, args...))
+}
+func (l *rowLog) Fatalf(format string, args ...any) {
+	if !l.rows.broken.Swap(true) {
+		close(l.rows.died)
+	}
+	l.log.Error("ssd: index rows cannot be written any more; the tier only reads", "said", fmt.Sprintf(format, args...))
+}
+
+// get returns the row of a.
+func (r *rows) get(a *block.Addr) (row, bool, error) {
+	var key [rowKeySize]byte
+	b, closer, err := r.db.Get(recordKey(key[:0], a))
+	if errors.Is(err, pebble.ErrNotFound) {
+		return row{}, false, nil
+	}
+	if err != nil {
+		return row{}, false, err
+	}
+	defer func() { _ = closer.Close() }()
+	var found row
+	if err := found.decode(append([]byte(nil), b...)); err != nil {
+		return row{}, false, err
+	}
+	return found, true, nil
+}
+
+// change is a set of changes that take effect, and survive, together.
+type change struct {
+	rows  *rows
+	batch *pebble.Batch
+}
+
+func (r *rows) change() change { return change{r, r.db.NewBatch()} }
+
+func (c change) put(a *block.Addr, r *row) {
+	_ = c.batch.Set(recordKey(nil, a), r.encode(), nil)
+}
+
+func (c change) drop(a *block.Addr) { _ = c.batch.Delete(recordKey(nil, a), nil) }
+
+// bury drops the row of a and says that everything up to seq is dead. end is the end of the log.
+func (c change) bury(a *block.Addr, seq uint64, end place) {
+	c.drop(a)
+	_ = c.batch.Set(tombstoneKey(end, a), binary.LittleEndian.AppendUint64(nil, seq), nil)
+}
+
+// check sets the checkpoint, before which no tombstone is needed any more.
+func (c change) check(p *checkpoint) {
+	_ = c.batch.Set([]byte{rowCheckpoint}, p.encode(), nil)
+	end := binary.BigEndian.AppendUint32([]byte{rowTombstone}, p.place.segment)
+	_ = c.batch.DeleteRange([]byte{rowTombstone}, binary.BigEndian.AppendUint32(end, p.page), nil)
+}
+
+func (c change) name(id block.ModelID, text string) {
+	_ = c.batch.Set(append([]byte{rowNamespace}, id[:]...), []byte(text), nil)
+}
+
+func (c change) unname(id block.ModelID) {
+	_ = c.batch.Delete(append([]byte{rowNamespace}, id[:]...), nil)
+}
+
+// discard gives up the changes.
+func (c change) discard() { _ = c.batch.Close() }
+
+// commit applies the changes; durable waits until they survive a crash.
+func (c change) commit(durable bool) error {
+	defer func() { _ = c.batch.Close() }()
+	if c.rows.broken.Load() {
+		return ErrReadOnly
+	}
+	how := pebble.NoSync
+	if durable {
+		how = pebble.Sync
+	}
+	if err := c.batch.Commit(how); err != nil {
+		return err
+	}
+	if c.rows.broken.Load() {
+		return ErrReadOnly
+	}
+	return nil
+}
+
+// each calls visit with the rows whose keys are in [lower, upper), in order; false ends it.
+func (r *rows) each(lower, upper []byte, visit func(key, value []byte) bool) error {
+	it, err := r.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return err
+	}
+	for ok := it.First(); ok; ok = it.Next() {
+		value, err := it.ValueAndErr()
+		if err != nil || !visit(it.Key(), value) {
+			break
+		}
+	}
+	return errors.Join(it.Error(), it.Close())
+}
+
+// usage is the bytes of all files of the rows.
+func (r *rows) usage() int64 { return int64(r.db.Metrics().DiskSpaceUsage()) }
+
+// written is the bytes that Pebble has written since it was opened.
+func (r *rows) written() uint64 {
+	m := r.db.Metrics()
+	total := m.Total()
+	return m.WAL.BytesWritten + total.TableBytesFlushed + total.TableBytesCompacted
+}
+
+func (r *rows) close() error { return r.db.Close() }

@@ -1,0 +1,70 @@
+package ssd
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+)
+
+// scanBuckets is how many parts Scan divides the addresses into, by the first bits of their digests.
+const (
+	scanBits    = 12
+	scanBuckets = 1 << scanBits
+)
+
+// Scan calls visit with the blocks of one part of all addresses, the one that cursor (0 to begin with) says, and
+// returns the next cursor, 0 at the end. What is there from the first call to the last is seen at least once. While the rows are being
+// made again, Scan waits. visit must
+// not call methods of the tier that wait for it; false ends this part, and next is the same cursor again.
+func (t *Tier) Scan(ctx context.Context, cursor uint64, visit func(Info) bool) (next uint64, err error) {
+	if cursor >= scanBuckets {
+		return 0, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return cursor, err
+	}
+	if !t.users.enter() {
+		return cursor, ErrClosed
+	}
+	defer t.users.leave()
+	select {
+	case <-t.rebuilt:
+	case <-t.closing:
+		return cursor, ErrClosed
+	case <-ctx.Done():
+		return cursor, ctx.Err()
+	}
+	lower := binary.BigEndian.AppendUint16([]byte{rowRecord}, uint16(cursor)<<(16-scanBits))
+	upper := []byte{rowRecord + 1}
+	if next = (cursor + 1) % scanBuckets; next != 0 {
+		upper = binary.BigEndian.AppendUint16([]byte{rowRecord}, uint16(next)<<(16-scanBits))
+	}
+	err = t.rows.each(lower, upper, func(key, value []byte) bool {
+		info, ok := t.infoOf(key, value)
+		if ok && !visit(info) {
+			next = cursor
+			return false
+		}
+		return true
+	})
+	if err != nil {
+		t.stats.readErrors.Add(1)
+		return cursor, fmt.Errorf("%w: %w", ErrIO, err)
+	}
+	return next, nil
+}
+
+// infoOf returns what a row says, if it is that of a live block.
+func (t *Tier) infoOf(key, value []byte) (Info, bool) {
+	a, ok := parseAddr(key[1:])
+	var r row
+	if !ok || r.decode(value) != nil {
+		return Info{}, false
+	}
+	e, ok := t.find(&a, false)
+	if !ok || e.seq != r.seq {
+		return Info{}, false
+	}
+	return Info{Addr: a, Namespace: t.names.get(a.Model), Key: append([]byte(nil), r.key...), Attr: append([]byte(nil), r.attr...),
+		Parent: r.parent, Expires: e.expires, Length: int(r.size), CRC: r.crc}, true
+}

@@ -1,0 +1,172 @@
+package ssd
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// narrow is a simFS that has room for so many bytes of segments only.
+type narrow struct {
+	*simFS
+	size *atomic.Int64
+}
+
+func (n narrow) Free(string) (int64, error) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	free := n.size.Load()
+	for _, f := range n.files {
+		size, _ := f.Size()
+		free -= size
+	}
+	return max(free, 0), nil
+}
+
+// TestSqueeze: where the filesystem has less room than the cap, durable writes go on, as do deletions; no number of a
+// segment is used up for nothing; and when there is more room the tier grows.
+func TestSqueeze(t *testing.T) {
+	size := &atomic.Int64{}
+	size.Store(rowRoom + ballastSize + 1<<20)
+	start := time.Unix(1e9, 0)
+	var passed atomic.Int64
+	o := simOptions(newSimFS(), vfs.NewMem())
+	o.fs = narrow{o.fs.(*simFS), size}
+	o.now = func() time.Time { return start.Add(time.Duration(passed.Load())) }
+	tier := open(t, o)
+	<-tier.Ready()
+	for i := range 500 {
+		write(t, tier, i, 1, 20000, true)
+		holds(t, tier, i, 1, 20000)
+		if i%10 == 0 {
+			if n, err := tier.Delete(ctx, keyAddr(i)); n != 1 || err != nil {
+				t.Fatal(n, err)
+			}
+		}
+	}
+	s := tier.Stats()
+	t.Logf("%d bytes in %d segments, limit %d; full %d times, %d segments freed", s.SegmentBytes, s.Segments, s.SegmentLimit, s.Squeezes, s.Reclaimed)
+	if s.SegmentLimit == 0 || s.SegmentLimit >= 2<<20 || s.SegmentBytes > 1<<20 || s.Reclaimed == 0 || s.Records == 0 {
+		t.Errorf("%+v", s)
+	}
+	if used := uint64(tier.log.segment); used > s.Reclaimed+uint64(s.Segments)+2 {
+		t.Errorf("%d numbers of segments used up", used)
+	}
+	size.Store(1 << 30)
+	for i := 0; tier.Stats().SegmentLimit > 0; i++ {
+		passed.Add(int64(squeezeWaitMax))
+		tier.look()
+		if i > 1000 {
+			t.Fatalf("it does not grow: %+v", tier.Stats())
+		}
+	}
+	for i := range 500 {
+		write(t, tier, i, 2, 20000, true)
+	}
+	if again := tier.Stats(); again.SegmentBytes <= s.SegmentBytes || again.SegmentLimit != 0 {
+		t.Errorf("%+v", again)
+	}
+	mustClose(t, tier)
+	tier = open(t, o)
+	holds(t, tier, 499, 2, 20000)
+	mustClose(t, tier)
+}
+
+// TestNoRoomAtAll: where nothing can be given up, a write says so instead of waiting.
+func TestNoRoomAtAll(t *testing.T) {
+	size := &atomic.Int64{}
+	o := simOptions(newSimFS(), vfs.NewMem())
+	o.fs = narrow{o.fs.(*simFS), size}
+	size.Store(rowRoom + 64<<10) // Open needs that
+	tier := open(t, o)
+	<-tier.Ready()
+	if err := tier.Write(ctx, record(1), content(1, 1, 5000), true); !errors.Is(err, syscall.ENOSPC) || !errors.Is(err, ErrIO) {
+		t.Fatal(err)
+	}
+	mustClose(t, tier)
+}
+
+// TestUnderOneSegment: on a filesystem smaller than one segment of the cap's size, smaller ones are made, and durable blocks
+// larger than those.
+func TestUnderOneSegment(t *testing.T) {
+	o := Options{Dir: filepath.Join(smallFilesystem(t, "60m"), "d"), Cap: 1 << 30, Logger: quiet}
+	for _, size := range []int{1 << 20, 4 << 20} {
+		tier := open(t, o)
+		<-tier.Ready()
+		const n = 40
+		for i := range n {
+			write(t, tier, i, 1, size, true)
+			holds(t, tier, i, 1, size)
+		}
+		s := tier.Stats()
+		t.Logf("%d bytes in %d segments, limit %d; full %d times, %d segments freed, %d blocks", s.SegmentBytes, s.Segments, s.SegmentLimit, s.Squeezes, s.Reclaimed, s.Records)
+		if s.Records*int64(size) < 12<<20 {
+			t.Errorf("%d blocks of %d bytes are kept", s.Records, size)
+		}
+		mustClose(t, tier)
+		tier = open(t, o)
+		holds(t, tier, n-1, 1, size)
+		mustClose(t, tier)
+	}
+}
+
+// smallFilesystem is a tmpfs of the given size.
+func smallFilesystem(t *testing.T, size string) (dir string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to mount a filesystem of its own")
+	}
+	dir = t.TempDir()
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size="+size, "none", dir).CombinedOutput(); err != nil {
+		t.Skipf("tmpfs cannot be mounted here: %s", out)
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
+	return dir
+}
+
+// TestSmallFilesystem writes ten times what a filesystem holds whose size is a third of the cap.
+func TestSmallFilesystem(t *testing.T) {
+	dir := smallFilesystem(t, "64m")
+	o := Options{Dir: filepath.Join(dir, "d"), Cap: 192 << 20, SegmentSize: 2 << 20, Logger: quiet}
+	tier := open(t, o)
+	<-tier.Ready()
+	const n, size = 300, 300 << 10
+	for i := range n {
+		write(t, tier, i, 1, size, i%4 == 0)
+		holds(t, tier, i, 1, size)
+	}
+	// Somebody else takes what is left.
+	filler, err := os.Create(filepath.Join(dir, "filler"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = filler.Close() }()
+	b := make([]byte, 4096)
+	for err == nil {
+		_, err = filler.Write(b)
+	}
+	for i := range n {
+		write(t, tier, i, 2, size, i%4 == 0)
+	}
+	s := tier.Stats()
+	t.Logf("%d bytes in %d segments, limit %d; full %d times, %d segments freed, %d blocks", s.SegmentBytes, s.Segments, s.SegmentLimit, s.Squeezes, s.Reclaimed, s.Records)
+	holds(t, tier, n-1, 2, size)
+	if s.SegmentLimit == 0 || tier.rows.broken.Load() || s.Records == 0 {
+		t.Errorf("%+v", s)
+	}
+	mustClose(t, tier)
+	tier = open(t, o)
+	holds(t, tier, n-1, 2, size)
+	mustClose(t, tier)
+}

@@ -1,0 +1,35 @@
+package ssd
+
+import (
+	"fmt"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+)
+
+// Sync has a block that is there survive a crash from now on, as if its write had been durable. false: there is no such
+// block. ErrIO, also where an earlier sync of its segment has failed, for what that has lost cannot be told; ErrClosed.
+func (t *Tier) Sync(a block.Addr) (bool, error) {
+	if !t.users.enter() {
+		return false, ErrClosed
+	}
+	defer t.users.leave()
+	hash := t.index.hash(&a)
+	t.addrs.lock(hash)
+	defer t.addrs.unlock(hash)
+	e, ok := t.find(&a, false)
+	if !ok {
+		return false, nil
+	}
+	s := t.segs.acquire(e.segment)
+	if s == nil {
+		return false, nil
+	}
+	defer t.release(s)
+	if err := t.datasync(s); err != nil {
+		return false, fmt.Errorf("%w: %w", ErrIO, err)
+	}
+	if s.failed.Load() {
+		return false, fmt.Errorf("%w: its segment was not synced", ErrIO)
+	}
+	return true, nil
+}

@@ -1,0 +1,321 @@
+// Package ssd is the tier of blocks on disk: segment files that are written once from front to end, an index of
+// them in memory, and rows in Pebble from which the index is loaded after a restart.
+//
+// What a read returns was compared with the full address, the sequence number and the checksums of header and
+// payload, every time. What says it is durable is in a synced record, or in a synced row, before it is acknowledged.
+//
+// Who is right after a crash: the row of an address, or the record of it with the highest sequence number in the part
+// of the log behind the checkpoint, whichever is newer, unless a tombstone or a grave is newer still. A deletion and a
+// replacement sync the log and then their row, so that neither a damaged end of the rows' log nor a damaged segment
+// brings back what is gone; operations on one address follow each other, so that all older copies lie before it in
+// the log, and a tombstone is needed only until the checkpoint has passed the place where the log ended then. Reclaim
+// copies a record under its old sequence number and points the row to the copy after the copy is synced.
+package ssd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"io"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+)
+
+// What operations fail with.
+var (
+	ErrMiss     = errors.New("ssd: no such block")
+	ErrCorrupt  = errors.New("ssd: the stored block is damaged") // it is dropped: a miss from now on
+	ErrIO       = errors.New("ssd: the disk failed")
+	ErrShort    = errors.New("ssd: the buffer is shorter than the block")
+	ErrTooLarge = errors.New("ssd: larger than a record may be")
+	ErrInvalid  = errors.New("ssd: malformed record")
+	ErrBudget   = errors.New("ssd: today's write budget is used up")
+	ErrReadOnly = errors.New("ssd: the tier cannot be written")
+	ErrClosed   = errors.New("ssd: closed")
+	ErrLocked   = errors.New("ssd: the directory is in use")
+	ErrFormat   = errors.New("ssd: the directory's format is not this version's")
+	ErrKey      = errors.New("ssd: the key is not the directory's")
+	errNoSpace  = errors.New("ssd: no segment is free")
+)
+
+// SizeError is an ErrTooLarge because of the size of the tier.
+type SizeError struct {
+	Most int64 // bytes that the payload of a record may have
+	Cap  int64 // Options.Cap, which that follows from
+}
+
+func (e *SizeError) Error() string {
+	return fmt.Sprintf("%v: at most %d bytes of payload in a tier of %d bytes", ErrTooLarge, e.Most, e.Cap)
+}
+
+// Is makes it an ErrTooLarge.
+func (e *SizeError) Is(target error) bool { return target == ErrTooLarge }
+
+// Record says who a block is and what is kept with it.
+type Record struct {
+	Addr      block.Addr
+	Namespace string       // canonical text of which Addr.Model is the ID, at most block.MaxNamespace bytes
+	Key       []byte       // the client's name for it, at most block.MaxKey bytes
+	Attr      []byte       // opaque, at most block.MaxAttr bytes
+	Parent    block.Digest // zero: none
+	Expires   int64        // Unix ms; 0: never
+	CRC       uint32       // block.Sum of the payload, if HasCRC; else the tier computes it
+	HasCRC    bool
+}
+
+// Info is what is known of a stored block. Find fills Addr, Expires, Length and CRC; Read and Scan fill everything.
+type Info struct {
+	Addr      block.Addr
+	Namespace string
+	Key       []byte
+	Attr      []byte
+	Parent    block.Digest
+	Expires   int64
+	Length    int
+	CRC       uint32
+}
+
+// Tier is an open directory. All methods may be called by any number of goroutines.
+type Tier struct {
+	o      Options
+	lock   io.Closer
+	rows   *rows
+	proof  file        // copy of the checkpoint
+	marked atomic.Bool // the rows are to be made again by the next Open
+	index  *index
+	segs   segments
+	log    log
+	spares spares
+	addrs  locks
+	names  names
+	stats  counters
+	disk   atomic.Int64 // bytes of the segment files
+
+	doubts doubts
+
+	squeeze squeeze
+
+	carried atomic.Int64 // bytes of graves that reclaim copied out of the last segment
+
+	pages        sync.Pool // *[page]byte, aligned
+	buffers      *buffers  // of writes; who holds one may wait for space
+	readBuffers  *buffers
+	reading      chan struct{}
+	checkpointMu sync.Mutex
+	sealMu       sync.Mutex
+
+	rebuilding atomic.Bool           // the rows are being made again: what they say is not believed yet
+	rebuilt    chan struct{}         // closed when that is over, or was not needed
+	resume     rebuildFrom           // what from; see loadIndex
+	dead       map[block.Addr]uint64 // up to which sequence number recover has found addresses dead; for rebuild only
+	tail       *tail                 // nil once the rows are loaded
+	tailMu     sync.RWMutex
+	ready      chan struct{}
+	load       progress
+	budget     budget
+
+	closing    chan struct{}   // closed when Close begins
+	stop       context.Context // ends what runs in the background
+	halt       context.CancelFunc
+	running    sync.WaitGroup
+	keep       chan struct{}
+	reclaim    chan struct{}
+	pace       pace
+	quotas     quotas
+	reclaiming atomic.Bool
+	users      gate
+	warned     atomic.Uint64 // calls of warnDamaged
+	uncached   sync.Once     // logs that O_DIRECT is missing
+}
+
+// Open opens or makes the directory. It returns once what was written last before a crash is found again; the index
+// is loaded after that, and until it is, Find and Read ask the rows. Where the rows have to be made again from the segments,
+// that goes before it, and until it is done what was there before is a miss. ctx bounds Open, not the tier.
+func Open(ctx context.Context, o Options) (_ *Tier, err error) {
+	if o, err = o.fill(); err != nil {
+		return nil, err
+	}
+	err = o.fs.MkdirAll(o.Dir)
+	if err == nil {
+		err = o.fs.SyncDir(filepath.Dir(o.Dir))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ssd: making the directory: %w", err)
+	}
+	t := newTier(o)
+	t.o.rowFS = vfs.OnDiskFull(o.rowFS, t.rowsFull)
+	if t.lock, err = o.fs.Lock(filepath.Join(o.Dir, lockFile)); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			t.abandon()
+		}
+	}()
+	made, err := checkFormat(&o, true)
+	if err != nil {
+		return nil, err
+	}
+	if made {
+		err = t.openIndex(ctx)
+	} else if t.rows, err = openRows(&t.o); err == nil {
+		err = t.begin()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := t.openProof(); err != nil {
+		return nil, err
+	}
+	if err := t.recover(ctx); err != nil {
+		return nil, err
+	}
+	t.stop, t.halt = context.WithCancel(context.Background())
+	t.running.Go(t.loadIndex)
+	t.running.Go(t.keepLog)
+	t.running.Go(t.reclaimSegments)
+	return t, nil
+}
+
+// newTier is a tier that has nothing yet.
+func newTier(o Options) *Tier {
+	t := &Tier{o: o, index: newIndex(), ready: make(chan struct{}), keep: make(chan struct{}, 1), reclaim: make(chan struct{}, 1),
+		buffers: newBuffers(o.Buffers), readBuffers: newBuffers(o.Buffers), closing: make(chan struct{}), rebuilt: make(chan struct{}), reading: make(chan struct{}, o.Readers), pace: pace{rate: o.ReclaimRate}}
+	t.pages.New = func() any { return (*[page]byte)(alignedBytes(page)) }
+	t.segs.byID = map[uint32]*segment{}
+	t.addrs.held = map[uint64]chan struct{}{}
+	t.names.text = map[block.ModelID]string{}
+	t.quotas.limits = o.Quota
+	t.log.flights = map[*flight]struct{}{}
+	t.log.space = make(chan struct{})
+	return t
+}
+
+// begin marks a new directory: first the rows get a checkpoint, which they have from then on.
+func (t *Tier) begin() error {
+	if err := t.o.fs.SyncDir(t.o.Dir); err != nil {
+		return err
+	}
+	c := t.rows.change()
+	c.check(&checkpoint{segment: 1})
+	if err := c.commit(true); err != nil {
+		return fmt.Errorf("ssd: writing the first checkpoint: %w", err)
+	}
+	return writeFormat(&t.o)
+}
+
+// abandon gives back what a failed Open has taken.
+func (t *Tier) abandon() {
+	defer t.dropBallast()
+	if t.rows != nil {
+		_ = t.rows.close()
+	}
+	if t.proof != nil {
+		_ = t.proof.Close()
+	}
+	for _, s := range t.segs.all() {
+		_ = s.f.Close()
+	}
+	_ = t.lock.Close()
+}
+
+// Ready is closed when the index is loaded.
+func (t *Tier) Ready() <-chan struct{} { return t.ready }
+
+func (t *Tier) loaded() bool {
+	select {
+	case <-t.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// Close is CloseWithin without an end.
+func (t *Tier) Close() error { return t.CloseWithin(context.Background()) }
+
+// CloseWithin waits for operations under way, seals what is open and releases the directory. Operations begun later
+// fail with ErrClosed. Where ctx ends before, nothing is sealed, which is an error: the next Open finds the directory as after
+// a crash, and what was durable is there. What the disk is doing it still waits for.
+func (t *Tier) CloseWithin(ctx context.Context) error {
+	if !t.users.close(t.closing) {
+		return nil
+	}
+	t.halt()
+	t.running.Wait()
+	t.spares.close()
+	t.dropSpares(1<<63 - 1)
+	err := ctx.Err()
+	if err == nil {
+		err = t.shut()
+	} else {
+		err = fmt.Errorf("ssd: closed without a last checkpoint; the next start reads the end of the log again: %w", err)
+	}
+	err = errors.Join(err, t.rows.close(), t.proof.Close())
+	t.dropBallast()
+	for _, s := range t.segs.all() {
+		err = errors.Join(err, s.f.Close())
+	}
+	t.buffers.close()
+	t.readBuffers.close()
+	return errors.Join(err, t.lock.Close())
+}
+
+// gate lets operations in until it is closed, and then waits for them.
+type gate struct {
+	mu   sync.RWMutex
+	shut atomic.Bool
+}
+
+// enter must be followed by leave if it returns true.
+func (g *gate) enter() bool {
+	g.mu.RLock()
+	if g.shut.Load() {
+		g.mu.RUnlock()
+		return false
+	}
+	return true
+}
+
+func (g *gate) leave() { g.mu.RUnlock() }
+
+// close keeps everybody out and tells those inside by closing the channel that nobody will help them any more.
+func (g *gate) close(closing chan struct{}) (first bool) {
+	if g.shut.Swap(true) {
+		return false
+	}
+	close(closing)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return true
+}
+
+// writeFailed counts and logs what the disk did not do.
+func (t *Tier) writeFailed(what string, err error) {
+	switch {
+	case errors.Is(err, syscall.ENOSPC):
+		t.stats.noSpace.Add(1)
+	case errors.Is(err, syscall.EROFS):
+		t.stats.readOnly.Add(1)
+	default:
+		t.stats.writeErrors.Add(1)
+	}
+	if t.stats.failures.Add(1)%1000 == 1 {
+		t.o.Logger.Error("ssd: the disk failed; every 1000th failure is logged", "operation", what, "err", err)
+	}
+}
+
+func (t *Tier) noteDirect(direct bool) {
+	if !direct {
+		t.uncached.Do(func() {
+			t.o.Logger.Warn("ssd: the file system has no O_DIRECT; blocks go through the page cache", "dir", t.o.Dir)
+		})
+	}
+}

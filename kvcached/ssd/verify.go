@@ -1,0 +1,175 @@
+package ssd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+)
+
+// VerifyOptions says what Verify looks at.
+type VerifyOptions struct {
+	Dir string // no tier may have it open
+	Key []byte // as in Options
+	// Bad is called for each thing that is wrong. nil: they are only counted.
+	Bad func(Damage)
+	// Progress is called after each segment with bytes read and bytes in all. nil: nobody is told.
+	Progress func(done, total int64)
+
+	fs fileSystem
+}
+
+// Damage is one thing that is wrong.
+type Damage struct {
+	File string
+	Page uint32     // 4 KiB, from the beginning of the file; 0: the segment itself
+	Addr block.Addr // zero where it cannot be told
+	Err  error
+}
+
+// Verified is what Verify found.
+type Verified struct {
+	Segments int
+	Unsealed int   // of them, without a footer, as a crash leaves them
+	Unclean  bool  // no Close has ended the log: the next Open reads what lies behind the last checkpoint again
+	Records  int   // sound ones, replaced and deleted ones included
+	Bytes    int64 // of all segments
+	Rows     int   // of live records, those included that Open would find behind the last checkpoint
+	Lost     int   // of Rows, those without a sound record: they will be misses
+	Bad      int   // calls of Bad
+}
+
+// Verify reads everything in a directory that no tier has open, and changes nothing that a tier would not on
+// Open. ErrLocked, ErrFormat, ErrKey, or what kept it from going on; damage is no error.
+func Verify(ctx context.Context, o VerifyOptions) (v Verified, err error) {
+	full, err := Options{Dir: o.Dir, Cap: 1 << 50, Key: o.Key, fs: o.fs}.fill()
+	if err != nil {
+		return v, err
+	}
+	t := newTier(full)
+	defer t.readBuffers.close()
+	names, err := full.fs.List(o.Dir)
+	if err != nil {
+		return v, err
+	}
+	if len(names) == 0 {
+		return v, fmt.Errorf("%w: %s is empty", ErrFormat, o.Dir)
+	}
+	if t.lock, err = full.fs.Lock(filepath.Join(o.Dir, lockFile)); err != nil {
+		return v, err
+	}
+	defer t.abandon()
+	if made, err := checkFormat(&full, false); err != nil || !made {
+		return v, errors.Join(err, formatMissing(made, o.Dir))
+	}
+	w := verifier{t: t, o: &o, v: &v, sound: map[place]uint64{}, there: map[uint32]bool{}, dead: map[block.Addr]uint64{}, found: map[block.Addr]*row{}}
+	err = w.openRows(&full)
+	if err == nil {
+		err = w.segments(ctx, names)
+	}
+	if err == nil && t.rows != nil {
+		err = w.rowsDamaged(t.rows.each([]byte{rowRecord}, []byte{rowRecord + 1}, w.row))
+		w.foundLeft()
+	}
+	return v, err
+}
+
+// segments checks those in the directory, and which are missing.
+func (w *verifier) segments(ctx context.Context, names []string) error {
+	for _, name := range names {
+		if id, ok := segmentID(name); ok {
+			w.there[id] = true
+			w.open(filepath.Join(w.o.Dir, name), id)
+		}
+	}
+	w.missing()
+	for _, s := range w.t.segs.all() {
+		if err := w.segment(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func formatMissing(made bool, dir string) error {
+	if made {
+		return nil
+	}
+	return fmt.Errorf("%w: %s has no file %s", ErrFormat, dir, formatFile)
+}
+
+type verifier struct {
+	t     *Tier
+	o     *VerifyOptions
+	v     *Verified
+	sound map[place]uint64
+	total int64
+
+	from  place                 // the last checkpoint
+	there map[uint32]bool       // segments that are in the directory, or were reported missing
+	dead  map[block.Addr]uint64 // as in recover
+	found map[block.Addr]*row   // what recover would write; nil: a row that it would drop
+}
+
+func (w *verifier) bad(d Damage) {
+	w.v.Bad++
+	if w.o.Bad != nil {
+		w.o.Bad(d)
+	}
+}
+
+func (w *verifier) open(name string, id uint32) {
+	s, err := w.t.openSegment(name, id)
+	if err != nil {
+		w.bad(Damage{File: name, Err: err})
+		return
+	}
+	w.t.segs.add(s)
+	w.v.Segments++
+	w.total += s.size.Load()
+}
+
+// segment checks every record of s, and that those in its footer are all there.
+func (w *verifier) segment(ctx context.Context, s *segment) error {
+	failed := w.t.stats.readErrors.Load()
+	end := uint64(1)
+	err := w.t.walk(ctx, s, 1, s.pageCount(), true, func(h *header, head []byte, damage error) {
+		end = max(end, uint64(h.page)+uint64(h.pages()))
+		if damage != nil {
+			w.bad(Damage{File: s.name, Page: h.page, Addr: h.Addr, Err: damage})
+			return
+		}
+		if h.flags&flagGraves == 0 {
+			w.v.Records++
+		}
+		w.sound[h.place] = h.seq
+		w.behind(s, h, head)
+	})
+	if err != nil {
+		return err
+	}
+	if n := w.t.stats.readErrors.Load() - failed; n > 0 {
+		w.bad(Damage{File: s.name, Err: fmt.Errorf("%w: %d reads", ErrIO, n)})
+	}
+	table, err := footerOf(s)
+	if err != nil {
+		w.v.Unsealed++
+		// There is always room for a footer.
+		if size := s.size.Load(); size%page != 0 || end >= uint64(s.pageCount()) {
+			w.bad(Damage{File: s.name, Err: fmt.Errorf("%w: it was cut short, to %d bytes", errSegment, size)})
+		}
+	}
+	for i := range table {
+		e := &table[i]
+		if seq, ok := w.sound[place{s.id, e.page}]; !ok || seq != e.seq {
+			w.bad(Damage{File: s.name, Page: e.page, Addr: e.addr, Err: fmt.Errorf("%w: the footer names a record that is not there", errRecord)})
+		}
+	}
+	w.v.Bytes += s.size.Load()
+	if w.o.Progress != nil {
+		w.o.Progress(w.v.Bytes, w.total)
+	}
+	return nil
+}

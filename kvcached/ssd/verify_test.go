@@ -1,0 +1,135 @@
+package ssd
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// crashed copies the directory of an open tier, as a crash would leave it.
+func crashed(t *testing.T, dir string) (copied string) {
+	t.Helper()
+	copied = filepath.Join(t.TempDir(), "d")
+	if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	return copied
+}
+
+// TestVerifyAfterCrash: what is live is what a start finds; what is missing or cut short is damage, the newest segment
+// included.
+func TestVerifyAfterCrash(t *testing.T) {
+	o := Options{Dir: filepath.Join(t.TempDir(), "d"), Cap: 256 << 20, SegmentSize: 8 << 20, Logger: quiet}
+	tier := open(t, o)
+	<-tier.Ready()
+	const n, size = 16, 1 << 20
+	for i := range n {
+		write(t, tier, i, 1, size, true)
+	}
+	write(t, tier, 0, 2, size, true)
+	for i := range 2 {
+		if _, err := tier.Delete(ctx, keyAddr(n-1-i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name    string
+		spoil   func(dir string) error
+		segment uint32
+	}{
+		{"nothing", func(string) error { return nil }, 0},
+		{"the first is missing", func(dir string) error { return os.Remove(segmentName(dir, 1)) }, 1},
+		{"the newest is missing", func(dir string) error { return os.Remove(segmentName(dir, 3)) }, 3},
+		{"cut within a page", func(dir string) error { return os.Truncate(segmentName(dir, 1), 3_000_000) }, 1},
+		{"cut within a record", func(dir string) error { return os.Truncate(segmentName(dir, 1), 100*page) }, 1},
+		{"cut between records", func(dir string) error { return os.Truncate(segmentName(dir, 1), page*(1+257*3)) }, 1},
+		{"the newest is cut", func(dir string) error { return os.Truncate(segmentName(dir, 3), page*(1+200)) }, 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			again := o
+			again.Dir = crashed(t, o.Dir)
+			if err := c.spoil(again.Dir); err != nil {
+				t.Fatal(err)
+			}
+			named := c.segment == 0
+			v, err := Verify(ctx, VerifyOptions{Dir: again.Dir, Bad: func(d Damage) {
+				t.Logf("%s, page %d: %v", filepath.Base(d.File), d.Page, d.Err)
+				named = named || d.File == segmentName(again.Dir, c.segment)
+			}})
+			if err != nil || !v.Unclean || !named || (v.Bad > 0) != (c.segment > 0) {
+				t.Errorf("%+v %v", v, err)
+			}
+			started := open(t, again)
+			<-started.Ready()
+			if live := started.Stats().Records; int64(v.Rows-v.Lost) != live || c.segment == 0 && live != n-2 {
+				t.Errorf("%+v, and a start finds %d", v, live)
+			}
+			mustClose(t, started)
+			if v, err := Verify(ctx, VerifyOptions{Dir: again.Dir}); err != nil || v.Unclean || v.Bad > 0 {
+				t.Errorf("after a start: %+v %v", v, err)
+			}
+		})
+	}
+	mustClose(t, tier)
+	// The last checkpoint has passed them all: the index knows what is gone.
+	if err := os.Remove(segmentName(o.Dir, 2)); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := Verify(ctx, VerifyOptions{Dir: o.Dir}); err != nil || v.Unclean || v.Bad != 1 || v.Lost == 0 {
+		t.Errorf("%+v %v", v, err)
+	}
+}
+
+// lines keeps what is logged.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+// TestDamageIsWarnedAbout: a start after a crash says where a damaged record is, whether the index names it or not.
+func TestDamageIsWarnedAbout(t *testing.T) {
+	o := small(filepath.Join(t.TempDir(), "d"))
+	o.Logger = quiet
+	tier := open(t, o)
+	<-tier.Ready()
+	for i := range 3 {
+		write(t, tier, i, 1, 20000, true)
+	}
+	for _, named := range []bool{false, true} {
+		if named {
+			if err := tier.rows.db.Flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		again := o
+		again.Dir = crashed(t, o.Dir)
+		f, err := os.OpenFile(segmentName(again.Dir, 1), os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteAt([]byte{0xff, 0, 0xff, 0}, (1+6)*page+page+100); err != nil {
+			t.Fatal(err)
+		}
+		_ = f.Close()
+		var said lines
+		again.Logger = slog.New(slog.NewTextHandler(&said, nil))
+		started := open(t, again)
+		<-started.Ready()
+		mustClose(t, started)
+		want := fmt.Sprintf("segment=1 offset=%d", 7*page)
+		if got := said.text.String(); strings.Count(got, want) != 1 || !strings.Contains(got, "level=WARN") {
+			t.Errorf("index names it: %v: no %q in\n%s", named, want, got)
+		}
+	}
+	mustClose(t, tier)
+}

@@ -1,0 +1,212 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/ram"
+)
+
+// CommitOptions say what Commit is to do besides making the block visible.
+type CommitOptions struct {
+	// Durable waits until the block is on SSD for certain. ErrNotDurable without an SSD tier.
+	Durable bool
+	// CRC is the CRC32C that the payload must have; it is looked at only with CheckCRC.
+	CRC      uint32
+	CheckCRC bool
+	// IfAbsent commits nothing, with ErrExists and the Info of what is there, if there is a block with that address. With
+	// Durable, that is on SSD for certain then; if it cannot be, the error is another.
+	IfAbsent bool
+	// Unless is asked under the store's lock just before the block becomes visible; if it says true nothing is committed, with
+	// ErrMiss. It must be quick and must not call the store. Nil: no.
+	Unless func() bool
+	// Expires takes the place of the Item's, Unix ms; 0: that holds.
+	Expires int64
+	// Attr takes the place of the Item's and is no longer, else ErrTooLarge; nil: that holds.
+	Attr []byte
+}
+
+// Commit makes the block visible, in place of what had its address; if that was on SSD it is gone there for certain when
+// Commit returns. ErrCorrupt, ErrExists, ErrClosed, ErrNotDurable, or what SSD says; the draft is over in any case.
+func (d *Draft) Commit(ctx context.Context, o CommitOptions) (info Info, err error) {
+	if d.done {
+		return info, ErrClosed
+	}
+	d.done, d.unless = true, o.Unless
+	d.Filled(int(d.meta.Length) - d.filled)
+	d.meta.CRC = d.crc
+	if o.Expires != 0 {
+		d.meta.Expires, d.it.Expires = o.Expires, o.Expires
+	}
+	switch d.setAttr(o.Attr); {
+	case len(o.Attr) > int(d.meta.AttrLen):
+		err = fmt.Errorf("%w: an attribute of %d bytes, the draft has room for %d", ErrTooLarge, len(o.Attr), d.meta.AttrLen)
+	case o.CheckCRC && o.CRC != d.crc:
+		err = fmt.Errorf("%w: it is %08x, not %08x", ErrCorrupt, d.crc, o.CRC)
+	case o.Durable && d.s.disk == nil:
+		err = ErrNotDurable
+	case d.s.disk == nil:
+		err = d.commitRAM(o, &info)
+	default:
+		err = d.commit(ctx, o, &info)
+	}
+	if err != nil && !d.public {
+		d.s.mu.Lock()
+		d.cancel()
+		d.s.mu.Unlock()
+	}
+	if err == nil && d.s.o.Written != nil {
+		d.s.o.Written(ctx, &d.it)
+	}
+	if err == nil && d.timer != nil {
+		d.timer.Observe(time.Since(d.began).Seconds())
+	}
+	return info, err
+}
+
+// setAttr puts another attribute into the place of the draft's, unless there is none or it is too long.
+func (d *Draft) setAttr(attr []byte) {
+	had := int(d.meta.AttrLen)
+	if attr == nil || len(attr) > had {
+		return
+	}
+	at := ram.MetaAt(int(d.meta.Length)) + int(d.meta.KeyLen)
+	clear(d.memory[at+copy(d.memory[at:], attr) : at+had])
+	d.meta.AttrLen = uint16(len(attr))
+}
+
+// commitRAM is all there is to do without an SSD tier.
+func (d *Draft) commitRAM(o CommitOptions, info *Info) error {
+	s := d.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o.IfAbsent {
+		if id := s.find(d.hash, &d.it.Addr); id != 0 {
+			s.info(id, info)
+			return ErrExists
+		}
+	}
+	_, err := d.publish(info)
+	return err
+}
+
+// publish makes the block visible in RAM. The lock is held.
+func (d *Draft) publish(info *Info) (ram.ID, error) {
+	s := d.s
+	if s.closed {
+		return 0, ErrClosed
+	}
+	if d.unless != nil && d.unless() {
+		return 0, ErrMiss
+	}
+	id := s.tier.Publish(d.hash, &d.it.Addr, d.ns, d.body, d.meta)
+	d.public = true
+	s.drafts -= int64(len(d.memory))
+	s.counts.Puts++
+	s.changed(id, true)
+	s.info(id, info)
+	s.tier.Drop(d.body)
+	s.tier.Names().Drop(d.ns)
+	return id, nil
+}
+
+// commit publishes the block in its turn.
+func (d *Draft) commit(ctx context.Context, o CommitOptions, info *Info) error {
+	s := d.s
+	turn, err := s.acquire(ctx, d.it.Addr)
+	if err != nil {
+		return err
+	}
+	defer s.release(turn)
+	if o.IfAbsent {
+		if there, err := d.existing(ctx, turn, &o, info); err != nil {
+			return err
+		} else if there {
+			return ErrExists
+		}
+	}
+	if o.Durable {
+		return d.commitDurable(ctx, turn, info)
+	}
+	_, stored := s.disk.Find(d.it.Addr)
+	stored = stored || s.disk.Doubtful(d.it.Addr)
+	if err := d.commitBehind(info, stored); err != nil || !stored {
+		return err
+	}
+	return d.deleteOld(ctx)
+}
+
+// exists tells whether there is a block with the draft's address, whose op is held.
+func (d *Draft) exists(info *Info) bool {
+	s := d.s
+	s.mu.Lock()
+	if id := s.find(d.hash, &d.it.Addr); id != 0 {
+		s.info(id, info)
+		s.mu.Unlock()
+		return true
+	}
+	s.mu.Unlock()
+	s.statDisk(&d.it.Addr, info)
+	return info.Tiers != 0
+}
+
+// commitBehind publishes the block in RAM and has it written to SSD later if it is not the first
+// with this address for some time; replaces says that SSD has another.
+func (d *Draft) commitBehind(info *Info, replaces bool) error {
+	s := d.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id, err := d.publish(info)
+	if err != nil {
+		return err
+	}
+	if replaces {
+		s.churn.now.add(d.hash)
+	}
+	if s.ghost.has(d.hash) {
+		s.enqueue(d.hash, id)
+	}
+	s.ghost.add(d.hash)
+	return nil
+}
+
+// commitDurable writes the block to SSD, in place of what is there, and then to RAM.
+func (d *Draft) commitDurable(ctx context.Context, turn *op, info *Info) error {
+	s := d.s
+	r := d.record()
+	payload := padded(d.memory, int(d.meta.Length), len(r.Key)+len(r.Attr))
+	s.forgive(turn)
+	if err := s.disk.Write(ctx, r, payload, true); err != nil {
+		return diskError("durable", int(d.meta.Length), err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id, err := d.publish(info)
+	if err != nil {
+		return err
+	}
+	s.counts.Durable++
+	s.wrote(turn, d.hash, d.meta.Parent)
+	s.info(id, info)
+	return nil
+}
+
+// deleteOld deletes from SSD what the block has replaced. Readers have the new one from RAM meanwhile, and whoever misses
+// it there waits for this turn to end. If SSD fails the new one goes, too: the old one could not be kept from coming back.
+func (d *Draft) deleteOld(ctx context.Context) error {
+	s := d.s
+	s.moved.Add(1)
+	_, err := s.disk.Delete(context.WithoutCancel(ctx), d.it.Addr)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		s.counts.DiskDeletes++
+		s.diskChanged(d.hash, &d.it.Addr, d.meta.Parent, false)
+		return nil
+	}
+	if id := s.tier.Find(d.hash, &d.it.Addr); id != 0 {
+		s.remove(id)
+	}
+	return diskError("replaced on SSD", 0, err)
+}

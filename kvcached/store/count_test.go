@@ -1,0 +1,46 @@
+package store
+
+import (
+	"strconv"
+	"sync/atomic"
+	"testing"
+)
+
+// TestCount counts what is in one tier or in two once.
+func TestCount(t *testing.T) {
+	s, _ := tiered(t, t.TempDir(), Options{RAM: 4 << 20})
+	durable(t, s, keyed("a"), fill(100, '1'))
+	durable(t, s, keyed("b"), fill(100, '2'))
+	crowd(t, s)
+	get(t, s, keyed("b"), fill(100, '2'))
+	put(t, s, keyed("c"), fill(100, '3'))
+	s.recount()
+	for _, want := range []int{3, 0} {
+		blocks, err := s.Count(ctx)
+		if err != nil || blocks[space] != want {
+			t.Errorf("%v, %v; want %d", blocks, err, want)
+		}
+		if _, err := s.Purge(ctx, func(ns string) bool { return ns == space }); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestCountExpired does not count what nobody can read any more, wherever it is and wherever the sweep stands.
+func TestCountExpired(t *testing.T) {
+	now := int64(1000)
+	s := open(t, Options{RAM: 32 << 20, Now: func() int64 { return atomic.LoadInt64(&now) }})
+	for i := range 5000 {
+		it := keyed(strconv.Itoa(i))
+		if i >= 10 {
+			it.Expires = 2000
+		}
+		put(t, s, it, nil)
+	}
+	s.sweepSlots(1500)
+	atomic.StoreInt64(&now, 2000)
+	blocks, err := s.Count(ctx)
+	if err != nil || blocks[space] != 10 {
+		t.Errorf("%v, %v", blocks, err)
+	}
+}

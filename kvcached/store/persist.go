@@ -1,0 +1,65 @@
+package store
+
+import (
+	"context"
+
+	"github.com/cognitora/dataplane/kvcached/ssd"
+)
+
+// existing tells whether there is a block with the draft's address, whose op is held, and makes it durable if that is
+// asked for. False, with an error: it is there and could not be made durable.
+func (d *Draft) existing(ctx context.Context, turn *op, o *CommitOptions, info *Info) (bool, error) {
+	if !d.exists(info) {
+		return false, nil
+	}
+	if !o.Durable {
+		return true, nil
+	}
+	s := d.s
+	synced, err := s.disk.Sync(d.it.Addr)
+	if synced {
+		info.Tiers |= SSD
+		return true, nil
+	}
+	there, wrote := d.persist(ctx, turn, info)
+	switch {
+	case there && wrote == nil:
+		return true, nil
+	case there:
+		err = wrote
+	}
+	if err != nil {
+		return false, diskError("durable", info.Length, err)
+	}
+	return false, nil // it has been evicted
+}
+
+// persist writes to SSD, durably, the block in RAM that has the draft's address. False: there is none any more.
+func (d *Draft) persist(ctx context.Context, turn *op, info *Info) (there bool, err error) {
+	s := d.s
+	s.mu.Lock()
+	id := s.find(d.hash, &d.it.Addr)
+	if id == 0 {
+		s.mu.Unlock()
+		return false, nil
+	}
+	e, body := s.tier.At(id), s.tier.Body(id)
+	s.tier.Hold(body)
+	r := ssd.Record{
+		Addr: d.it.Addr, Namespace: s.tier.Names().At(e.NS()).Text, Key: s.tier.Key(id), Attr: s.tier.Attr(id),
+		Parent: s.tier.Parent(id), Expires: e.Expires, CRC: e.CRC, HasCRC: true,
+	}
+	payload := padded(s.tier.Memory(body), int(e.Length), len(r.Key)+len(r.Attr))
+	turn.lost = false
+	s.mu.Unlock()
+	err = s.disk.Write(ctx, r, payload, true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		s.counts.Durable++
+		s.wrote(turn, d.hash, r.Parent)
+		info.Tiers |= SSD
+	}
+	s.tier.Drop(body)
+	return true, err
+}

@@ -1,0 +1,247 @@
+package store
+
+import (
+	"context"
+	"slices"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/ram"
+	"github.com/cognitora/dataplane/kvcached/ssd"
+)
+
+// Delete removes a block from all tiers and tells whether there was one. Who reads it can go on. When it returns without
+// an error the block does not come back, not after a crash either.
+func (s *Store) Delete(ctx context.Context, a block.Addr) (bool, error) {
+	if s.o.Deleting != nil {
+		s.o.Deleting(a)
+	}
+	if s.disk == nil {
+		return s.deleteRAM(&a)
+	}
+	o, err := s.acquire(ctx, a)
+	if err != nil {
+		return false, err
+	}
+	defer s.release(o)
+	return s.deleteAll(ctx, []block.Addr{a})
+}
+
+// deleteRAM removes a block from RAM.
+func (s *Store) deleteRAM(a *block.Addr) (there bool, err error) {
+	h := s.tier.Hash(a)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false, ErrClosed
+	}
+	if id := s.tier.Find(h, a); id != 0 {
+		there = !s.expired(s.tier.At(id).Expires)
+		s.remove(id)
+		s.counts.Deletes++
+	}
+	return there, nil
+}
+
+// deleteAll removes blocks whose ops are held from all tiers: from RAM first, for nobody can bring them back there.
+func (s *Store) deleteAll(ctx context.Context, addrs []block.Addr) (any bool, err error) {
+	var stored []block.Addr
+	for i := range addrs {
+		there, err := s.deleteRAM(&addrs[i])
+		if err != nil {
+			return any, err
+		}
+		info, on := s.disk.Find(addrs[i])
+		if on || s.disk.Doubtful(addrs[i]) {
+			stored = append(stored, addrs[i])
+		}
+		any = any || there || on && !s.expired(info.Expires)
+	}
+	if len(stored) == 0 {
+		return any, nil
+	}
+	if _, err := s.disk.Delete(ctx, stored...); err != nil {
+		return any, diskError("deleted", 0, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.counts.DiskDeletes += uint64(len(stored))
+	for i := range stored {
+		s.diskChanged(s.tier.Hash(&stored[i]), &stored[i], block.Digest{}, false)
+	}
+	return any, nil
+}
+
+// SetExpiry says when a block is over, in Unix ms; 0: never. False: there is no such block.
+func (s *Store) SetExpiry(ctx context.Context, a block.Addr, unixMS int64) (bool, error) {
+	if s.disk == nil {
+		return s.expireRAM(&a, unixMS)
+	}
+	o, err := s.acquire(ctx, a)
+	if err != nil {
+		return false, err
+	}
+	defer s.release(o)
+	there, err := s.expireRAM(&a, unixMS)
+	if err != nil {
+		return false, err
+	}
+	if info, on := s.disk.Find(a); on && !s.expired(info.Expires) || !on && s.disk.Doubtful(a) {
+		stored, err := s.disk.SetExpiry(a, unixMS)
+		if err != nil {
+			return false, diskError("changed on SSD", 0, err)
+		}
+		there = there || stored
+	}
+	return there, nil
+}
+
+func (s *Store) expireRAM(a *block.Addr, unixMS int64) (bool, error) {
+	h := s.tier.Hash(a)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false, ErrClosed
+	}
+	id := s.find(h, a)
+	if id != 0 {
+		s.tier.At(id).Expires = unixMS
+	}
+	return id != 0, nil
+}
+
+// Pin keeps a block in RAM until the given time, in Unix ms, or the same owner's Unpin; a second Pin changes the time. A
+// deletion ends all pins of the block. ErrMiss; ram.ErrPins: there are too many. One that is only on SSD is promoted first.
+func (s *Store) Pin(a block.Addr, owner string, until int64) error {
+	if s.disk != nil {
+		b, err := s.Get(context.Background(), a)
+		if err != nil {
+			return err
+		}
+		defer b.Release()
+	}
+	h := s.tier.Hash(&a)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return ErrClosed
+	}
+	id := s.find(h, &a)
+	if id == 0 {
+		return ErrMiss
+	}
+	return s.tier.Pin(id, owner, until)
+}
+
+// Unpin ends an owner's pin of a block, if there is one.
+func (s *Store) Unpin(a block.Addr, owner string) {
+	h := s.tier.Hash(&a)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if id := s.tier.Find(h, &a); id != 0 {
+		s.tier.Unpin(id, owner)
+	}
+}
+
+// purgeAtOnce is how many blocks are deleted from SSD with one sync.
+const purgeAtOnce = 256
+
+// Purge removes all blocks of the namespaces that match says from all tiers, and tells how many. It is called with each
+// namespace any number of times, and must not call the store.
+func (s *Store) Purge(ctx context.Context, match func(namespace string) bool) (blocks int, err error) {
+	defer s.recount()
+	blocks, err = s.purgeRAM(ctx, match)
+	if err != nil || s.disk == nil {
+		return blocks, err
+	}
+	for cursor := uint64(0); ; {
+		var found []block.Addr
+		next, err := s.disk.Scan(ctx, cursor, func(i ssd.Info) bool {
+			if match(i.Namespace) {
+				found = append(found, i.Addr)
+			}
+			return true
+		})
+		if err != nil {
+			return blocks, diskError("purged", 0, err)
+		}
+		for some := range slices.Chunk(found, purgeAtOnce) {
+			if err := s.purgeSome(ctx, some); err != nil {
+				return blocks, err
+			}
+			blocks += len(some)
+		}
+		if cursor = next; cursor == 0 {
+			break
+		}
+	}
+	// What was promoted before its turn came, and dropped by SSD then, is in RAM again.
+	again, err := s.purgeRAM(ctx, match)
+	s.disk.ForgetNames()
+	return blocks + again, err
+}
+
+// purgeRAM removes what is in RAM, except that it leaves to SSD's turn what is there, too. What is being written to SSD is deleted after that.
+func (s *Store) purgeRAM(ctx context.Context, match func(namespace string) bool) (blocks int, err error) {
+	var busy []block.Addr
+	err = s.each(ctx, func(id ram.ID) {
+		e := s.tier.At(id)
+		if e.Mark&onDisk != 0 || !match(s.tier.Names().At(e.NS()).Text) {
+			return
+		}
+		blocks++
+		if a := s.tier.Addr(id); s.ops[a] != nil {
+			busy = append(busy, a)
+		} else {
+			s.remove(id)
+		}
+	})
+	for some := range slices.Chunk(busy, purgeAtOnce) {
+		if err == nil {
+			err = s.purgeSome(ctx, some)
+		}
+	}
+	return blocks, err
+}
+
+// purgeSome deletes blocks when it has the turn at all of them. Only a purge, of which there is one at a time, holds more
+// than one op, so that it waits for nobody who waits for it.
+func (s *Store) purgeSome(ctx context.Context, addrs []block.Addr) error {
+	s.purging.Lock()
+	defer s.purging.Unlock()
+	turns := make(map[block.Addr]bool, len(addrs))
+	for _, a := range addrs {
+		if turns[a] {
+			continue // it was found twice
+		}
+		turns[a] = true
+		o, err := s.acquire(ctx, a)
+		if err != nil {
+			return err
+		}
+		defer s.release(o)
+	}
+	_, err := s.deleteAll(ctx, addrs)
+	return err
+}
+
+// each calls visit with every block, under the lock, which it lets go now and then.
+func (s *Store) each(ctx context.Context, visit func(ram.ID)) error {
+	for at := uint32(1); ; {
+		s.mu.Lock()
+		if s.closed {
+			s.mu.Unlock()
+			return ErrClosed
+		}
+		end := min(at+atOnce, s.tier.Slots())
+		for ; at < end; at++ {
+			if id := s.tier.Block(at); id != 0 {
+				visit(id)
+			}
+		}
+		over := at >= s.tier.Slots()
+		s.mu.Unlock()
+		if err := ctx.Err(); over || err != nil {
+			return err
+		}
+	}
+}

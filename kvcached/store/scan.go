@@ -1,0 +1,84 @@
+package store
+
+import (
+	"context"
+
+	"github.com/cognitora/dataplane/kvcached/ram"
+	"github.com/cognitora/dataplane/kvcached/ssd"
+)
+
+// Which tier a cursor is in. The first and the last cursor are zero.
+const (
+	inRAM = 1 << 48
+	inSSD = 1 << 49
+)
+
+// Scan calls visit with the blocks of one part of a tier and returns the cursor of the next; 0: that was the last. Begin
+// with 0. What is there from the first call to the last is seen at least once; what is in two tiers is seen twice. (One
+// that is only on SSD when RAM's part is visited, comes to RAM, and is dropped by SSD before its part there is, is not.)
+// When visit returns false, next is the cursor of the same part, from its start.
+func (s *Store) Scan(ctx context.Context, cursor uint64, visit func(Info) bool) (next uint64, err error) {
+	if err := ctx.Err(); err != nil {
+		return cursor, err
+	}
+	if cursor == 0 {
+		cursor = inRAM
+	}
+	var found []Info
+	switch {
+	case cursor&inSSD != 0 && s.disk != nil:
+		next, found, err = s.diskPart(ctx, cursor)
+	case cursor&inRAM != 0 && cursor&^inRAM < s.tier.ScanParts():
+		next, found, err = s.ramPart(cursor)
+	}
+	if err != nil {
+		return cursor, err
+	}
+	for _, info := range found {
+		if !visit(info) {
+			return cursor, nil
+		}
+	}
+	return next, nil
+}
+
+func (s *Store) ramPart(cursor uint64) (next uint64, found []Info, err error) {
+	found, err = s.bucket(cursor &^ inRAM)
+	switch next = cursor + 1; {
+	case next&^inRAM < s.tier.ScanParts():
+	case s.disk != nil:
+		next = inSSD
+	default:
+		next = 0
+	}
+	return next, found, err
+}
+
+func (s *Store) diskPart(ctx context.Context, cursor uint64) (next uint64, found []Info, err error) {
+	next, err = s.disk.Scan(ctx, cursor&^inSSD, func(i ssd.Info) bool {
+		if !s.expired(i.Expires) {
+			found = append(found, fromDisk(&i))
+		}
+		return true
+	})
+	if next != 0 {
+		next |= inSSD
+	}
+	return next, found, err
+}
+
+// bucket copies what is known of a bucket's blocks.
+func (s *Store) bucket(i uint64) (found []Info, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, ErrClosed
+	}
+	s.tier.Scan(i, func(id ram.ID) {
+		if s.expired(s.tier.At(id).Expires) {
+			return
+		}
+		found = append(found, s.all(id))
+	})
+	return found, nil
+}

@@ -1,0 +1,213 @@
+package kvcached
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/ram"
+	"github.com/cognitora/dataplane/kvcached/residency"
+	"github.com/cognitora/dataplane/kvcached/ssd"
+	"github.com/cognitora/dataplane/kvcached/store"
+)
+
+// ssdStatus is what /readyz says of the SSD tier.
+type ssdStatus struct {
+	Bytes   int64   `json:"bytes"` // its cap
+	Used    int64   `json:"used_bytes"`
+	Blocks  int64   `json:"blocks"`
+	Loading bool    `json:"loading"` // of the index; it serves meanwhile
+	Loaded  float64 `json:"loaded_ratio"`
+}
+
+func (d *Daemon) openStore() (err error) {
+	d.index = residency.New(residency.Options{})
+	o := store.Options{RAM: int64(d.config.Daemon.RAM), Huge: true, Quota: d.config.ramQuota, Changed: d.changed, Deleting: d.deleting, Written: d.written, Logger: d.log}
+	if o.SSD, err = d.config.disk(); err != nil {
+		return err
+	}
+	if o.SSD != nil {
+		o.SSD.Logger = d.log
+		d.log.Info("opening the SSD tier", "directory", o.SSD.Dir, "bytes", d.config.Daemon.SSD.String(), "sealed", o.SSD.Key != nil)
+	}
+	d.store, err = store.Open(context.Background(), o)
+	return storeError(d.config, err)
+}
+
+// storeError says which tier cannot be opened, and the fix.
+func storeError(c *Config, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, ram.ErrArena):
+		return fmt.Errorf("kvcached.ram: %w; give less with --ram", err)
+	case errors.Is(err, ssd.ErrKey):
+		return fmt.Errorf("ssd.key_file: %w; %s", err, otherKey)
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return fmt.Errorf("kvcached.data: the disk of %s is full: %w; make room there, name another directory with --data DIR, or go without SSD with --ssd 0", c.Daemon.Data, err)
+	}
+	return fmt.Errorf("kvcached.ssd: %w", err)
+}
+
+// ssdDir is the SSD tier's part of the data directory.
+const ssdDir = "ssd"
+
+// disk is what the SSD tier uses; nil: there is none.
+func (c *Config) disk() (*ssd.Options, error) {
+	if !c.onDisk() {
+		return nil, nil
+	}
+	key, err := c.sealingKey()
+	return &ssd.Options{
+		Dir: filepath.Join(c.Daemon.Data, ssdDir), Cap: int64(c.Daemon.SSD), ReclaimRate: int64(c.SSD.ReclaimRate),
+		DailyWrites: int64(c.SSD.DailyWrites), Key: key, Quota: c.ssdQuota,
+	}, err
+}
+
+// changed tells the index, and the fleet, what a tier has now. It is called under the store's lock.
+func (d *Daemon) changed(c store.Change) {
+	tier := residency.Host
+	if c.Tier == store.SSD {
+		tier = residency.Disk
+	}
+	d.index.Apply(&residency.Change{Addr: c.Addr, Namespace: c.Namespace, Parent: c.Parent, Tier: tier, Present: c.Present})
+	if v := d.view.Load(); v != nil {
+		v.Changed(c)
+	}
+}
+
+// written tells the fleet of a client's write before the client is answered.
+func (d *Daemon) written(ctx context.Context, it *store.Item) {
+	if v := d.view.Load(); v != nil {
+		v.Written(ctx, it)
+	}
+}
+
+// deleting tells the fleet of a deletion here before it is done.
+func (d *Daemon) deleting(a block.Addr) {
+	if v := d.view.Load(); v != nil {
+		v.Deleting(a)
+	}
+}
+
+// closeStore closes the tiers and lets go of the data directory. It is called once. Where ctx ends before, what is not durable is
+// given up, and after stuckLimit more, what the disk does not finish, too.
+func (d *Daemon) closeStore(ctx context.Context) error {
+	return within(ctx, stuckLimit, func() (err error) {
+		if d.store != nil {
+			err = d.store.CloseWithin(ctx)
+		}
+		if d.recorder != nil {
+			d.recorder.close(d.log)
+		}
+		if d.lock != nil {
+			d.lock.Unlock()
+		}
+		return err
+	})
+}
+
+// errStuck says that a step of the drain was left behind.
+var errStuck = errors.New("kvcached: the disk does not answer; what was durable is there at the next start, once this process has ended")
+
+// within waits for f, which should return soon after ctx has ended. If it does not within patience, it is left alone with what it
+// holds, such as the lock of the data directory, until the process ends.
+func within(ctx context.Context, patience time.Duration, f func() error) error {
+	ended := make(chan error, 1)
+	go func() { ended <- f() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(patience):
+		return errStuck
+	}
+}
+
+// ramQuota is the account that a namespace's bytes in RAM count on, and its limit.
+func (c *Config) ramQuota(namespace string) (account string, bytes int64) {
+	account, q := c.quota(namespace)
+	return account, int64(q.RAM)
+}
+
+// ssdQuota is the same on SSD.
+func (c *Config) ssdQuota(namespace string) (account string, bytes int64) {
+	account, q := c.quota(namespace)
+	return account, int64(q.SSD)
+}
+
+// quota is the first [[quota]] that is for a namespace; a zero one: there is none.
+func (c *Config) quota(namespace string) (account string, q QuotaConfig) {
+	n, err := block.ParseNamespace(namespace)
+	if err != nil {
+		return "", q
+	}
+	for i, q := range c.Quotas {
+		if (q.Tenant == "" || q.Tenant == n.Tenant) && (q.Model == "" || q.Model == n.Model) && (q.Namespace == "" || q.Namespace == namespace) {
+			return fmt.Sprintf("quota[%d]", i), q
+		}
+	}
+	return "", QuotaConfig{}
+}
+
+// secret reads a file that holds one.
+func secret(field, name string) (string, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", field, err)
+	}
+	s := strings.TrimRight(string(text), "\r\n")
+	if s == "" {
+		return "", fmt.Errorf("%s: %s is empty; write the secret into it", field, name)
+	}
+	return s, nil
+}
+
+// sealingKey reads the key of payloads at rest; nil: they lie open.
+func (c *Config) sealingKey() ([]byte, error) {
+	if c.SSD.KeyFile == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(c.SSD.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("ssd.key_file: %w", err)
+	}
+	if len(text) == 32 {
+		return text, nil
+	}
+	key, err := hex.DecodeString(strings.TrimSpace(string(text)))
+	if err != nil || len(key) != 32 {
+		return nil, fmt.Errorf("ssd.key_file: %s has neither 32 bytes nor 64 hexadecimal digits; openssl rand -hex 32 makes one", c.SSD.KeyFile)
+	}
+	return key, nil
+}
+
+func (d *Daemon) status() status {
+	s := status{
+		Reason: d.unready(), Cache: d.config.cacheID(), Draining: d.draining.Load(), Etcd: d.member.state(), Serves: d.Endpoints(),
+	}
+	s.Ready = s.Reason == ""
+	if v := d.view.Load(); v != nil {
+		s.Members = v.Stats().Members
+	}
+	st := d.store.Stats()
+	if st.HasSSD {
+		s.SSD = &ssdStatus{
+			Bytes: int64(d.config.Daemon.SSD), Used: st.SSD.SegmentBytes + st.SSD.RowFileBytes, Blocks: st.SSD.Records,
+			Loading: st.Loading.Fraction < 1, Loaded: st.Loading.Fraction,
+		}
+	}
+	s.RAM = tierStatus{Bytes: st.RAM.Size, Used: st.RAM.Size - st.RAM.Free, Blocks: int64(st.RAM.Blocks)}
+	return s
+}

@@ -1,0 +1,257 @@
+package transport
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quic-go/quic-go"
+
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/kvcached/wire"
+)
+
+// Codes with which connections and streams end.
+const (
+	codeDone    quic.ApplicationErrorCode = 0
+	codeRefused quic.ApplicationErrorCode = 1 // a limit on connections
+
+	codeGaveUp quic.StreamErrorCode = 0 // nobody waits for it any more
+	codeBroken quic.StreamErrorCode = 1 // it did not work out; the answer, if there is one, says why
+)
+
+func (s *Server) acceptQUIC(l *quic.EarlyListener) {
+	for {
+		c, err := l.Accept(s.stop)
+		if err != nil {
+			return // closed
+		}
+		s.workers.Go(func() { s.serveQUIC(c) })
+	}
+}
+
+// serveQUIC serves the streams of one connection.
+func (s *Server) serveQUIC(c *quic.Conn) {
+	h, name := s.enter(c.RemoteAddr())
+	if h == nil {
+		_ = c.CloseWithError(codeRefused, "busy")
+		return
+	}
+	defer s.leave(name)
+	if !s.budget.admit(c, s.o.Tuning.window()) {
+		s.count.refusedConns.Add(1)
+		_ = c.CloseWithError(codeRefused, "busy")
+		return
+	}
+	defer s.budget.drop(c)
+	p := &link{s: s, host: h, remote: Remote{Host: name}, quic: c}
+	var streams sync.WaitGroup
+	for {
+		st, err := c.AcceptStream(s.stop)
+		if err != nil {
+			break
+		}
+		if !s.begin() {
+			reset(st, codeGaveUp)
+			continue
+		}
+		streams.Go(func() {
+			defer s.ops.Done()
+			p.serveStream(st)
+		})
+	}
+	p.linger()
+	_ = c.CloseWithError(codeDone, "")
+	streams.Wait()
+}
+
+// linger waits while an answer given just now may be under way: to close a connection is to drop what was not received yet.
+func (p *link) linger() {
+	answered := p.answered.Load()
+	if answered == 0 || p.quic.Context().Err() != nil {
+		return
+	}
+	end := time.Unix(0, answered).Add(lingerFor + 4*p.quic.ConnectionStats().SmoothedRTT)
+	t := time.NewTimer(time.Until(end))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-p.quic.Context().Done():
+	}
+}
+
+// lingerFor is how long, besides four round trips, an answer may take to be received after it was written.
+const lingerFor = 50 * time.Millisecond
+
+// link is one connection of a peer, as far as its operations are concerned.
+type link struct {
+	s      *Server
+	host   *host
+	remote Remote
+	quic   *quic.Conn // nil on the TLS lane
+
+	identify sync.Once
+	answered atomic.Int64 // when, in Unix ns, the last stream was
+}
+
+// early tells whether the handshake is not done yet, so that what was received may be a replay.
+func (p *link) early() bool {
+	if p.quic == nil {
+		return false
+	}
+	select {
+	case <-p.quic.HandshakeComplete():
+		return false
+	default:
+		return true
+	}
+}
+
+// who returns who asks. A peer that sends before the handshake is done resumes a session, in which its certificate is known.
+func (p *link) who() Remote {
+	p.identify.Do(func() {
+		if p.quic != nil {
+			p.remote.Role = roleOf(p.quic.ConnectionState().TLS)
+		}
+	})
+	return p.remote
+}
+
+func roleOf(cs tls.ConnectionState) pki.Role {
+	if len(cs.PeerCertificates) == 0 {
+		return ""
+	}
+	return pki.RoleOf(cs.PeerCertificates[0])
+}
+
+func reset(st *quic.Stream, code quic.StreamErrorCode) {
+	st.CancelRead(code)
+	st.CancelWrite(code)
+}
+
+// serveStream serves the one operation of a stream.
+func (p *link) serveStream(st *quic.Stream) {
+	op := operations.Get().(*operation)
+	defer op.free()
+	op.reset(p, st)
+	early := p.early()
+	_ = st.SetReadDeadline(time.Now().Add(p.s.o.Stall))
+	if err := op.next(); err != nil && !op.refusable(err) {
+		reset(st, codeBroken)
+		return
+	}
+	op.early = early
+	if op.serve(st.Context()) != nil {
+		reset(st, codeBroken)
+		return
+	}
+	_ = st.Close()
+	p.answered.Store(time.Now().UnixNano())
+	if op.left == 0 && op.invalid == nil {
+		_ = st.SetReadDeadline(time.Now().Add(time.Second))
+		end(st)
+	}
+	st.CancelRead(codeGaveUp) // nothing where the end was read
+}
+
+func (s *Server) acceptTLS() {
+	for {
+		raw, err := s.o.TCP.Accept()
+		if err != nil {
+			s.mu.Lock()
+			closing := s.closing
+			s.mu.Unlock()
+			if closing || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			s.count.acceptErrors.Add(1)
+			s.o.Logger.Warn("connection cannot be accepted", "error", err)
+			select { // out of descriptors, most likely
+			case <-s.stop.Done():
+			case <-time.After(100 * time.Millisecond):
+			}
+			continue
+		}
+		s.workers.Go(func() { s.serveTLS(raw) })
+	}
+}
+
+// serveTLS serves the operations of one connection, one after the other.
+func (s *Server) serveTLS(raw net.Conn) {
+	defer raw.Close()
+	h, name := s.enter(raw.RemoteAddr())
+	if h == nil {
+		return
+	}
+	defer s.leave(name)
+	if !s.keep(raw) {
+		return
+	}
+	defer s.forget(raw)
+	out := &cork{Conn: raw}
+	c := &corked{tls.Server(out, s.tls), out}
+	ctx, cancel := context.WithTimeout(s.stop, s.o.Stall)
+	err := c.HandshakeContext(ctx)
+	cancel()
+	if err != nil {
+		s.count.handshakes.Add(1)
+		s.o.Logger.Debug("handshake failed", "peer", name, "error", err)
+		return
+	}
+	p := &link{s: s, host: h, remote: Remote{Host: name, Role: roleOf(c.ConnectionState())}}
+	op := operations.Get().(*operation)
+	defer op.free()
+	op.reset(p, c)
+	for p.serveNext(op) {
+	}
+	_ = raw.SetDeadline(time.Now().Add(time.Second)) // for the alert that says it is no accident
+	_ = c.Close()
+}
+
+// serveNext serves one operation and tells whether the connection can carry another.
+func (p *link) serveNext(op *operation) bool {
+	_ = op.SetReadDeadline(time.Now().Add(p.s.o.Idle))
+	err := op.next()
+	if err != nil && !op.refusable(err) {
+		return false
+	}
+	if !p.s.begin() {
+		return false
+	}
+	defer p.s.ops.Done()
+	refused := err != nil
+	if op.serve(p.s.stop) != nil || refused {
+		return false
+	}
+	return op.drain() == nil
+}
+
+func (s *Server) keep(c net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return false
+	}
+	s.conns[c] = struct{}{}
+	return true
+}
+
+func (s *Server) forget(c net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+}
+
+// refusable tells whether a peer that sent something which is no frame can be told so.
+func (op *operation) refusable(err error) bool {
+	var status wire.Status
+	if op.invalid = nil; errors.As(err, &status) {
+		op.invalid = err
+		return true
+	}
+	return false
+}

@@ -1,0 +1,127 @@
+package transport
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// direction of payloads, as seen from this host.
+type direction int
+
+const (
+	inward direction = iota
+	outward
+)
+
+// Caps of bandwidth in bytes per second, of payloads, both lanes and both roles together. Zero: none.
+type Caps struct {
+	TotalIn, TotalOut int64
+	PeerIn, PeerOut   int64 // of one host
+}
+
+// maxGates bounds how many hosts have a bucket of their own; hosts beyond share one.
+const maxGates = 1024
+
+// Bandwidth holds the caps of a daemon: one is given to its Server and its Pool. Buckets of hosts that
+// are not talked to any more stay, up to a bound; it has no goroutine.
+type Bandwidth struct {
+	caps  Caps
+	total [2]*bucket
+
+	mu    sync.Mutex
+	hosts map[string]*gates
+}
+
+// NewBandwidth returns the caps.
+func NewBandwidth(c Caps) *Bandwidth {
+	return &Bandwidth{caps: c, total: [2]*bucket{newBucket(c.TotalIn), newBucket(c.TotalOut)}, hosts: map[string]*gates{}}
+}
+
+// of returns what payloads of a host pass through; nil where nothing is capped.
+func (b *Bandwidth) of(host string) *gates {
+	if b == nil || b.caps == (Caps{}) {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.hosts) >= maxGates {
+		host = ""
+	}
+	g := b.hosts[host]
+	if g == nil {
+		g = &gates{
+			inward:  {b.total[inward], newBucket(b.caps.PeerIn)},
+			outward: {b.total[outward], newBucket(b.caps.PeerOut)},
+		}
+		b.hosts[host] = g
+	}
+	return g
+}
+
+// gates are the buckets of one host, by direction: the daemon's and its own.
+type gates [2][2]*bucket
+
+// step is how much to move at once, where that much is right without caps.
+func (g *gates) step(uncapped int) int {
+	if g == nil {
+		return uncapped
+	}
+	return cappedStep
+}
+
+// wait returns when n more bytes may pass.
+func (g *gates) wait(ctx context.Context, d direction, n int) error {
+	if g == nil {
+		return nil
+	}
+	for _, b := range g[d] {
+		if err := b.wait(ctx, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bucket lets rate bytes per second pass, and after a pause as many as in a twentieth of a second.
+type bucket struct {
+	rate float64
+
+	mu   sync.Mutex
+	free time.Time // when everything let through so far has been paid for
+}
+
+// burst is how far back an idle bucket counts.
+const burst = 50 * time.Millisecond
+
+func newBucket(rate int64) *bucket {
+	if rate <= 0 {
+		return nil
+	}
+	return &bucket{rate: float64(rate)}
+}
+
+func (b *bucket) wait(ctx context.Context, n int) error {
+	if b == nil {
+		return nil
+	}
+	now := time.Now()
+	b.mu.Lock()
+	if earliest := now.Add(-burst); b.free.Before(earliest) {
+		b.free = earliest
+	}
+	b.free = b.free.Add(time.Duration(float64(n) / b.rate * float64(time.Second)))
+	pause := b.free.Sub(now)
+	b.mu.Unlock()
+	if pause <= 0 {
+		return nil
+	}
+	t := time.NewTimer(pause)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
+}

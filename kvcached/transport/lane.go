@@ -1,0 +1,220 @@
+package transport
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quic-go/quic-go"
+
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/wire"
+)
+
+// A lane carries operations to one peer. The two there are work on streams; one that reads the peer's memory
+// itself needs no more than these methods.
+type lane interface {
+	// get also returns how many bytes came, whether or not that was all.
+	get(ctx context.Context, g *Get) (Found, int64, error)
+	put(ctx context.Context, p *Put) error
+	// call sends a small body and hands the answer's to got, which must not keep it.
+	call(ctx context.Context, op wire.Op, flags wire.Flags, body []byte, got func(body []byte) error) error
+	close()
+}
+
+// exchange is a connection, or a stream of one, in use for one operation.
+type exchange interface {
+	stream
+	frames() *wire.Reader
+	finish() error // the request is complete
+	reused() bool  // the connection was there before
+	abort()        // ends what is blocked; may be called at any time
+	release(error) // ends the use; without error all of the answer was read
+}
+
+// opener makes exchanges. stripe picks the connection where there are several, and read says that the operation may be sent before the handshake is done.
+type opener interface {
+	open(ctx context.Context, stripe int, read bool) (exchange, error)
+	close()
+}
+
+// streams is a lane on an opener.
+type streams struct {
+	opener
+	gates   *gates
+	stall   time.Duration
+	timeout time.Duration // of operations whose context has no deadline
+	request *atomic.Uint64
+	count   *laneCounters
+	stripes int          // connections that a large block comes over
+	above   int          // bytes from which on a block is large
+	parts   atomic.Int64 // that striped pulls under way may have
+}
+
+// heads keeps buffers for the heads of requests, with a small body behind.
+var heads = sync.Pool{New: func() any { b := make([]byte, 0, wire.MaxHead+smallBody); return &b }}
+
+// mostAgain is how often an operation is tried again: a kept connection may be dead, and the fresh one may begin with 0-RTT data that is not taken.
+const mostAgain = 2
+
+// errAgain marks failures after which a fresh connection may do better.
+var errAgain = errors.New("connection broke")
+
+// ask sends a request with its body and hands the answer to got, which reads its body from w.
+func (l *streams) ask(ctx context.Context, stripe int, f *wire.Frame, body []byte, got func(w flow, a *wire.Frame, r *wire.Reader) error) error {
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	f.Version, f.Request, f.Body = wire.Version, l.request.Add(1), uint64(len(body))
+	for attempt := 0; ; attempt++ {
+		if end, ok := ctx.Deadline(); ok {
+			f.DeadlineMS = uint32(max(1, min(time.Until(end).Milliseconds(), 1<<31)))
+		}
+		err := l.once(ctx, stripe, f, body, got)
+		if attempt < mostAgain && errors.Is(err, errAgain) && ctx.Err() == nil {
+			l.count.retried.Add(1)
+			continue
+		}
+		return err
+	}
+}
+
+func (l *streams) once(ctx context.Context, stripe int, f *wire.Frame, body []byte, got func(flow, *wire.Frame, *wire.Reader) error) error {
+	x, err := l.open(ctx, stripe, f.Op.Reads())
+	if err != nil {
+		return err
+	}
+	stop := whenDone(ctx, x.abort)
+	err = l.exchange(ctx, x, f, body, got)
+	stop()
+	x.release(err)
+	return l.explain(ctx, x, err)
+}
+
+// explain says what err of an exchange means for the caller.
+func (l *streams) explain(ctx context.Context, x exchange, err error) error {
+	var status wire.Status
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, wire.ReplayRefused): // too long a block for before the handshake, which the next attempt waits for
+		return fmt.Errorf("transport: %w: %w", errAgain, err)
+	case errors.As(err, &status), errors.Is(err, errCaller):
+		return err
+	case refusedHandshake(err):
+		return broken(err)
+	case x.reused(), errors.Is(err, quic.Err0RTTRejected):
+		return fmt.Errorf("transport: %w: %w", errAgain, err)
+	}
+	return fmt.Errorf("transport: %w", err)
+}
+
+// refusedHandshake tells whether err is of the handshake; what the other side thinks of ours shows in the first operation only.
+func refusedHandshake(err error) bool {
+	var q *quic.TransportError
+	var alert *net.OpError
+	var bad *tls.CertificateVerificationError
+	return errors.As(err, &q) && q.ErrorCode.IsCryptoError() || errors.As(err, &alert) && alert.Op == "remote error" ||
+		errors.As(err, &bad) || errors.Is(err, pki.ErrRole)
+}
+
+// errCaller marks errors of the caller's own functions.
+var errCaller = errors.New("transport: no room")
+
+func (l *streams) exchange(ctx context.Context, x exchange, f *wire.Frame, body []byte, got func(flow, *wire.Frame, *wire.Reader) error) error {
+	w := flow{x, l.gates, l.stall}
+	sent := l.write(ctx, w, f, body)
+	if sent == nil {
+		sent = x.finish()
+	}
+	if sent != nil { // a peer that does not want the body says why
+		_ = x.SetReadDeadline(time.Now().Add(time.Second))
+	}
+	var a wire.Frame
+	r := x.frames()
+	if err := r.Next(&a); err != nil {
+		return errors.Join(sent, err)
+	}
+	if a.Status == wire.BadFrame || a.Status == wire.UnsupportedVersion {
+		return a.Status
+	}
+	if err := a.CheckAnswer(f); err != nil {
+		return err
+	}
+	if a.Status != wire.OK {
+		return a.Status
+	}
+	return got(w, &a, r) // a peer that says OK has read what it needed, whatever became of the rest
+}
+
+func (l *streams) write(ctx context.Context, w flow, f *wire.Frame, body []byte) error {
+	buf := heads.Get().(*[]byte)
+	defer heads.Put(buf)
+	head := f.Append((*buf)[:0])
+	n := min(len(body), smallBody)
+	head, body = append(head, body[:n]...), body[n:]
+	_ = w.SetWriteDeadline(time.Now().Add(l.stall))
+	if _, err := w.Write(head); err != nil {
+		return err
+	}
+	return w.send(ctx, body)
+}
+
+func (l *streams) put(ctx context.Context, p *Put) error {
+	it := &p.Item
+	f := wire.Frame{Op: wire.Put, Digest: it.Addr.Digest, Layer: it.Addr.Layer, Namespace: []byte(it.Namespace),
+		Len: uint64(len(p.Payload)), Total: uint64(len(p.Payload)), CRC: p.CRC, Parent: it.Parent, Expires: it.Expires, Key: it.Key, Attr: it.Attr}
+	if p.Durable {
+		f.Flags |= wire.Durable
+	}
+	if p.IfAbsent {
+		f.Flags |= wire.IfAbsent
+	}
+	if err := checkItem(it, len(p.Payload)); err != nil {
+		return err
+	}
+	err := l.ask(ctx, int(l.request.Load()), &f, p.Payload, func(flow, *wire.Frame, *wire.Reader) error { return nil })
+	if err == nil {
+		l.count.sent.Add(uint64(len(p.Payload)))
+	}
+	return err
+}
+
+// checkItem refuses what no frame can hold.
+func checkItem(it *Item, length int) error {
+	switch {
+	case length > wire.MaxBody:
+		return fmt.Errorf("%w: %d bytes", wire.TooLarge, length)
+	case len(it.Namespace) == 0 || len(it.Namespace) > block.MaxNamespace || len(it.Key) > block.MaxKey || len(it.Attr) > block.MaxAttr:
+		return fmt.Errorf("%w: namespace, key or attributes are empty or too long", wire.BadFrame)
+	}
+	return nil
+}
+
+func (l *streams) call(ctx context.Context, op wire.Op, flags wire.Flags, body []byte, got func([]byte) error) error {
+	f := wire.Frame{Op: op, Flags: flags, CRC: block.Sum(body)}
+	return l.ask(ctx, int(l.request.Load()), &f, body, func(w flow, a *wire.Frame, r *wire.Reader) error {
+		answer := make([]byte, a.Body)
+		if err := w.receive(ctx, r, answer, func([]byte) {}); err != nil {
+			return err
+		}
+		if op != wire.Ping && block.Sum(answer) != a.CRC {
+			return wire.Corrupt
+		}
+		return got(answer)
+	})
+}
+
+// end reads what should be the end of a stream.
+func end(r io.Reader) {
+	var one [1]byte
+	_, _ = r.Read(one[:])
+}

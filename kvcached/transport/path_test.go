@@ -1,0 +1,251 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// relay is a UDP path between one client and a server, whose end at the server can be moved, or cut.
+type relay struct {
+	t      *testing.T
+	front  net.PacketConn // what the client talks to
+	server net.Addr
+	wait   sync.WaitGroup
+
+	mu       sync.Mutex
+	client   net.Addr
+	back     net.PacketConn
+	swallow  bool
+	recorded [][]byte // datagrams of the client that were swallowed
+	forward  atomic.Int64
+}
+
+func newRelay(t *testing.T, server string) *relay {
+	t.Helper()
+	to, err := net.ResolveUDPAddr("udp", server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{t: t, front: listenUDP(t), server: to}
+	r.move()
+	r.wait.Go(r.fromClient)
+	t.Cleanup(func() {
+		_ = r.front.Close()
+		r.mu.Lock()
+		_ = r.back.Close()
+		r.mu.Unlock()
+		r.wait.Wait()
+	})
+	return r
+}
+
+func listenUDP(t *testing.T) net.PacketConn {
+	t.Helper()
+	c, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// move gives the client another address, as far as the server can see.
+func (r *relay) move() {
+	back := listenUDP(r.t)
+	r.mu.Lock()
+	old := r.back
+	r.back = back
+	r.mu.Unlock()
+	if old != nil {
+		_ = old.Close()
+	}
+	r.wait.Go(func() {
+		var buf [2048]byte
+		for {
+			n, _, err := back.ReadFrom(buf[:])
+			if err != nil {
+				return
+			}
+			r.mu.Lock()
+			client := r.client
+			r.mu.Unlock()
+			_, _ = r.front.WriteTo(buf[:n], client)
+		}
+	})
+}
+
+func (r *relay) fromClient() {
+	var buf [2048]byte
+	for {
+		n, from, err := r.front.ReadFrom(buf[:])
+		if err != nil {
+			return
+		}
+		r.mu.Lock()
+		r.client = from
+		if r.swallow {
+			r.recorded = append(r.recorded, clone(buf[:n]))
+		} else {
+			_, _ = r.back.WriteTo(buf[:n], r.server)
+			r.forward.Add(1)
+		}
+		r.mu.Unlock()
+	}
+}
+
+// TestMoves: a client whose address changes in the middle of a block keeps its connection.
+func TestMoves(t *testing.T) {
+	s := newSite(t, ServerOptions{}, PoolOptions{Stripes: 1})
+	want := s.store.fill("b", 8<<20)
+	r := newRelay(t, s.address)
+	p, err := s.pool.Peer(Target{Address: r.front.LocalAddr().String(), Lane: QUIC})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	started, moved := make(chan struct{}), make(chan struct{})
+	go func() { defer close(moved); <-started; r.move() }()
+	var buf []byte
+	_, err = p.Get(t.Context(), Get{Addr: addr("b"), Namespace: namespace, Alloc: func(_ Found, n int) ([]byte, error) {
+		close(started)
+		<-moved
+		buf = make([]byte, n)
+		return buf, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "after the move", buf, want)
+	if err := put(t.Context(), p, "c", want); err != nil {
+		t.Error(err)
+	}
+	if stats := s.pool.Stats().QUIC; stats.Dials != 1 || stats.Retried != 0 {
+		t.Errorf("%+v", stats)
+	}
+}
+
+// kill ends the server without a word to its peers.
+func (s *site) kill() {
+	_ = s.server.o.UDP[0].Close()
+	_ = s.server.o.TCP.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = s.server.Close(ctx)
+}
+
+// TestPeerRestarts: the next operation after a restart works, without waiting for the old connection to time out.
+func TestPeerRestarts(t *testing.T) {
+	onBothLanes(t, func(t *testing.T, l Lane) {
+		key := [32]byte{1, 2, 3}
+		s := newSite(t, ServerOptions{ResetKey: &key}, PoolOptions{Tuning: Tuning{Idle: time.Minute}})
+		want := s.store.fill("b", 3<<20)
+		p := s.peer(l)
+		for range 4 {
+			if _, _, err := get(t.Context(), p, "b"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := s.pool.Stats()
+		s.kill()
+		s.serve(ServerOptions{ResetKey: &key, Handler: s.store}, s.address)
+		start := time.Now()
+		got, _, err := get(t.Context(), p, "b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, "after the restart", got, want)
+		after := s.pool.Stats()
+		if d := time.Since(start); d > 10*time.Second || after.QUIC.Retried+after.TLS.Retried == before.QUIC.Retried+before.TLS.Retried {
+			t.Errorf("took %s: %+v", d, after)
+		}
+	})
+}
+
+// TestUnreachable: after a failure to dial, the peer is left alone for a moment.
+func TestUnreachable(t *testing.T) {
+	onBothLanes(t, func(t *testing.T, l Lane) {
+		udp, tcp := sockets(t, "127.0.0.1:0")
+		_ = tcp.Close()
+		defer udp.Close()
+		pool := newPool(t, PoolOptions{Tuning: Tuning{Idle: 200 * time.Millisecond}, Stripes: 1})
+		p, err := pool.Peer(Target{Address: udp.LocalAddr().String(), Lane: l})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if err := p.Ping(t.Context()); !errors.Is(err, ErrUnreachable) {
+				t.Error(err)
+			}
+		}
+		if stats := pool.Stats(); stats.QUIC.DialErrors+stats.TLS.DialErrors == 0 || stats.QUIC.Dials+stats.TLS.Dials != 0 {
+			t.Errorf("%+v", stats)
+		}
+	})
+}
+
+// TestIdle: connections that one side or the other has closed for lack of use are no error.
+func TestIdle(t *testing.T) {
+	for name, c := range map[string]struct {
+		so ServerOptions
+		po PoolOptions
+	}{
+		"server": {so: ServerOptions{Idle: 250 * time.Millisecond}}, "pool": {po: PoolOptions{Idle: time.Nanosecond}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, c.so, c.po)
+			want := s.store.fill("b", 100_000)
+			for i := range 4 {
+				got, _, err := get(t.Context(), s.peer(TLS), "b")
+				if err != nil {
+					t.Fatal(err)
+				}
+				same(t, "pulled", got, want)
+				if name == "server" {
+					eventually(t, "the server closes it", func() bool { return s.server.Stats().Conns == 0 })
+				}
+				if dials := s.pool.Stats().TLS.Dials; dials != uint64(i+1) {
+					t.Errorf("%d connections after %d pulls", dials, i+1)
+				}
+			}
+		})
+	}
+}
+
+// TestReceiveBudget: windows of all connections stay within what was given, and are given back.
+func TestReceiveBudget(t *testing.T) {
+	s := newSite(t, ServerOptions{Tuning: Tuning{Receive: 5 << 20}}, PoolOptions{Stripes: 1})
+	if err := s.peer(QUIC).Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	payload := randomBytes("b", 16<<20)
+	if err := put(t.Context(), s.peer(QUIC), "b", payload); err != nil {
+		t.Fatal(err)
+	}
+	if w := s.server.Stats().Windows; w < 2_500_000 || w > 5<<20 {
+		t.Errorf("windows of %d bytes", w)
+	}
+	other, err := newPool(t, PoolOptions{Stripes: 3}).Peer(Target{Address: s.address, Lane: QUIC})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := 0
+	for range 9 {
+		if other.Ping(t.Context()) != nil {
+			refused++
+		}
+	}
+	if refused == 0 || s.server.Stats().RefusedConns == 0 {
+		t.Error("connections beyond the budget were served")
+	}
+	s.pool.Forget(Target{Address: s.address, Lane: QUIC})
+	eventually(t, "windows are given back", func() bool { return s.server.Stats().Windows <= 2_500_000 })
+	if w := s.pool.Stats().Windows; w != 0 {
+		t.Errorf("the pool holds windows of %d bytes", w)
+	}
+}

@@ -1,0 +1,338 @@
+package transport
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/wire"
+)
+
+// Lane says over what a peer is talked to.
+type Lane string
+
+// Lanes.
+const (
+	Auto Lane = "auto" // QUIC, until large pulls over both have shown TLS to be faster, or QUIC does not get through
+	QUIC Lane = "quic"
+	TLS  Lane = "tls"
+)
+
+// PoolOptions of NewPool.
+type PoolOptions struct {
+	Identity  *pki.Identity // must be given
+	Logger    *slog.Logger  // nil: slog.Default()
+	Tuning    Tuning
+	Bandwidth *Bandwidth // nil: no caps
+
+	MaxPeers    int           // peers at a time; 0: 1024. The one used least recently is closed for another
+	Stripes     int           // QUIC connections per peer, each with its own UDP socket; 0: 4
+	StripeAbove int           // whole blocks of at least that many bytes are pulled over all of them, unless many are at a time; 0: 1 MiB
+	TLSConns    int           // TLS connections per peer; 0: 16. More operations wait
+	Idle        time.Duration // a TLS connection unused for longer is not used again; 0: 1 min. Less than the peers' ServerOptions.Idle
+	Timeout     time.Duration // longest operation; 0: 60 s
+	Stall       time.Duration // longest time without progress of 1 MiB (64 KiB where capped); 0: 15 s
+
+	// EarlyReads sends a read that has to wait for a QUIC connection to a peer seen before along with the handshake
+	// (0-RTT). Off by default: it saves one round trip per new connection, and quic-go has a data race between the
+	// opening of such a stream and the end of the handshake (its issue 4303).
+	EarlyReads bool
+
+	// Pulled is told of each block, or part of one, that was read from a peer; nil: nobody is told. It must be quick.
+	Pulled func(over Lane, took time.Duration)
+
+	ListenUDP func() (net.PacketConn, error)                              // nil: any port of the host
+	DialTCP   func(ctx context.Context, address string) (net.Conn, error) // nil: a net.Dialer
+}
+
+func (o PoolOptions) withDefaults() PoolOptions {
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	o.Tuning = o.Tuning.withDefaults()
+	o.MaxPeers, o.Stripes, o.TLSConns = orInt(o.MaxPeers, 1024), orInt(o.Stripes, 4), orInt(o.TLSConns, 16)
+	o.StripeAbove = orInt(o.StripeAbove, 1<<20)
+	o.Idle, o.Timeout, o.Stall = orDuration(o.Idle, time.Minute), orDuration(o.Timeout, time.Minute), orDuration(o.Stall, 15*time.Second)
+	if o.ListenUDP == nil {
+		o.ListenUDP = func() (net.PacketConn, error) { return net.ListenUDP("udp", nil) }
+	}
+	if o.DialTCP == nil {
+		o.DialTCP = func(ctx context.Context, address string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", address)
+		}
+	}
+	return o
+}
+
+// Pool holds the connections to peers.
+type Pool struct {
+	o       PoolOptions
+	budget  *receiveBudget
+	request atomic.Uint64
+	quic    laneCounters
+	tcp     laneCounters
+	evicted atomic.Uint64
+
+	mu     sync.Mutex
+	peers  map[Target]*Peer
+	closed bool
+}
+
+// Target says where a peer is, and how it is talked to.
+type Target struct {
+	Address string // host:port, of UDP and TCP
+	Name    string // DNS name or IP address that the certificate must have; empty: the role kvcached is enough
+	Lane    Lane   // empty: Auto
+}
+
+// NewPool returns a pool without connections.
+func NewPool(o PoolOptions) (*Pool, error) {
+	if o.Identity == nil {
+		return nil, errors.New("transport: a pool needs an identity")
+	}
+	o = o.withDefaults()
+	return &Pool{o: o, budget: &receiveBudget{limit: o.Tuning.Receive}, peers: map[Target]*Peer{}}, nil
+}
+
+// Close ends all connections and with them the operations in progress, and waits for the pool's goroutines.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	peers := p.peers
+	p.peers = nil
+	p.mu.Unlock()
+	for _, peer := range peers {
+		peer.close()
+	}
+	return nil
+}
+
+// Peer returns the peer at a target. Nothing is dialled before the first operation.
+func (p *Pool) Peer(t Target) (*Peer, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, ErrClosed
+	}
+	if peer := p.peers[t]; peer != nil {
+		return peer, nil
+	}
+	peer, err := p.newPeer(t)
+	if err != nil {
+		return nil, err
+	}
+	if len(p.peers) >= p.o.MaxPeers {
+		p.evict()
+	}
+	p.peers[t] = peer
+	return peer, nil
+}
+
+// Forget closes the connections to a peer that is gone for good. Operations on it fail.
+func (p *Pool) Forget(t Target) {
+	p.mu.Lock()
+	peer := p.peers[t]
+	delete(p.peers, t)
+	p.mu.Unlock()
+	if peer != nil {
+		peer.close()
+	}
+}
+
+// evict closes the peer used least recently; operations on it fail with ErrClosed. The caller holds mu.
+func (p *Pool) evict() {
+	var oldest *Peer
+	for _, peer := range p.peers {
+		if oldest == nil || peer.used.Load() < oldest.used.Load() {
+			oldest = peer
+		}
+	}
+	delete(p.peers, oldest.target)
+	p.evicted.Add(1)
+	oldest.close()
+}
+
+func (p *Pool) newPeer(t Target) (*Peer, error) {
+	host, _, err := net.SplitHostPort(t.Address)
+	if err != nil {
+		return nil, err
+	}
+	secure, err := clientTLS(p.o.Identity, t.Name, host)
+	if err != nil {
+		return nil, err
+	}
+	peer := &Peer{pool: p, target: t, lengths: map[string]lengths{}}
+	peer.choice.init(t.Lane, p.o.Logger.With("peer", t.Address), [2]*laneCounters{overQUIC: &p.quic, overTLS: &p.tcp})
+	gates := p.o.Bandwidth.of(host)
+	on := func(o opener, c *laneCounters, stripes int) lane {
+		return &streams{opener: o, gates: gates, stall: p.o.Stall, timeout: p.o.Timeout, request: &p.request, count: c, stripes: stripes, above: p.o.StripeAbove}
+	}
+	if t.Lane != TLS {
+		peer.lanes[overQUIC] = on(p.newQUIC(t.Address, secure), &p.quic, p.o.Stripes)
+	}
+	if t.Lane != QUIC {
+		over := secure.Clone()
+		over.ClientSessionCache = &tickets{}
+		peer.lanes[overTLS] = on(newTLSLane(&tlsLane{address: t.Address, tls: over, dialer: p.o.DialTCP, idle: p.o.Idle,
+			timeout: min(5*time.Second, p.o.Timeout), count: &p.tcp}, p.o.TLSConns), &p.tcp, 1)
+	}
+	peer.used.Store(time.Now().UnixNano())
+	return peer, nil
+}
+
+func (p *Pool) newQUIC(address string, secure *tls.Config) *quicLane {
+	return newQUICLane(&quicLane{address: address, tls: secure, config: p.o.Tuning.config(p.budget, -1), window: p.o.Tuning.window(), early: p.o.EarlyReads,
+		budget: p.budget, socket: p.o.ListenUDP, count: &p.quic}, p.o.Stripes)
+}
+
+// maxLengths bounds of how many namespaces a peer remembers the last block's length.
+const maxLengths = 1024
+
+// Peer is another cache daemon. Its methods may be called concurrently; their errors wrap the wire.Status with which
+// the peer refused, or ErrUnreachable, or what ctx ended with.
+type Peer struct {
+	pool   *Pool
+	target Target
+	lanes  [2]lane // by index of chooser; nil: not wanted
+	choice chooser
+	used   atomic.Int64 // when, in Unix ns
+
+	mu      sync.Mutex
+	lengths map[string]lengths
+}
+
+func (p *Peer) close() {
+	for _, l := range p.lanes {
+		if l != nil {
+			l.close()
+		}
+	}
+}
+
+// on runs an operation on the lane that is best for it, and on the other one if that cannot be reached.
+func (p *Peer) on(large bool, fn func(l lane, which int) error) error {
+	p.used.Store(time.Now().UnixNano())
+	which := p.choice.pick(large)
+	err := fn(p.lanes[which], which)
+	if errors.Is(err, ErrUnreachable) && p.choice.failed(which, err) {
+		err = fn(p.lanes[1-which], 1-which)
+	}
+	return err
+}
+
+// Get pulls a block, or a part, into memory that g.Alloc returns.
+func (p *Peer) Get(ctx context.Context, g Get) (Found, error) {
+	if g.Hint == 0 && g.Length == 0 {
+		g.Hint = p.length(g.Namespace)
+	}
+	expect := max(g.Length, g.Hint-g.Offset)
+	large := expect >= largePull
+	var found Found
+	err := p.on(large, func(l lane, which int) (err error) {
+		start, got := time.Now(), int64(0)
+		found, got, err = l.get(ctx, &g)
+		switch d := time.Since(start); {
+		case err == nil:
+			p.choice.took(which, got, d)
+			if p.pool.o.Pulled != nil {
+				p.pool.o.Pulled(laneNames[which], d)
+			}
+		case ranOut(err):
+			p.choice.ranOut(which, got, d, large)
+		}
+		return err
+	})
+	if err == nil {
+		p.remember(g.Namespace, found.Length)
+	}
+	return found, err
+}
+
+// ranOut tells whether err is that an operation had no more time, its own or that of its connection.
+func ranOut(err error) bool {
+	return !errors.Is(err, ErrUnreachable) && (isTimeout(err) || errors.Is(err, wire.Deadline))
+}
+
+// lengths of the last two blocks of a namespace, in bytes.
+type lengths [2]int
+
+// length is what all blocks of a namespace seem to have; 0: they differ.
+func (p *Peer) length(namespace string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l := p.lengths[namespace]; l[0] == l[1] {
+		return l[0]
+	}
+	return 0
+}
+
+func (p *Peer) remember(namespace string, length int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, there := p.lengths[namespace]; !there && len(p.lengths) >= maxLengths {
+		clear(p.lengths)
+	}
+	p.lengths[namespace] = lengths{length, p.lengths[namespace][0]}
+}
+
+// Put hands a block to the peer.
+func (p *Peer) Put(ctx context.Context, put Put) error {
+	return p.on(false, func(l lane, _ int) error { return l.put(ctx, &put) })
+}
+
+func (p *Peer) call(ctx context.Context, op wire.Op, flags wire.Flags, body []byte, got func(body []byte) error) error {
+	return p.on(false, func(l lane, _ int) error { return l.call(ctx, op, flags, body, got) })
+}
+
+// Ping asks for nothing.
+func (p *Peer) Ping(ctx context.Context) error {
+	return p.call(ctx, wire.Ping, 0, nil, func([]byte) error { return nil })
+}
+
+// Stat fills out, which is as long as addrs. There may be wire.MaxBatch.
+func (p *Peer) Stat(ctx context.Context, addrs []block.Addr, out []wire.Info) error {
+	return p.call(ctx, wire.Stat, wire.Expiries, wire.AppendAddrs(nil, addrs), func(body []byte) error { return wire.ParseInfos(body, out, true) })
+}
+
+// Delete fills out, which is as long as addrs, with what there was. There may be wire.MaxBatch.
+func (p *Peer) Delete(ctx context.Context, addrs []block.Addr, out []bool) error {
+	return p.call(ctx, wire.Delete, 0, wire.AppendAddrs(nil, addrs), func(body []byte) error { return wire.ParseBools(body, out) })
+}
+
+// Locate asks a keeper of locations who has the blocks. There may be wire.MaxBatch addresses.
+func (p *Peer) Locate(ctx context.Context, addrs []block.Addr) (l *wire.Locations, err error) {
+	err = p.call(ctx, wire.Locate, 0, wire.AppendAddrs(nil, addrs), func(body []byte) (err error) {
+		l, err = wire.ParseLocations(body, len(addrs))
+		return err
+	})
+	return l, err
+}
+
+// Announce tells a keeper of locations what this host has. snapshot: and nothing else.
+func (p *Peer) Announce(ctx context.Context, a *wire.Announcement, snapshot bool) (r wire.Receipt, err error) {
+	var flags wire.Flags
+	if snapshot {
+		flags = wire.Snapshot
+	}
+	err = p.call(ctx, wire.Announce, flags, a.Append(nil), func(body []byte) (err error) {
+		r, err = wire.ParseReceipt(body)
+		return err
+	})
+	return r, err
+}
+
+// Order has the peer carry out Expire, Purge, Claim, Graves or Settle.
+func (p *Peer) Order(ctx context.Context, op wire.Op, o *wire.Order) (r *wire.Reply, err error) {
+	err = p.call(ctx, op, 0, o.Append(nil), func(body []byte) (err error) {
+		r, err = wire.ParseReply(body)
+		return err
+	})
+	return r, err
+}

@@ -1,0 +1,72 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/wire"
+)
+
+// probeAlso is after how long a probe goes over the other lane, too, and how much longer than that the first one has then.
+const probeAlso = 20 * time.Millisecond
+
+// Probe pings the peer over the lane that is used, and over the other one if that is slow. It has no error if either answers, whatever it
+// says. A lane that does not, while the other one does, is not used for 10 s.
+func (p *Peer) Probe(ctx context.Context) error {
+	p.used.Store(time.Now().UnixNano())
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		which int
+		err   error
+	}
+	answers, waiting := make(chan answer, 2), 0
+	ping := func(which int) {
+		if l := p.lanes[which]; l != nil {
+			waiting++
+			go func() { // the loop below waits for it
+				answers <- answer{which, l.call(ctx, wire.Ping, 0, nil, func([]byte) error { return nil })}
+			}()
+		}
+	}
+	first := p.choice.pick(false)
+	ping(first)
+	timer, both, good := time.NewTimer(probeAlso), false, false
+	defer timer.Stop()
+	var failed [2]error
+	for waiting > 0 {
+		also := false
+		select {
+		case <-timer.C:
+			if also = !both; both {
+				cancel() // the other one has answered
+			}
+		case a := <-answers:
+			waiting--
+			var status wire.Status
+			switch {
+			case a.err != nil && !errors.As(a.err, &status):
+				failed[a.which] = a.err
+				also = a.which == first && !both
+			case a.which == first:
+				good = true
+				cancel()
+			default:
+				good = true
+				timer.Reset(probeAlso)
+			}
+		}
+		if also && !good {
+			both = true
+			ping(1 - first)
+		}
+	}
+	if good && failed[first] != nil {
+		p.choice.failed(first, failed[first])
+	}
+	if !good {
+		return errors.Join(failed[:]...)
+	}
+	return nil
+}

@@ -1,0 +1,283 @@
+package transport
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/quic-go/quic-go"
+
+	"github.com/cognitora/dataplane/kvcached/wire"
+)
+
+// Bounds of the pause after a connection could not be made; it doubles from the first to the last.
+const (
+	firstBackoff = 100 * time.Millisecond
+	lastBackoff  = 5 * time.Second
+)
+
+// backoff keeps a peer that cannot be dialled from being dialled all the time.
+type backoff struct {
+	pause time.Duration
+	until time.Time
+	err   error
+}
+
+func (b *backoff) check() error {
+	if b.err != nil && time.Now().Before(b.until) {
+		return fmt.Errorf("%w: not tried again yet: %w", ErrUnreachable, b.err)
+	}
+	return nil
+}
+
+// dialled remembers how it went.
+func (b *backoff) dialled(ctx context.Context, err error) error {
+	if err == nil {
+		*b = backoff{}
+		return nil
+	}
+	if ctx.Err() != nil { // the caller had no time: that says nothing about the peer
+		return context.Cause(ctx)
+	}
+	b.pause = min(max(2*b.pause, firstBackoff), lastBackoff)
+	if refusedHandshake(err) {
+		err = fmt.Errorf("%w: %w", ErrHandshake, err)
+	}
+	b.until, b.err = time.Now().Add(b.pause), err
+	return fmt.Errorf("%w: %w", ErrUnreachable, err)
+}
+
+// quicLane keeps one connection per stripe, each on a UDP socket of its own.
+type quicLane struct {
+	address string
+	tls     *tls.Config
+	config  *quic.Config
+	window  uint64
+	early   bool // reads may go with the handshake
+	budget  *receiveBudget
+	socket  func() (net.PacketConn, error)
+	count   *laneCounters
+	slots   []*slot
+	watch   sync.WaitGroup // goroutines that wait for connections to end
+}
+
+// slot is one of the connections. Whoever holds the token in free may use the fields.
+type slot struct {
+	free   chan struct{}
+	t      *quic.Transport
+	conn   *quic.Conn
+	back   backoff
+	closed bool
+}
+
+func newQUICLane(l *quicLane, stripes int) *quicLane {
+	for range stripes {
+		s := &slot{free: make(chan struct{}, 1)}
+		s.free <- struct{}{}
+		l.slots = append(l.slots, s)
+	}
+	return l
+}
+
+func (l *quicLane) open(ctx context.Context, stripe int, read bool) (exchange, error) {
+	s := l.slots[uint(stripe)%uint(len(l.slots))]
+	for {
+		c, reused, err := l.connection(ctx, s, read)
+		if err != nil {
+			return nil, err
+		}
+		st, err := c.OpenStreamSync(ctx)
+		switch {
+		case err == nil:
+			x := &quicExchange{Stream: st, lane: l, conn: c, old: reused}
+			x.r = readers.Get().(*wire.Reader)
+			x.r.Reset(st)
+			return x, nil
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case errors.Is(err, quic.Err0RTTRejected):
+			if err := l.rejected(ctx, c); err != nil {
+				return nil, err
+			}
+		case reused: // it ended just now
+			l.lost(c)
+		default:
+			return nil, broken(err)
+		}
+	}
+}
+
+// broken says what err of a connection means for the caller. A server that does not like the client's certificate says so when the client's
+// part of the handshake is done, so that any use of the connection may be what learns of it.
+func broken(err error) error {
+	if refusedHandshake(err) {
+		return fmt.Errorf("%w: %w", ErrHandshake, err)
+	}
+	return fmt.Errorf("transport: %w", err)
+}
+
+// connection returns the slot's connection, dialling if there is none. Its handshake is done, unless a read made it be dialled.
+func (l *quicLane) connection(ctx context.Context, s *slot, read bool) (c *quic.Conn, reused bool, err error) {
+	select {
+	case <-s.free:
+	case <-ctx.Done():
+		return nil, false, context.Cause(ctx)
+	}
+	reused = s.conn != nil && s.conn.Context().Err() == nil
+	if !reused {
+		err = l.dial(ctx, s, read)
+	}
+	c = s.conn
+	s.free <- struct{}{}
+	if err != nil || read && !reused {
+		return c, reused, err
+	}
+	select {
+	case <-c.HandshakeComplete():
+	case <-c.Context().Done():
+		return nil, false, fmt.Errorf("%w: %w", ErrUnreachable, broken(context.Cause(c.Context())))
+	case <-ctx.Done():
+		return nil, false, context.Cause(ctx)
+	}
+	return c, reused, nil
+}
+
+func (l *quicLane) dial(ctx context.Context, s *slot, read bool) error {
+	if s.closed {
+		return ErrClosed
+	}
+	if err := s.back.check(); err != nil {
+		return err
+	}
+	c, err := l.tryDial(ctx, s, read)
+	if err = s.back.dialled(ctx, err); err != nil {
+		l.count.dialErrors.Add(1)
+		return err
+	}
+	l.count.dials.Add(1)
+	if !l.budget.admit(c, l.window) {
+		_ = c.CloseWithError(codeRefused, "busy")
+		return fmt.Errorf("%w: windows of all connections are at their bound", wire.Busy)
+	}
+	s.conn = c
+	l.watch.Go(func() {
+		<-c.Context().Done()
+		l.budget.drop(c)
+	})
+	return nil
+}
+
+func (l *quicLane) tryDial(ctx context.Context, s *slot, read bool) (*quic.Conn, error) {
+	addr, err := resolve(ctx, l.address)
+	if err != nil {
+		return nil, err
+	}
+	if s.t == nil {
+		c, err := l.socket()
+		if err != nil {
+			return nil, err
+		}
+		s.t = &quic.Transport{Conn: c}
+	}
+	if l.early && read {
+		return s.t.DialEarly(ctx, addr, l.tls, l.config)
+	}
+	return s.t.Dial(ctx, addr, l.tls, l.config)
+}
+
+// resolve finds the peer's address anew for each connection: it may have moved.
+func resolve(ctx context.Context, address string) (*net.UDPAddr, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	number, err := net.DefaultResolver.LookupPort(ctx, "udp", port)
+	if err != nil {
+		return nil, err
+	}
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return nil, err
+	}
+	if len(ips) == 0 {
+		return nil, fmt.Errorf("%s has no address", host)
+	}
+	return &net.UDPAddr{IP: ips[0].Unmap().AsSlice(), Zone: ips[0].Zone(), Port: number}, nil
+}
+
+// rejected goes on without 0-RTT on a connection where the server did not take it.
+func (l *quicLane) rejected(ctx context.Context, c *quic.Conn) error {
+	l.count.earlyRejected.Add(1)
+	if _, err := c.NextConnection(ctx); err != nil {
+		l.lost(c)
+		return fmt.Errorf("%w: %w", errAgain, broken(err))
+	}
+	return nil
+}
+
+// lost closes a connection that is of no use, so that the slot gets another.
+func (l *quicLane) lost(c *quic.Conn) { _ = c.CloseWithError(codeDone, "") }
+
+func (l *quicLane) close() {
+	for _, s := range l.slots {
+		<-s.free
+		s.closed = true
+		if s.conn != nil {
+			_ = s.conn.CloseWithError(codeDone, "")
+		}
+		if s.t != nil {
+			_ = s.t.Close()
+			_ = s.t.Conn.Close()
+		}
+		s.free <- struct{}{}
+	}
+	l.watch.Wait()
+}
+
+// readers keeps the buffers that heads of answers are read into.
+var readers = sync.Pool{New: func() any { return new(wire.Reader) }}
+
+// quicExchange is one stream.
+type quicExchange struct {
+	*quic.Stream
+	lane *quicLane
+	conn *quic.Conn
+	old  bool
+	r    *wire.Reader
+}
+
+func (x *quicExchange) frames() *wire.Reader { return x.r }
+func (x *quicExchange) finish() error        { return x.Close() }
+func (x *quicExchange) reused() bool         { return x.old }
+func (x *quicExchange) abort()               { reset(x.Stream, codeGaveUp) }
+
+func (x *quicExchange) release(err error) {
+	defer readers.Put(x.r)
+	defer x.r.Reset(nil)
+	if errors.Is(err, quic.Err0RTTRejected) { // the stream is none; to reset it would be to reset the next one of its number
+		ctx, cancel := context.WithTimeout(context.Background(), x.lane.config.HandshakeIdleTimeout)
+		_ = x.lane.rejected(ctx, x.conn)
+		cancel()
+		return
+	}
+	if err == nil { // the peer has read the request: to reset the stream would only cost a packet
+		_ = x.SetReadDeadline(time.Now().Add(time.Second))
+		end(x.Stream)
+		x.CancelRead(codeGaveUp)
+		return
+	}
+	var status wire.Status
+	if x.conn.Context().Err() == nil && !errors.As(err, &status) && isTimeout(err) {
+		x.lane.lost(x.conn) // nothing comes any more, and keep-alives have not noticed yet
+	}
+	reset(x.Stream, codeGaveUp)
+}
+
+func isTimeout(err error) bool {
+	var timeout interface{ Timeout() bool }
+	return errors.As(err, &timeout) && timeout.Timeout()
+}

@@ -1,0 +1,368 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/wire"
+)
+
+// operation is one request being answered. Those of a TLS connection use the same one after the other.
+type operation struct {
+	flow
+	link    *link
+	r       wire.Reader
+	f       wire.Frame // as asked; its byte strings are parts of r
+	invalid error      // why what came is no frame
+	early   bool       // it may be a replay
+	left    uint64     // bytes of the request's body that were not read
+	head    []byte     // of the answer, with a small body behind it
+	addrs   []block.Addr
+}
+
+// operations keeps those not in use, with their buffers.
+var operations = sync.Pool{New: func() any { return &operation{head: make([]byte, 0, wire.MaxHead+smallBody)} }}
+
+// smallBody is how much of a body is copied behind its head, to be one write and no packet of a head alone.
+const smallBody = 8 << 10
+
+// maxKept is the largest buffer of addresses that is kept.
+const maxKept = 256
+
+func (op *operation) reset(p *link, st stream) {
+	op.link, op.flow = p, flow{st, p.host.gates, p.s.o.Stall}
+	op.r.Reset(st)
+	op.invalid, op.early, op.left = nil, false, 0
+}
+
+func (op *operation) free() {
+	op.link, op.flow = nil, flow{}
+	op.r.Reset(nil)
+	op.f = wire.Frame{}
+	if cap(op.addrs) > maxKept {
+		op.addrs = nil
+	}
+	operations.Put(op)
+}
+
+// next reads the next request.
+func (op *operation) next() error {
+	op.left = 0
+	if err := op.r.Next(&op.f); err == io.ErrUnexpectedEOF {
+		return errCut
+	} else if err != nil {
+		return err
+	}
+	op.left = op.f.Body
+	_ = op.SetReadDeadline(time.Time{})
+	return nil
+}
+
+// serve does what is asked and answers. Its error says that the stream is of no use any more.
+func (op *operation) serve(parent context.Context) error {
+	s := op.link.s
+	ctx, cancel := context.WithTimeout(parent, op.patience())
+	defer cancel()
+	answered := false
+	err := op.admit()
+	if err == nil {
+		answered, err = op.admitted(context.WithValue(ctx, remoteKey{}, op.link.who()))
+	}
+	switch {
+	case errors.Is(err, errStream) && errors.Is(err, os.ErrDeadlineExceeded):
+		s.count.stalled.Add(1)
+		return err
+	case errors.Is(err, errStream), parent.Err() != nil:
+		s.count.gaveUp.Add(1)
+		return errors.Join(err, parent.Err())
+	}
+	status := statusOf(err)
+	s.count.done(op.f.Op, status)
+	if status == wire.Internal {
+		s.o.Logger.Warn("operation failed", "op", op.f.Op, "peer", op.link.remote.Host, "role", op.link.remote.Role, "error", err)
+	}
+	if answered {
+		return err
+	}
+	return op.answer(ctx, &wire.Frame{Status: status}, nil)
+}
+
+// errStream marks what the network or the peer did to the stream.
+var errStream = errors.New("stream broke")
+
+// errCut says that the stream ended in the middle of a request.
+var errCut = fmt.Errorf("%w: it ends too early", wire.BadFrame)
+
+// patience is how long the operation may take.
+func (op *operation) patience() time.Duration {
+	most := op.link.s.o.OpTimeout
+	if op.invalid == nil && op.f.DeadlineMS != 0 {
+		return min(most, time.Duration(op.f.DeadlineMS)*time.Millisecond)
+	}
+	return most
+}
+
+// admit tells whether the request may be carried out.
+func (op *operation) admit() error {
+	if op.invalid != nil {
+		return op.invalid
+	}
+	if err := op.f.Check(); err != nil {
+		return err
+	}
+	if !op.link.s.o.Allow(op.link.who().Role, op.f.Op) {
+		return wire.Forbidden
+	}
+	if op.early {
+		op.link.s.count.early.Add(1)
+	}
+	if op.early && !op.f.Op.Reads() {
+		return wire.ReplayRefused
+	}
+	return nil
+}
+
+// admitted carries the request out within the limits.
+func (op *operation) admitted(ctx context.Context) (answered bool, err error) {
+	s, h := op.link.s, op.link.host
+	if h.ops.Add(1) > int64(s.o.MaxOps) {
+		h.ops.Add(-1)
+		return false, wire.Busy
+	}
+	defer h.ops.Add(-1)
+	switch op.f.Op {
+	case wire.Ping:
+		return true, op.answer(ctx, &wire.Frame{}, nil)
+	case wire.Get:
+		return op.get(ctx)
+	case wire.Put:
+		return false, op.put(ctx)
+	}
+	body, err := op.small(ctx)
+	if err != nil {
+		return false, err
+	}
+	return true, op.answer(ctx, &wire.Frame{CRC: block.Sum(body)}, body)
+}
+
+// addr is the block that the head names.
+func (op *operation) addr() (block.Addr, error) {
+	if len(op.f.Namespace) == 0 {
+		return block.Addr{}, fmt.Errorf("%w: no namespace", wire.BadFrame)
+	}
+	return block.Addr{Digest: op.f.Digest, Model: block.IDOf(string(op.f.Namespace)), Layer: op.f.Layer}, nil
+}
+
+func (op *operation) get(ctx context.Context) (answered bool, err error) {
+	a, err := op.addr()
+	if err != nil {
+		return false, err
+	}
+	if err := op.short(ctx, a); err != nil {
+		return false, err
+	}
+	b, err := op.link.s.o.Handler.Get(ctx, a)
+	if err != nil {
+		return false, err
+	}
+	defer b.Release()
+	found, payload := b.Found(), b.Bytes()
+	body := op.f.Range(payload)
+	if op.early && len(body) > MaxEarly { // another block than short has seen
+		return false, wire.ReplayRefused
+	}
+	release, err := op.hold(len(body))
+	if err != nil {
+		return false, err
+	}
+	defer release()
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	f := wire.Frame{Offset: op.f.Offset, Len: uint64(len(body)), CRC: found.CRC, Total: uint64(len(payload)),
+		Parent: found.Item.Parent, Expires: found.Item.Expires, Key: found.Item.Key, Attr: found.Item.Attr}
+	if op.f.Flags&wire.RangeSum != 0 {
+		f.Flags, f.CRC = wire.RangeSum, block.Sum(body)
+	}
+	if err := op.answer(ctx, &f, body); err != nil {
+		return true, err
+	}
+	op.link.s.count.sent.Add(uint64(len(body)))
+	return true, nil
+}
+
+func (op *operation) put(ctx context.Context) error {
+	a, err := op.addr()
+	if err != nil {
+		return err
+	}
+	if _, err := block.ParseNamespace(string(op.f.Namespace)); err != nil {
+		return fmt.Errorf("%w: %w", wire.BadFrame, err)
+	}
+	s, n := op.link.s, int(op.f.Len)
+	release, err := op.hold(n)
+	if err != nil {
+		return err
+	}
+	defer release()
+	it := Item{Addr: a, Namespace: string(op.f.Namespace), Parent: op.f.Parent, Expires: op.f.Expires,
+		Key: clone(op.f.Key), Attr: clone(op.f.Attr)}
+	d, err := s.o.Handler.Create(ctx, it, n)
+	if err != nil {
+		return err
+	}
+	defer d.Abort()
+	err = op.receive(ctx, d.Bytes(), func(part []byte) { d.Filled(len(part)) })
+	if err != nil {
+		return err
+	}
+	s.count.received.Add(uint64(n))
+	return d.Commit(ctx, Commit{CRC: op.f.CRC, Durable: op.f.Flags&wire.Durable != 0, IfAbsent: op.f.Flags&wire.IfAbsent != 0})
+}
+
+func clone(b []byte) []byte { return append([]byte(nil), b...) }
+
+// small carries out what has neither a block in it nor in its answer.
+func (op *operation) small(ctx context.Context) ([]byte, error) {
+	release, err := op.holdQuestion(int(op.f.Body))
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	body := make([]byte, op.f.Body)
+	if err := op.receive(ctx, body, func([]byte) {}); err != nil {
+		return nil, err
+	}
+	if block.Sum(body) != op.f.CRC {
+		return nil, wire.Corrupt
+	}
+	h := op.link.s.o.Handler
+	if op.f.Op == wire.Announce {
+		a, err := wire.ParseAnnouncement(body)
+		if err != nil {
+			return nil, err
+		}
+		receipt, err := h.Announce(ctx, a, op.f.Flags&wire.Snapshot != 0)
+		return receipt.Append(nil), err
+	}
+	if op.f.Op >= wire.Expire {
+		o, err := wire.ParseOrder(body)
+		if err != nil {
+			return nil, err
+		}
+		reply, err := h.Order(ctx, op.f.Op, o)
+		if err != nil {
+			return nil, asStatus(err)
+		}
+		return reply.Append(nil), nil
+	}
+	if op.addrs, err = wire.ParseAddrs(body, op.addrs[:0]); err != nil {
+		return nil, err
+	}
+	switch op.f.Op {
+	case wire.Stat:
+		out := make([]wire.Info, len(op.addrs))
+		err := h.Stat(ctx, op.addrs, out)
+		return wire.AppendInfos(nil, out, op.f.Flags&wire.Expiries != 0), err
+	case wire.Delete:
+		out := make([]bool, len(op.addrs))
+		err := h.Delete(ctx, op.addrs, out)
+		return wire.AppendBools(nil, out), err
+	case wire.Locate:
+		l, err := h.Locate(ctx, op.addrs)
+		if err != nil {
+			return nil, err
+		}
+		return l.Append(nil), nil
+	}
+	return nil, wire.UnknownOp
+}
+
+// receive reads the request's body.
+func (op *operation) receive(ctx context.Context, p []byte, filled func(part []byte)) error {
+	defer whenDone(ctx, func() { _ = op.SetReadDeadline(past) })()
+	err := op.flow.receive(ctx, &op.r, p, func(part []byte) {
+		op.left -= uint64(len(part))
+		filled(part)
+	})
+	return streamError(ctx, err)
+}
+
+// streamError is what became of an operation whose stream failed with err.
+func streamError(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return errCut
+	}
+	return fmt.Errorf("%w: %w", errStream, err)
+}
+
+// answer sends f, completed, with its body.
+func (op *operation) answer(ctx context.Context, f *wire.Frame, body []byte) error {
+	f.Version, f.Op, f.Request, f.Body = wire.Version, op.f.Op, op.f.Request, uint64(len(body))
+	f.Digest, f.Layer, f.Namespace = op.f.Digest, op.f.Layer, op.f.Namespace
+	if op.invalid != nil { // what was parsed of it may be rubbish
+		f.Digest, f.Layer, f.Namespace = block.Digest{}, 0, nil
+	}
+	op.head = f.Append(op.head[:0])
+	n := min(len(body), smallBody)
+	op.head, body = append(op.head, body[:n]...), body[n:]
+	_ = op.SetWriteDeadline(time.Now().Add(op.stall))
+	if _, err := op.Write(op.head); err != nil {
+		return streamError(ctx, err)
+	}
+	if len(body) == 0 {
+		return nil
+	}
+	defer whenDone(ctx, func() { _ = op.SetWriteDeadline(past) })()
+	return streamError(ctx, op.send(ctx, body))
+}
+
+// drain reads what was not read of the request's body, so that the next request can come.
+func (op *operation) drain() error {
+	var scrap [16 << 10]byte
+	end := time.Now().Add(op.stall)
+	for op.left > 0 {
+		_ = op.SetReadDeadline(end)
+		n, err := io.ReadFull(&op.r, scrap[:min(op.left, uint64(len(scrap)))])
+		op.left -= uint64(n)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// counters are what Stats reports.
+type counters struct {
+	byOp                               [wire.Ops]atomic.Uint64
+	byStatus                           [wire.Statuses]atomic.Uint64
+	unknown                            atomic.Uint64
+	sent, received                     atomic.Uint64
+	refusedConns, acceptErrors, gaveUp atomic.Uint64
+	stalled, early                     atomic.Uint64
+	handshakes                         atomic.Uint64
+	conns                              atomic.Int64
+}
+
+func (c *counters) done(op wire.Op, s wire.Status) {
+	if op.Known() {
+		c.byOp[op].Add(1)
+	} else {
+		c.unknown.Add(1)
+	}
+	if int(s) < wire.Statuses {
+		c.byStatus[s].Add(1)
+	}
+}

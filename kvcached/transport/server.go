@@ -1,0 +1,223 @@
+package transport
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quic-go/quic-go"
+
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/kvcached/wire"
+)
+
+// ServerOptions of NewServer.
+type ServerOptions struct {
+	Handler  Handler       // must be given
+	Identity *pki.Identity // must be given
+	Allow    Allow         // nil: DefaultAllow
+	Logger   *slog.Logger  // nil: slog.Default()
+
+	UDP       []net.PacketConn // one QUIC listener each; closed by Close
+	TCP       net.Listener     // TLS lane; nil: none. Closed by Close
+	Tuning    Tuning
+	Bandwidth *Bandwidth // nil: no caps
+
+	// ResetKey lets a restarted server tell its peers at once that their connections are gone; it must be secret and
+	// survive the restart. nil: they find out after Tuning.Idle.
+	ResetKey *[32]byte
+
+	MaxPeers    int           // hosts connected at a time; 0: 256. Connections of others are closed
+	MaxConns    int           // connections of one host; 0: 64. More are closed
+	MaxOps      int           // operations of one host at a time; 0: 256. More are answered with wire.Busy
+	MaxInFlight int64         // payload bytes of all operations at a time, of which one host may have a quarter; 0: 1 GiB. More are answered with wire.Busy
+	OpTimeout   time.Duration // longest operation, whatever its frame says; 0: 60 s
+	Stall       time.Duration // longest time without progress of 1 MiB (64 KiB where capped); 0: 15 s
+	Idle        time.Duration // TLS connections without an operation are closed; 0: 2 min
+}
+
+func (o ServerOptions) withDefaults() ServerOptions {
+	if o.Allow == nil {
+		o.Allow = DefaultAllow
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	o.Tuning = o.Tuning.withDefaults()
+	o.MaxPeers, o.MaxConns, o.MaxOps = orInt(o.MaxPeers, 256), orInt(o.MaxConns, 64), orInt(o.MaxOps, 256)
+	if o.MaxInFlight <= 0 {
+		o.MaxInFlight = 1 << 30
+	}
+	o.OpTimeout = orDuration(o.OpTimeout, 60*time.Second)
+	o.Stall = orDuration(o.Stall, 15*time.Second)
+	o.Idle = orDuration(o.Idle, 2*time.Minute)
+	return o
+}
+
+func orInt(n, or int) int {
+	if n <= 0 {
+		return or
+	}
+	return n
+}
+
+func orDuration(d, or time.Duration) time.Duration {
+	if d <= 0 {
+		return or
+	}
+	return d
+}
+
+// Server answers peers. It works from NewServer to Close.
+type Server struct {
+	o       ServerOptions
+	tls     *tls.Config
+	budget  *receiveBudget
+	quic    []*quic.Transport
+	early   []*quic.EarlyListener
+	bytes   atomic.Int64 // in flight
+	count   counters
+	stop    context.Context // ends when connections are to end
+	cancel  context.CancelCauseFunc
+	ops     sync.WaitGroup // operations
+	workers sync.WaitGroup // accepting and serving goroutines
+
+	mu      sync.Mutex
+	closing bool
+	hosts   map[string]*host
+	conns   map[net.Conn]struct{} // of the TLS lane
+}
+
+// host is what the limits of one peer are counted on.
+type host struct {
+	conns int // guarded by Server.mu
+	ops   atomic.Int64
+	bytes atomic.Int64 // in flight
+	gates *gates
+}
+
+// NewServer starts to answer on the sockets in o.
+func NewServer(o ServerOptions) (*Server, error) {
+	if o.Handler == nil || o.Identity == nil {
+		return nil, errors.New("transport: a server needs a handler and an identity")
+	}
+	o = o.withDefaults()
+	s := &Server{o: o, tls: o.Identity.Mutual(wire.ALPN), hosts: map[string]*host{}, conns: map[net.Conn]struct{}{}}
+	s.budget = &receiveBudget{limit: o.Tuning.Receive}
+	s.stop, s.cancel = context.WithCancelCause(context.Background())
+	for _, c := range o.UDP {
+		t := &quic.Transport{Conn: c}
+		if o.ResetKey != nil {
+			t.StatelessResetKey = (*quic.StatelessResetKey)(o.ResetKey)
+		}
+		s.quic = append(s.quic, t)
+		config := o.Tuning.config(s.budget, int64(o.MaxOps))
+		config.Allow0RTT = true
+		l, err := t.ListenEarly(s.tls, config)
+		if err != nil {
+			_ = s.Close(context.Background())
+			return nil, err
+		}
+		s.early = append(s.early, l)
+		s.workers.Go(func() { s.acceptQUIC(l) })
+	}
+	if o.TCP != nil {
+		s.workers.Go(s.acceptTLS)
+	}
+	return s, nil
+}
+
+// errClosing is why connections end when the server does.
+var errClosing = errors.New("server closes")
+
+// Close stops to accept, waits for operations in progress until ctx ends, breaks off what is left and waits for that.
+func (s *Server) Close(ctx context.Context) error {
+	s.mu.Lock()
+	if s.closing {
+		s.mu.Unlock()
+		s.workers.Wait()
+		return nil
+	}
+	s.closing = true
+	s.mu.Unlock()
+	for _, l := range s.early {
+		_ = l.Close()
+	}
+	if s.o.TCP != nil {
+		_ = s.o.TCP.Close()
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); s.ops.Wait() }()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+	s.cancel(errClosing)
+	s.mu.Lock()
+	for c := range s.conns {
+		_ = c.Close()
+	}
+	s.mu.Unlock()
+	<-done
+	s.workers.Wait()
+	for i, t := range s.quic {
+		_ = t.Close()
+		_ = s.o.UDP[i].Close()
+	}
+	return nil
+}
+
+// begin counts one operation; false when the server closes.
+func (s *Server) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return false
+	}
+	s.ops.Add(1)
+	return true
+}
+
+// enter counts a connection of the host at addr; nil where that would be too many.
+func (s *Server) enter(addr net.Addr) (*host, string) {
+	name := hostOf(addr)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.hosts[name]
+	switch {
+	case s.closing:
+		return nil, name
+	case h == nil && len(s.hosts) >= s.o.MaxPeers, h != nil && h.conns >= s.o.MaxConns:
+		s.count.refusedConns.Add(1)
+		return nil, name
+	case h == nil:
+		h = &host{gates: s.o.Bandwidth.of(name)}
+		s.hosts[name] = h
+	}
+	h.conns++
+	s.count.conns.Add(1)
+	return h, name
+}
+
+func (s *Server) leave(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.hosts[name]
+	if h.conns--; h.conns == 0 {
+		delete(s.hosts, name)
+	}
+	s.count.conns.Add(-1)
+}
+
+func hostOf(a net.Addr) string {
+	name, _, err := net.SplitHostPort(a.String())
+	if err != nil {
+		return a.String()
+	}
+	return name
+}

@@ -1,0 +1,51 @@
+package transport
+
+import (
+	"sync/atomic"
+
+	"github.com/cognitora/dataplane/kvcached/wire"
+)
+
+// HostShare is the part of MaxInFlight that one host may have, so that those who announce bodies and do not send them
+// leave room for others. It is a divisor.
+const HostShare = 4
+
+// smallest is the longest body of a question that counts for nothing, so that questions pass while blocks take all of a
+// host's share; MaxOps bounds how many there are.
+const smallest = 4 << 10
+
+// hold counts n payload bytes as in flight until the returned function is called.
+func (s *Server) hold(n int) (release func(), err error) {
+	return hold(&s.bytes, s.o.MaxInFlight, n)
+}
+
+func hold(bytes *atomic.Int64, limit int64, n int) (release func(), err error) {
+	if total := bytes.Add(int64(n)); total > limit && total != int64(n) {
+		bytes.Add(int64(-n))
+		return nil, wire.Busy
+	}
+	return func() { bytes.Add(int64(-n)) }, nil
+}
+
+// hold does the same, and counts them for the host that asked, too.
+func (op *operation) hold(n int) (release func(), err error) {
+	s := op.link.s
+	mine, err := hold(&op.link.host.bytes, s.o.MaxInFlight/HostShare, n)
+	if err != nil {
+		return nil, err
+	}
+	all, err := s.hold(n)
+	if err != nil {
+		mine()
+		return nil, err
+	}
+	return func() { all(); mine() }, nil
+}
+
+// holdQuestion is hold for a body that is no block.
+func (op *operation) holdQuestion(n int) (release func(), err error) {
+	if n <= smallest {
+		return func() {}, nil
+	}
+	return op.hold(n)
+}

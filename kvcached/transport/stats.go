@@ -1,0 +1,81 @@
+package transport
+
+import (
+	"sync/atomic"
+
+	"github.com/cognitora/dataplane/kvcached/wire"
+)
+
+// ServerStats is a snapshot of what a Server did.
+type ServerStats struct {
+	Ops          [wire.Ops]uint64      // operations ended, by wire.Op; 0: of an unknown one
+	Statuses     [wire.Statuses]uint64 // the same, by how they ended
+	GaveUp       uint64                // operations that the peer broke off
+	Stalled      uint64                // operations broken off because the peer neither read nor wrote for ServerOptions.Stall
+	Early        uint64                // operations that came before the handshake was done
+	Sent         uint64                // payload bytes of blocks
+	Received     uint64                // payload bytes of blocks
+	RefusedConns uint64                // connections beyond MaxPeers, MaxConns or Tuning.Receive
+	Handshakes   uint64                // failed handshakes of the TLS lane
+	AcceptErrors uint64
+	Conns        int64 // connections now
+	InFlight     int64 // payload bytes of operations now
+	Windows      int64 // bytes that peers may make this side buffer now
+}
+
+// Stats returns a snapshot.
+func (s *Server) Stats() ServerStats {
+	c := &s.count
+	out := ServerStats{
+		GaveUp: c.gaveUp.Load(), Stalled: c.stalled.Load(), Early: c.early.Load(), Sent: c.sent.Load(), Received: c.received.Load(), RefusedConns: c.refusedConns.Load(),
+		Handshakes: c.handshakes.Load(), AcceptErrors: c.acceptErrors.Load(), Conns: c.conns.Load(), InFlight: s.bytes.Load(), Windows: s.budget.used.Load(),
+	}
+	for i := range c.byOp {
+		out.Ops[i] = c.byOp[i].Load()
+	}
+	out.Ops[0] = c.unknown.Load()
+	for i := range c.byStatus {
+		out.Statuses[i] = c.byStatus[i].Load()
+	}
+	return out
+}
+
+// laneCounters are those of all peers on one lane.
+type laneCounters struct {
+	dials, dialErrors, retried, earlyRejected atomic.Uint64
+	sent, received, striped                   atomic.Uint64
+	ranOut, chosen                            atomic.Uint64
+}
+
+// LaneStats is a snapshot of what a Pool did on one lane.
+type LaneStats struct {
+	Dials         uint64 // connections made
+	DialErrors    uint64 // connections that could not be made
+	Retried       uint64 // operations tried again because a kept connection was dead
+	EarlyRejected uint64 // times that a peer did not take 0-RTT data
+	Sent          uint64 // payload bytes of blocks
+	Received      uint64 // payload bytes of blocks
+	Striped       uint64 // pulls over several connections
+	RanOut        uint64 // pulls that had no more time
+	Chosen        uint64 // times that Auto went over to this lane, of a peer
+}
+
+// PoolStats is a snapshot of what a Pool did.
+type PoolStats struct {
+	QUIC, TLS LaneStats
+	Evicted   uint64 // peers closed to make room
+	Peers     int64  // peers now
+	Windows   int64  // bytes that peers may make this side buffer now
+}
+
+// Stats returns a snapshot.
+func (p *Pool) Stats() PoolStats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return PoolStats{QUIC: p.quic.stats(), TLS: p.tcp.stats(), Evicted: p.evicted.Load(), Peers: int64(len(p.peers)), Windows: p.budget.used.Load()}
+}
+
+func (c *laneCounters) stats() LaneStats {
+	return LaneStats{Dials: c.dials.Load(), DialErrors: c.dialErrors.Load(), Retried: c.retried.Load(), EarlyRejected: c.earlyRejected.Load(),
+		Sent: c.sent.Load(), Received: c.received.Load(), Striped: c.striped.Load(), RanOut: c.ranOut.Load(), Chosen: c.chosen.Load()}
+}

@@ -1,0 +1,169 @@
+package transport
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/wire"
+)
+
+// tlsLane keeps connections to one peer, each for one operation at a time, the one used last first.
+type tlsLane struct {
+	address string
+	tls     *tls.Config
+	dialer  func(ctx context.Context, address string) (net.Conn, error)
+	idle    time.Duration // a connection unused for longer is not used again
+	timeout time.Duration // of dialling with its handshake
+	count   *laneCounters
+	tokens  chan struct{} // one for each connection that there may be
+
+	mu     sync.Mutex
+	unused []*tlsExchange // oldest first
+	all    map[*tlsExchange]struct{}
+	back   backoff
+	closed bool
+}
+
+func newTLSLane(l *tlsLane, most int) *tlsLane {
+	l.tokens, l.all = make(chan struct{}, most), map[*tlsExchange]struct{}{}
+	return l
+}
+
+func (l *tlsLane) open(ctx context.Context, _ int, _ bool) (exchange, error) {
+	select {
+	case l.tokens <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	x, err := l.take()
+	if x == nil && err == nil {
+		x, err = l.dial(ctx)
+	}
+	if err != nil {
+		<-l.tokens
+		return nil, err
+	}
+	return x, nil
+}
+
+// take returns a kept connection, or nil where there is none.
+func (l *tlsLane) take() (*tlsExchange, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, ErrClosed
+	}
+	l.expire()
+	n := len(l.unused)
+	if n == 0 {
+		return nil, l.back.check()
+	}
+	x := l.unused[n-1]
+	l.unused = l.unused[:n-1]
+	x.old = true
+	return x, nil
+}
+
+// expire closes what has not been used for long. The peer does so too, a little later.
+func (l *tlsLane) expire() {
+	n := 0
+	for _, x := range l.unused {
+		if time.Since(x.used) < l.idle {
+			break
+		}
+		l.drop(x)
+		n++
+	}
+	l.unused = append(l.unused[:0], l.unused[n:]...)
+}
+
+// drop closes a connection. The caller holds mu.
+func (l *tlsLane) drop(x *tlsExchange) {
+	_ = x.raw.Close()
+	delete(l.all, x)
+}
+
+func (l *tlsLane) dial(ctx context.Context) (*tlsExchange, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, l.timeout, nil)
+	defer cancel()
+	x, err := l.tryDial(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		l.count.dialErrors.Add(1)
+		return nil, l.back.dialled(context.Background(), err)
+	}
+	l.count.dials.Add(1)
+	l.back = backoff{}
+	if l.closed {
+		_ = x.raw.Close()
+		return nil, ErrClosed
+	}
+	l.all[x] = struct{}{}
+	return x, nil
+}
+
+func (l *tlsLane) tryDial(ctx context.Context) (*tlsExchange, error) {
+	raw, err := l.dialer(ctx, l.address)
+	if err != nil {
+		return nil, err
+	}
+	out := &cork{Conn: raw}
+	c := &corked{tls.Client(out, l.tls), out}
+	if err := c.HandshakeContext(ctx); err != nil {
+		_ = raw.Close()
+		return nil, err
+	}
+	x := &tlsExchange{corked: c, raw: raw, lane: l}
+	x.r.Reset(c)
+	return x, nil
+}
+
+func (l *tlsLane) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	for x := range l.all {
+		_ = x.raw.Close()
+	}
+	l.unused, l.all = nil, map[*tlsExchange]struct{}{}
+}
+
+// tlsExchange is one connection.
+type tlsExchange struct {
+	*corked
+	raw  net.Conn
+	lane *tlsLane
+	r    wire.Reader
+	used time.Time
+	old  bool
+}
+
+func (x *tlsExchange) frames() *wire.Reader { return &x.r }
+func (x *tlsExchange) finish() error        { return nil }
+func (x *tlsExchange) reused() bool         { return x.old }
+func (x *tlsExchange) abort()               { _ = x.raw.Close() }
+
+// release keeps the connection if its next bytes are those of another answer.
+func (x *tlsExchange) release(err error) {
+	l := x.lane
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer func() { <-l.tokens }()
+	if refused(err) || x.r.Buffered() != 0 || l.closed {
+		l.drop(x)
+		return
+	}
+	x.used = time.Now()
+	l.unused = append(l.unused, x)
+}
+
+// refused tells whether the answer leaves the connection in no state to go on. All statuses but those of a
+// peer that does not understand us come in whole.
+func refused(err error) bool {
+	s, ok := err.(wire.Status)
+	return err != nil && (!ok || s == wire.BadFrame || s == wire.UnsupportedVersion || s == wire.Corrupt)
+}

@@ -1,0 +1,164 @@
+package transport
+
+import (
+	"crypto/tls"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quic-go/quic-go"
+
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/kvcached/wire"
+)
+
+// Tuning fits QUIC to the network between the hosts. Both sides use the same.
+type Tuning struct {
+	Rate       int64         // bytes per second that one connection can hope for; 0: 1.25e9
+	RTT        time.Duration // round trip between hosts; 0: 2 ms
+	PacketSize uint16        // of the first packets in bytes: 1452 where the whole path takes 1500; 0: 1280, then found out
+	Idle       time.Duration // a connection that hears nothing for that long is dead; 0: 10 s
+	KeepAlive  time.Duration // how often an idle connection is kept alive; 0: 3 s
+	Receive    int64         // bytes that all peers together may make this side buffer; 0: 1 GiB. Windows do not grow past it, and connections beyond it are refused
+}
+
+// Bounds of one connection's first window in bytes.
+const (
+	minWindow = 1 << 20
+	maxWindow = 32 << 20
+)
+
+func (t Tuning) withDefaults() Tuning {
+	if t.Rate <= 0 {
+		t.Rate = 1_250_000_000
+	}
+	if t.RTT <= 0 {
+		t.RTT = 2 * time.Millisecond
+	}
+	if t.Idle <= 0 {
+		t.Idle = 10 * time.Second
+	}
+	if t.KeepAlive <= 0 {
+		t.KeepAlive = 3 * time.Second
+	}
+	if t.Receive <= 0 {
+		t.Receive = 1 << 30
+	}
+	return t
+}
+
+// window is the bandwidth-delay product: what must be allowed to be under way for the path to be full.
+func (t Tuning) window() uint64 {
+	return uint64(min(max(float64(t.Rate)*t.RTT.Seconds(), minWindow), maxWindow))
+}
+
+// config is the QUIC configuration. Windows begin at the bandwidth-delay product and may grow to twice that while b has room.
+func (t Tuning) config(b *receiveBudget, streams int64) *quic.Config {
+	w := t.window()
+	return &quic.Config{
+		HandshakeIdleTimeout:           min(5*time.Second, t.Idle),
+		MaxIdleTimeout:                 t.Idle,
+		KeepAlivePeriod:                t.KeepAlive,
+		InitialStreamReceiveWindow:     w,
+		MaxStreamReceiveWindow:         2 * w,
+		InitialConnectionReceiveWindow: w,
+		MaxConnectionReceiveWindow:     2 * w,
+		AllowConnectionWindowIncrease:  b.grow,
+		MaxIncomingStreams:             streams,
+		MaxIncomingUniStreams:          -1,
+		InitialPacketSize:              t.PacketSize,
+	}
+}
+
+// receiveBudget bounds what windows of all connections add up to.
+type receiveBudget struct {
+	limit int64
+	used  atomic.Int64
+	conns sync.Map // *quic.Conn -> *atomic.Int64, what it holds
+}
+
+// admit takes the first window of a connection.
+func (b *receiveBudget) admit(c *quic.Conn, window uint64) bool {
+	var held atomic.Int64
+	held.Store(int64(window))
+	if !b.take(int64(window)) {
+		return false
+	}
+	b.conns.Store(c, &held)
+	return true
+}
+
+func (b *receiveBudget) take(n int64) bool {
+	if b.used.Add(n) > b.limit {
+		b.used.Add(-n)
+		return false
+	}
+	return true
+}
+
+// grow is quic.Config.AllowConnectionWindowIncrease.
+func (b *receiveBudget) grow(c *quic.Conn, delta uint64) bool {
+	held, ok := b.conns.Load(c)
+	if !ok || !b.take(int64(delta)) {
+		return false
+	}
+	held.(*atomic.Int64).Add(int64(delta))
+	return true
+}
+
+// drop gives back what an ended connection held.
+func (b *receiveBudget) drop(c *quic.Conn) {
+	if held, ok := b.conns.LoadAndDelete(c); ok {
+		b.used.Add(-held.(*atomic.Int64).Load())
+	}
+}
+
+// clientTLS is the identity's configuration for dialling cache daemons, with room for a few session tickets.
+// An empty name leaves it to the role in the peer's certificate to say that it is one.
+func clientTLS(id *pki.Identity, name, host string) (*tls.Config, error) {
+	c, err := id.Client(name, pki.KVCached)
+	if err != nil {
+		return nil, err
+	}
+	c.NextProtos = []string{wire.ALPN}
+	c.ServerName = host // without it nothing is cached; what the certificate must say is checked by VerifyConnection
+	c.ClientSessionCache = &tickets{}
+	c.DynamicRecordSizingDisabled = true
+	return c, nil
+}
+
+// maxTickets is how many sessions are kept for a peer.
+const maxTickets = 8
+
+// tickets are the sessions of one peer. Each is used once, so that two handshakes never share one (quic-go writes to
+// it) and an onlooker cannot tell that they are of one client.
+type tickets struct {
+	mu   sync.Mutex
+	kept []*tls.ClientSessionState
+}
+
+// Get is of tls.ClientSessionCache.
+func (t *tickets) Get(string) (*tls.ClientSessionState, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := len(t.kept)
+	if n == 0 {
+		return nil, false
+	}
+	newest := t.kept[n-1]
+	t.kept = t.kept[:n-1]
+	return newest, true
+}
+
+// Put is of tls.ClientSessionCache. The oldest session makes room.
+func (t *tickets) Put(_ string, s *tls.ClientSessionState) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s == nil {
+		return
+	}
+	if len(t.kept) == maxTickets {
+		t.kept = append(t.kept[:0], t.kept[1:]...)
+	}
+	t.kept = append(t.kept, s)
+}

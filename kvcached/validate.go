@@ -1,0 +1,232 @@
+package kvcached
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/cognitora/dataplane/internal/address"
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/listen"
+	"github.com/cognitora/dataplane/kvcached/ram"
+)
+
+// Least sizes of the tiers.
+const (
+	leastRAM = 1 << 20
+	leastSSD = 128 << 20
+)
+
+// maxStripes is over how many connections a block may be pulled: of the 64 that a cache lets one host have, and room for
+// the TLS lane.
+const maxStripes = 16
+
+// maxReplicas is to how many other hosts a hot block may go.
+const maxReplicas = 16
+
+// Bounds of quic.initial_packet_size: what every path takes, and what quic-go sends at most.
+const (
+	minPacket = 1200
+	maxPacket = 1452
+)
+
+// problems collects what is wrong with a configuration.
+type problems []error
+
+func (p *problems) add(field, format string, args ...any) {
+	*p = append(*p, fmt.Errorf("%s: %s", field, fmt.Sprintf(format, args...)))
+}
+
+// Validate names each field that cannot work, and the fix.
+func (c *Config) Validate() error {
+	var p problems
+	c.validateDaemon(&p)
+	c.validateListeners(&p)
+	c.validateTLS(&p)
+	c.validateBounds(&p)
+	c.validateUsers(&p)
+	return errors.Join(p...)
+}
+
+func (c *Config) validateDaemon(p *problems) {
+	d := &c.Daemon
+	if d.Data == "" && (c.onDisk() || d.Sock == "") {
+		p.add("kvcached.data", "empty; name a directory with --data DIR")
+	}
+	if d.RAM < leastRAM || d.RAM > ram.MaxArena {
+		p.add("kvcached.ram", "%s: must be %s to %s", d.RAM, config.Size(leastRAM), config.Size(ram.MaxArena))
+	}
+	if d.SSD != 0 && d.SSD < leastSSD {
+		p.add("kvcached.ssd", "%s is too little; give 128MiB or more, or 0 for no SSD tier", d.SSD)
+	}
+	if d.CacheID != "" {
+		if err := cluster.CheckCacheID(d.CacheID); err != nil {
+			p.add("kvcached.cache_id", "%v", err)
+		}
+	}
+	if d.Advertise != "" && !address.IsHost(d.Advertise) {
+		p.add("kvcached.advertise", "%q is no host; give a host name or an address without a port, such as gpu1.example or 10.0.0.7", d.Advertise)
+	}
+	if d.Heartbeat.Std().Milliseconds() < 100 {
+		p.add("kvcached.heartbeat", "%s is too short; use 100ms or more, 5s suits most fleets", d.Heartbeat)
+	}
+	for _, path := range both(c.Sockets()) {
+		if len(path) > 100 {
+			p.add("kvcached.sock", "%q is too long for a socket; give a path of 100 bytes or less with --sock", path)
+		}
+	}
+	if d.Trace != "" && d.TraceBytes < 4096 {
+		p.add("kvcached.trace_bytes", "%s is too little; give 4KiB or more", d.TraceBytes)
+	}
+}
+
+func both(a, b string) []string { return []string{a, b} }
+
+// listeners are the addresses that c names, with what each needs beyond loopback.
+func (c *Config) listeners() []listener {
+	const certificates = "set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap or join makes them)"
+	const orInsecure = "; or insecure_listen = true (--insecure-listen) instead of TLS if the network is trusted"
+	d := &c.Daemon
+	return []listener{
+		{field: "kvcached.admin", address: d.Admin, tcp: true, allowed: d.InsecureAdmin, fix: "listen on loopback, or set insecure_admin = true (--insecure-admin) if the network is trusted"},
+		{field: "resp.listen", address: c.RESP.Listen, tcp: true, allowed: len(c.RESP.Users) > 0 && (c.RESP.TLS || d.Insecure), fix: "add [[resp.users]] with a password_file, and resp.tls = true with tls.cert" + orInsecure},
+		{field: "s3.listen", address: c.S3.Listen, tcp: true, allowed: len(c.S3.Keys) > 0 && (c.S3.TLS || d.Insecure), fix: "add [[s3.keys]] with a secret_file, and s3.tls = true with tls.cert" + orInsecure},
+		{field: "quic.listen", address: c.QUIC.Listen, allowed: c.TLS.CA != "", fix: certificates},
+		{field: "quic.tls_listen", address: c.QUIC.tlsLane(), tcp: true, allowed: c.TLS.CA != "", fix: certificates},
+		{field: "grpc.listen", address: c.GRPC.Listen, tcp: true, allowed: c.TLS.CA != "", fix: certificates},
+	}
+}
+
+// listener is an address of the configuration.
+type listener struct {
+	field, address string
+	tcp            bool
+	allowed        bool   // beyond loopback
+	fix            string // makes it so
+}
+
+func (c *Config) validateListeners(p *problems) {
+	all := c.listeners()
+	for i, l := range all {
+		if l.address == "" {
+			if i == 0 {
+				p.add(l.field, "empty; give host:port, or 127.0.0.1:0 for a free port")
+			}
+			continue
+		}
+		if err := listen.Check(l.address); err != nil {
+			p.add(l.field, "%v", err)
+			continue
+		}
+		if !l.allowed && !listen.Loopback(l.address) {
+			p.add(l.field, "%q is reachable from other hosts without authentication; %s", l.address, l.fix)
+		}
+		for _, other := range all[:i] {
+			if l.tcp && other.tcp && listen.Overlap(l.address, other.address) {
+				p.add(l.field, "%q cannot be listened on next to %s, %q; give it another port", l.address, other.field, other.address)
+			}
+		}
+	}
+	for _, l := range all[3:] {
+		if strings.HasPrefix(l.address, "unix:") {
+			p.add(l.field, "%q is not host:port; other hosts come here", l.address)
+		}
+	}
+}
+
+func (c *Config) validateTLS(p *problems) {
+	t := &c.TLS
+	if (t.Cert == "") != (t.Key == "") {
+		p.add("tls.cert", "goes together with tls.key; give both or neither")
+	}
+	if t.CA != "" && t.Cert == "" {
+		p.add("tls.ca", "needs tls.cert and tls.key")
+	}
+	for _, l := range []struct {
+		field string
+		on    bool
+	}{{"resp.tls", c.RESP.TLS}, {"s3.tls", c.S3.TLS}} {
+		if l.on && t.Cert == "" {
+			p.add(l.field, "needs tls.cert and tls.key")
+		}
+	}
+	if t.Cert != "" && t.CA == "" && c.peers() {
+		p.add("tls.ca", "empty, and other hosts' certificates are checked against it; give the fleet's ca.crt")
+	}
+}
+
+// peers tells whether other caches may come in.
+func (c *Config) peers() bool {
+	return c.QUIC.Listen != "" || c.QUIC.tlsLane() != "" || c.GRPC.Listen != ""
+}
+
+func (c *Config) validateBounds(p *problems) {
+	for _, f := range []struct {
+		field string
+		value int64
+	}{
+		{"resp.max_clients", int64(c.RESP.MaxClients)}, {"resp.stall", int64(c.RESP.Stall)}, {"s3.max_clients", int64(c.S3.MaxClients)},
+		{"s3.timeout", int64(c.S3.Timeout)}, {"s3.multipart_timeout", int64(c.S3.MultipartTimeout)}, {"lease.duration", int64(c.Lease.Duration)}, {"lease.max_clients", int64(c.Lease.MaxClients)},
+		{"lease.max_staging", int64(c.Lease.MaxStaging)}, {"quic.rate", int64(c.QUIC.Rate)}, {"quic.rtt", int64(c.QUIC.RTT)},
+		{"quic.max_in_flight", int64(c.QUIC.InFlight)}, {"fleet.hot_uses", int64(c.Fleet.HotUses)}, {"fleet.max_pulls", int64(c.Fleet.MaxPulls)},
+		{"fleet.locate_timeout", int64(c.Fleet.LocateTimeout)}, {"fleet.pull_timeout", int64(c.Fleet.PullTimeout)}, {"fleet.answer_timeout", int64(c.Fleet.AnswerTimeout)},
+		{"fleet.max_locations", int64(c.Fleet.MaxLocations)},
+	} {
+		if f.value < 1 {
+			p.add(f.field, "must be above 0")
+		}
+	}
+	if m, ram := int64(c.S3.MultipartMemory), int64(c.Daemon.RAM); m < 0 || m > ram/2 {
+		p.add("s3.multipart_memory", "%d: must be 0 to %d, half of kvcached.ram", m, ram/2)
+	}
+	if c.QUIC.Stripes < 1 || c.QUIC.Stripes > maxStripes {
+		p.add("quic.stripes", "%d: must be 1 to %d", c.QUIC.Stripes, maxStripes)
+	}
+	if c.QUIC.Packet < minPacket || c.QUIC.Packet > maxPacket {
+		p.add("quic.initial_packet_size", "%d: must be %d to %d", c.QUIC.Packet, minPacket, maxPacket)
+	}
+	if c.Fleet.Replicas < 0 || c.Fleet.Replicas > maxReplicas {
+		p.add("fleet.replicas", "%d: must be 0 to %d", c.Fleet.Replicas, maxReplicas)
+	}
+	for i, peer := range c.Fleet.Peers {
+		if err := cluster.CheckCacheID(peer.Cache); err != nil {
+			p.add(fmt.Sprintf("fleet.peers[%d].cache", i), "%v", err)
+		}
+	}
+	for i, q := range c.Quotas {
+		if q.Tenant == "" && q.Model == "" && q.Namespace == "" {
+			p.add(fmt.Sprintf("quota[%d]", i), "names no tenant, model or namespace; give one")
+		}
+		if q.RAM > c.Daemon.RAM {
+			p.add(fmt.Sprintf("quota[%d].ram", i), "%s is more than kvcached.ram, %s; give less, or 0 for no bound", q.RAM, c.Daemon.RAM)
+		}
+		if c.onDisk() && q.SSD > c.Daemon.SSD {
+			p.add(fmt.Sprintf("quota[%d].ssd", i), "%s is more than kvcached.ssd, %s; give less, or 0 for no bound", q.SSD, c.Daemon.SSD)
+		}
+	}
+}
+
+func (c *Config) validateUsers(p *problems) {
+	users, keys := map[string]int{}, map[string]int{}
+	for i, u := range c.RESP.Users {
+		if u.Name == "" || u.PasswordFile == "" {
+			p.add(fmt.Sprintf("resp.users[%d]", i), "needs a name and a password_file")
+		}
+		if first, there := users[u.Name]; there {
+			p.add(fmt.Sprintf("resp.users[%d].name", i), "%q is that of resp.users[%d], too; give each user a name of its own", u.Name, first)
+		} else {
+			users[u.Name] = i
+		}
+	}
+	for i, k := range c.S3.Keys {
+		if k.Access == "" || k.SecretFile == "" {
+			p.add(fmt.Sprintf("s3.keys[%d]", i), "needs access and secret_file")
+		}
+		if first, there := keys[k.Access]; there {
+			p.add(fmt.Sprintf("s3.keys[%d].access", i), "%q is that of s3.keys[%d], too; give each key an access of its own", k.Access, first)
+		} else {
+			keys[k.Access] = i
+		}
+	}
+}

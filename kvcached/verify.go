@@ -1,0 +1,55 @@
+package kvcached
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/cognitora/dataplane/kvcached/ssd"
+)
+
+// ErrDamaged says that Verify has found something that is not what was written.
+var ErrDamaged = errors.New("kvcached: the SSD tier is damaged")
+
+// Verify reads the SSD tier in a data directory that no daemon uses, and says
+// what it has found; bad hears of each damage, progress how many bytes of all
+// were read. An error is ErrDamaged with a whole report, or says why there is none.
+// Damaged blocks are misses when the daemon runs again.
+func Verify(ctx context.Context, data string, c SSDConfig, bad func(ssd.Damage), progress func(done, all int64)) (v ssd.Verified, err error) {
+	dir := filepath.Join(data, ssdDir)
+	if _, err := os.Stat(dir); err != nil {
+		return v, fmt.Errorf("kvcached: no SSD tier: %w; name the directory that cgn-kvcached has as --data", err)
+	}
+	lock, err := LockDir(data)
+	if err != nil {
+		return v, err
+	}
+	defer lock.Unlock()
+	key, err := (&Config{SSD: c}).sealingKey()
+	if err != nil {
+		return v, err
+	}
+	if err := ssd.CheckKey(dir, key); err != nil {
+		return v, err
+	}
+	_, rowsErr := os.Stat(filepath.Join(dir, ssd.RowsDir))
+	if v, err = ssd.Verify(ctx, ssd.VerifyOptions{Dir: dir, Key: key, Bad: bad, Progress: progress}); err != nil {
+		return v, err
+	}
+	if errors.Is(rowsErr, fs.ErrNotExist) && v.Segments > 0 {
+		v.Bad++
+		bad(ssd.Damage{File: filepath.Join(dir, ssd.RowsDir), Err: errors.New("the index is missing; a start makes it again from the segments, as far as that goes")})
+	}
+	switch {
+	case v.Bad > 0 && v.Lost > 0:
+		err = fmt.Errorf("%w in %d places; %d of %d live blocks have no sound record; they are misses", ErrDamaged, v.Bad, v.Lost, v.Rows)
+	case v.Bad > 0:
+		err = fmt.Errorf("%w in %d places", ErrDamaged, v.Bad)
+	case v.Lost > 0:
+		err = fmt.Errorf("%w: %d of %d live blocks have no sound record; they are misses", ErrDamaged, v.Lost, v.Rows)
+	}
+	return v, err
+}

@@ -1,0 +1,104 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+)
+
+// Bounds of an Order.
+const (
+	MaxTexts = 64                 // texts
+	MaxText  = block.MaxNamespace // bytes of one
+)
+
+var (
+	errTexts = fmt.Errorf("%w: more than %d texts", TooLarge, MaxTexts)
+	errText  = fmt.Errorf("%w: a text of more than %d bytes", BadFrame, MaxText)
+	errMarks = fmt.Errorf("%w: more than %d marks", TooLarge, MaxBatch)
+)
+
+// Order is the body of Expire, Purge, Claim, Graves and Settle. What is not named there is zero.
+//
+//	Expire  Addrs are over at Moment, Unix ms, 0: never. Marks: what became of each
+//	Purge   Host, Number: who purges, and its number; Moment 1: begin, 2: it is over everywhere; Texts: what. Number: of blocks
+//	Claim   Host sets Addrs[0] unless it is there; Number: digest of the members it knows; Moment 1: begin, 2: end. Number: the outcome
+//	Graves  Host wants what it has to forget; Number: from where on, 0: from the start. Addrs, and Number: where to go on, 0: that was all; Texts: hosts that are away
+//	Settle  Host has told everything since its start Moment; Number: digest of the members it knows
+type Order struct {
+	Host   string
+	Number uint64
+	Moment int64
+	Texts  []string
+	Addrs  []block.Addr // at most MaxBatch
+}
+
+// Append appends the body.
+func (o *Order) Append(b []byte) []byte {
+	le := binary.LittleEndian
+	b = append(le.AppendUint64(b, uint64(len(o.Host))), o.Host...)
+	b = le.AppendUint64(le.AppendUint64(b, o.Number), uint64(o.Moment))
+	return AppendAddrs(appendTexts(b, o.Texts), o.Addrs)
+}
+
+func appendTexts(b []byte, texts []string) []byte {
+	le := binary.LittleEndian
+	b = le.AppendUint64(b, uint64(len(texts)))
+	for _, t := range texts {
+		b = append(le.AppendUint64(b, uint64(len(t))), t...)
+	}
+	return b
+}
+
+func (c *cursor) texts() (out []string) {
+	for range c.length(MaxTexts, errTexts) {
+		out = append(out, string(c.bytes(uint64(MaxText), errText)))
+		if !c.ok() {
+			return nil
+		}
+	}
+	return out
+}
+
+// ParseOrder reads the body.
+func ParseOrder(body []byte) (*Order, error) {
+	c := cursor{rest: body}
+	o := &Order{Host: string(c.bytes(MaxHost, errHost)), Number: c.u64(), Moment: int64(c.u64())}
+	o.Texts = c.texts()
+	if !c.ok() {
+		return nil, c.end()
+	}
+	var err error
+	o.Addrs, err = ParseAddrs(c.rest, nil)
+	return o, err
+}
+
+// Reply is the answer to an Order.
+type Reply struct {
+	Number uint64
+	Marks  []byte // at most MaxBatch
+	Texts  []string
+	Addrs  []block.Addr // at most MaxBatch
+}
+
+// Append appends the body.
+func (r *Reply) Append(b []byte) []byte {
+	le := binary.LittleEndian
+	b = le.AppendUint64(le.AppendUint64(b, r.Number), uint64(len(r.Marks)))
+	return AppendAddrs(appendTexts(append(b, r.Marks...), r.Texts), r.Addrs)
+}
+
+// ParseReply reads the body.
+func ParseReply(body []byte) (*Reply, error) {
+	c := cursor{rest: body}
+	r := &Reply{Number: c.u64()}
+	r.Marks = append(r.Marks, c.bytes(MaxBatch, errMarks)...)
+	r.Texts = c.texts()
+	if !c.ok() {
+		return nil, c.end()
+	}
+	var err error
+	r.Addrs, err = ParseAddrs(c.rest, nil)
+	return r, err
+}

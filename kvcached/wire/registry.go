@@ -1,0 +1,161 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+)
+
+// Sizes of the elements of the registry's messages, in bytes.
+const (
+	sizeHolder = 4 + 4 + 8
+	sizeChange = sizeAddr + 4 + 8
+)
+
+var (
+	errHost    = fmt.Errorf("%w: a host's name of more than %d bytes", BadFrame, MaxHost)
+	errHosts   = fmt.Errorf("%w: more than %d hosts", TooLarge, MaxHosts)
+	errHolders = fmt.Errorf("%w: more than %d hosts of one address", TooLarge, MaxHolders)
+	errIndex   = fmt.Errorf("%w: a host that is not in the list", BadFrame)
+)
+
+// Holder is one host that has a block.
+type Holder struct {
+	Host   uint32 // index into Locations.Hosts
+	Tiers  uint32 // as in Info
+	Length uint64 // of the block in bytes; 0: not known
+}
+
+// Locations is the answer to Locate: for each address asked for, in order, who has it.
+type Locations struct {
+	Hosts   []string
+	Holders [][]Holder // at most MaxHolders for each address; none: not known
+}
+
+// Append appends the body.
+func (l *Locations) Append(b []byte) []byte {
+	le := binary.LittleEndian
+	b = le.AppendUint64(b, uint64(len(l.Hosts)))
+	for _, h := range l.Hosts {
+		b = append(le.AppendUint64(b, uint64(len(h))), h...)
+	}
+	b = le.AppendUint64(b, uint64(len(l.Holders)))
+	for _, holders := range l.Holders {
+		b = le.AppendUint64(b, uint64(len(holders)))
+		for _, h := range holders {
+			b = le.AppendUint32(le.AppendUint32(b, h.Host), h.Tiers)
+			b = le.AppendUint64(b, h.Length)
+		}
+	}
+	return b
+}
+
+// ParseLocations reads the answer to a question about n addresses.
+func ParseLocations(body []byte, n int) (*Locations, error) {
+	c := cursor{rest: body}
+	l := &Locations{}
+	for range c.length(MaxHosts, errHosts) {
+		l.Hosts = append(l.Hosts, string(c.bytes(MaxHost, errHost)))
+		if !c.ok() {
+			return nil, c.end()
+		}
+	}
+	if got := c.length(MaxBatch, errBatch); c.ok() && got != n {
+		return nil, errBodyLen
+	}
+	for range n {
+		holders, err := c.holders(uint32(len(l.Hosts)))
+		if err != nil {
+			return nil, err
+		}
+		l.Holders = append(l.Holders, holders)
+	}
+	if err := c.end(); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (c *cursor) holders(hosts uint32) ([]Holder, error) {
+	n := c.length(MaxHolders, errHolders)
+	var out []Holder
+	for range n {
+		h := Holder{c.u32(), c.u32(), c.u64()}
+		if c.ok() && h.Host >= hosts {
+			return nil, errIndex
+		}
+		out = append(out, h)
+	}
+	if !c.ok() {
+		return nil, c.end()
+	}
+	return out, nil
+}
+
+// Change says that a host has a block now, or no longer.
+type Change struct {
+	Addr   block.Addr
+	Tiers  uint32 // as in Info; 0: no longer
+	Length uint64 // in bytes
+}
+
+// Announcement is what a host tells the keeper of locations. Changes of one epoch are numbered without gaps:
+// Version is the number of the first one here, except with the flag Snapshot, where it is the number of the last one that the snapshot contains.
+type Announcement struct {
+	Host    string // name that Locate gives out for it
+	Epoch   uint64 // one for each start of the host's daemon
+	Version uint64
+	Changes []Change // at most MaxBatch
+}
+
+// Append appends the body: host, epoch, version, then the changes.
+func (a *Announcement) Append(b []byte) []byte {
+	le := binary.LittleEndian
+	b = append(le.AppendUint64(b, uint64(len(a.Host))), a.Host...)
+	b = le.AppendUint64(le.AppendUint64(b, a.Epoch), a.Version)
+	b = le.AppendUint64(b, uint64(len(a.Changes)))
+	for i := range a.Changes {
+		ch := &a.Changes[i]
+		b = le.AppendUint64(le.AppendUint32(appendAddr(b, &ch.Addr), ch.Tiers), ch.Length)
+	}
+	return b
+}
+
+// ParseAnnouncement reads the body of Announce.
+func ParseAnnouncement(body []byte) (*Announcement, error) {
+	c := cursor{rest: body}
+	a := &Announcement{Host: string(c.bytes(MaxHost, errHost)), Epoch: c.u64(), Version: c.u64()}
+	n := c.length(MaxBatch, errBatch)
+	if c.ok() && len(c.rest) != n*sizeChange {
+		return nil, errBodyLen
+	}
+	if !c.ok() {
+		return nil, c.end()
+	}
+	a.Changes = make([]Change, n)
+	for i := range a.Changes {
+		ch := &a.Changes[i]
+		c.addr(&ch.Addr)
+		ch.Tiers, ch.Length = c.u32(), c.u64()
+	}
+	return a, c.end()
+}
+
+// Receipt is the answer to Announce: up to where the keeper has the host's changes. A host that is told of another
+// epoch or of a version that it did not expect sends a snapshot.
+type Receipt struct {
+	Epoch, Version uint64
+}
+
+// Append appends the body.
+func (r Receipt) Append(b []byte) []byte {
+	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, r.Epoch), r.Version)
+}
+
+// ParseReceipt reads the body of an answer to Announce.
+func ParseReceipt(body []byte) (Receipt, error) {
+	c := cursor{rest: body}
+	r := Receipt{c.u64(), c.u64()}
+	return r, c.end()
+}
