@@ -39,13 +39,14 @@ type Config struct {
 type RouterConfig struct {
 	Listen         string          `toml:"listen" default:"127.0.0.1:8080" flag:"listen" help:"address of the OpenAI-compatible port (host:port, or unix:///path)"`
 	Admin          string          `toml:"admin" default:"127.0.0.1:9091" flag:"admin" help:"address of the admin port: /readyz, /metrics, /debug"`
-	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine: URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=]; what each means stands under [[backend]]"`
+	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine: URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=]; what each means stands under [[backend]]"`
 	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen beyond loopback without client certificates"`
 	InsecureAdmin  bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; nobody is authenticated there, and /debug tells much"`
 	Mode           string          `toml:"mode" default:"" flag:"mode" help:"score, round_robin, power_of_two, least_loaded or random; empty: what the policy says (score)"`
 	PolicyFile     string          `toml:"policy_file" default:"" flag:"policy-file" help:"JSON policy document, reloaded when it changes; etcd's /cognitora/routing/policy when empty"`
 	ForwardAuth    bool            `toml:"forward_auth" default:"false" flag:"forward-auth" help:"pass the client's Authorization header on: to backends that have no key of their own, and to agents, which drop it unless their agent.forward_auth is set too"`
 	Warm           int             `toml:"warm_connections" default:"4" help:"connections opened to a node when it joins or is back, so that its first requests do not wait for a TLS handshake: to agents, vLLM and SGLang; 0: none"`
+	Promote        string          `toml:"promote" default:"disk" flag:"promote" oneof:"off|disk|fleet" help:"what the cache daemon on the host of the picked node is asked to bring into RAM ahead of the request, of the prompt's first 1,024 blocks that are not there: disk: what it has on SSD; fleet: also what only other hosts have; off: nothing. Daemons are asked on the connection that says what they hold"`
 	DrainDelay     config.Duration `toml:"drain_delay" default:"5s" flag:"drain-delay" help:"time between readiness going false and the listener closing"`
 	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish; then streams end with an error event; 0: at once"`
 }
@@ -59,6 +60,7 @@ type BackendConfig struct {
 	MaxConcurrent int    `toml:"max_concurrent" default:"64" help:"requests that the engine is given at once; when all nodes have theirs, further ones are not queued but get 503 with Retry-After; give what the engine takes (vLLM: --max-num-seqs). Agents announce their engine's own limit instead, where it tells one"`
 	APIKeyFile    string `toml:"api_key_file" help:"file with the key sent as Authorization: Bearer"`
 	CA            string `toml:"ca" help:"PEM file that https certificates are checked against; the system's when empty"`
+	KV            string `toml:"kv" help:"gRPC address of the cgn-kvcached on the engine's host, host:port (checked with upstream_tls) or unix:///path; what it holds then counts in routing"`
 }
 
 // ModelConfig overrides timeouts and caps for one served model.
@@ -74,6 +76,7 @@ type ModelConfig struct {
 // PrefixConfig bounds the index of which node holds which block.
 type PrefixConfig struct {
 	MaxBlocks int             `toml:"max_blocks" default:"1048576" help:"blocks of 16 tokens that the index remembers; pruned to 0.8 of it"`
+	MaxHeld   int             `toml:"max_held" default:"4194304" help:"blocks that cache daemons and engines say they hold which the router remembers, about 16 bytes each; further ones do not count"`
 	Memo      config.Size     `toml:"memo" default:"32MiB" help:"beginnings of prompts that are remembered so that they are not scanned and hashed again, 1 KB for every 4 KiB of them; prompts below 8 KiB are not; 0: none"`
 	Lifetime  config.Duration `toml:"lifetime" default:"120s" help:"how long a predicted block is believed, until feedback has taught better"`
 	Feedback  bool            `toml:"feedback" default:"true" help:"correct predictions by the engine's cached-token counts; adds stream_options.include_usage to streams"`
@@ -259,6 +262,7 @@ func (c *Config) validateNumbers(bad problem) {
 	}
 	atLeast("router.warm_connections", c.Router.Warm, 0)
 	atLeast("prefix.max_blocks", c.Prefix.MaxBlocks, 1024)
+	atLeast("prefix.max_held", c.Prefix.MaxHeld, 1024)
 	atLeast("prefix.memo", int(c.Prefix.Memo), 0)
 	atLeast("admission.max_queue", c.Admission.MaxQueue, 1)
 	atLeast("admission.max_queue_decode", c.Admission.MaxQueueDecode, 0)

@@ -27,13 +27,21 @@ type candidate struct {
 	Node, Reason                          string
 	Eligible                              bool
 	Matched, Total                        int
+	Host                                  int `json:"matched_host"`
+	Disk                                  int `json:"matched_disk"`
 	Slots                                 int `json:"max_concurrent"`
 	Overlap, Load, Power, Capacity, Score float64
 }
 
 func (s *site) explain(body string, header ...string) (e explanation) {
 	s.t.Helper()
-	req, err := http.NewRequest(http.MethodPost, s.admin+"/debug/route", strings.NewReader(body))
+	return s.explainAs("", body, header...)
+}
+
+// explainAs is explain for an API; empty is chat.
+func (s *site) explainAs(api, body string, header ...string) (e explanation) {
+	s.t.Helper()
+	req, err := http.NewRequest(http.MethodPost, s.admin+"/debug/route?api="+api, strings.NewReader(body))
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -48,6 +48,7 @@ func (r *Router) observe() {
 	s.GaugeFunc("cgn_router_fleet_nodes", "Nodes in the fleet's snapshot.", func() float64 { return float64(len(r.fleet.Load().Nodes)) })
 	s.GaugeFunc("cgn_router_fleet_stale", "1 while etcd does not answer and the last snapshot serves.", func() float64 { return number(r.fleet.Load().Stale) })
 	s.CounterFunc("cgn_router_fleet_malformed_total", "Values in etcd that were refused since the start.", func() float64 { return float64(r.fleet.Malformed()) })
+	s.Read(holdingsGauges, r.readHoldings)
 	s.Read(nodeGauges, r.readNodes)
 	s.Read(poolGauges, func(emit func(def int, value float64, labels ...string)) {
 		r.gate.Each(func(model, role string, inFlight, limit int64) {
@@ -55,6 +56,60 @@ func (r *Router) observe() {
 			emit(poolMaxQueue, float64(limit), model, role)
 		})
 	})
+}
+
+// indexes of holdingsGauges.
+const (
+	holdingsCaches = iota
+	holdingsLive
+	holdingsEngines
+	holdingsBlocks
+	holdingsLoose
+	holdingsBytes
+	holdingsOverflow
+	holdingsRefused
+	holdingsReconnects
+	holdingsResyncs
+	holdingsPromotions
+	holdingsPromotionsFailed
+	holdingsPromotionsDropped
+	holdingsPromoted
+)
+
+var holdingsGauges = []metric.Def{
+	holdingsCaches:     {Name: "cgn_router_caches", Help: "Cache daemons whose residency stream is followed."},
+	holdingsLive:       {Name: "cgn_router_caches_live", Help: "Those of them whose stream is up to date, so that what they hold counts in routing."},
+	holdingsEngines:    {Name: "cgn_router_caches_engines", Help: "Engines that report through them what is in their own memory."},
+	holdingsBlocks:     {Name: "cgn_router_caches_blocks", Help: "Blocks that they hold, once for up to 64 holders."},
+	holdingsLoose:      {Name: "cgn_router_caches_loose_blocks", Help: "Blocks that came without parent, which are looked up one by one."},
+	holdingsBytes:      {Name: "cgn_router_caches_bytes", Help: "Size of the tables that know who holds which block."},
+	holdingsOverflow:   {Name: "cgn_router_caches_overflow_total", Kind: metric.Counter, Help: "Blocks that do not count because of prefix.max_held."},
+	holdingsRefused:    {Name: "cgn_router_caches_refused_total", Kind: metric.Counter, Help: "Cache daemons that are not followed because there are 1,024 already."},
+	holdingsReconnects: {Name: "cgn_router_caches_reconnects_total", Kind: metric.Counter, Help: "Residency streams that broke and were begun again."},
+	holdingsResyncs:    {Name: "cgn_router_caches_resyncs_total", Kind: metric.Counter, Help: "Snapshots taken of what a cache daemon holds."},
+
+	holdingsPromotions:        {Name: "cgn_router_caches_promotions_total", Kind: metric.Counter, Help: "Times that a cache daemon was asked to bring a prompt's blocks into RAM ahead of its request."},
+	holdingsPromotionsFailed:  {Name: "cgn_router_caches_promotions_failed_total", Kind: metric.Counter, Help: "Those of them that ended with an error, or took longer than 10 s."},
+	holdingsPromotionsDropped: {Name: "cgn_router_caches_promotions_dropped_total", Kind: metric.Counter, Help: "Prompts whose blocks were not asked for because 64 others wait."},
+	holdingsPromoted:          {Name: "cgn_router_caches_promoted_blocks_total", Kind: metric.Counter, Help: "Blocks that came into RAM that way."},
+}
+
+func (r *Router) readHoldings(emit func(def int, value float64, labels ...string)) {
+	h := r.holdings.Stats()
+	emit(holdingsCaches, float64(h.Caches))
+	emit(holdingsLive, float64(h.Live))
+	emit(holdingsEngines, float64(h.Engines))
+	emit(holdingsBlocks, float64(h.Index.Blocks))
+	emit(holdingsLoose, float64(h.Loose))
+	emit(holdingsBytes, float64(h.Index.Bytes))
+	emit(holdingsOverflow, float64(h.Overflow))
+	emit(holdingsRefused, float64(h.Refused))
+	emit(holdingsReconnects, float64(h.Reconnects))
+	emit(holdingsResyncs, float64(h.Resyncs))
+	emit(holdingsPromotions, float64(h.Promotions))
+	emit(holdingsPromotionsFailed, float64(h.PromotionsFailed))
+	emit(holdingsPromotionsDropped, float64(h.PromotionsDropped))
+	emit(holdingsPromoted, float64(h.Promoted))
 }
 
 var states = []fleet.State{fleet.Unproven, fleet.Healthy, fleet.HalfOpen, fleet.Open, fleet.Aside}

@@ -9,6 +9,7 @@ import (
 	"github.com/cognitora/dataplane/router/dispatch"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/gateway"
+	"github.com/cognitora/dataplane/router/holdings"
 )
 
 // backends are the static backends of both spellings.
@@ -30,9 +31,23 @@ func (c *Config) backends() ([]fleet.Backend, error) {
 func (b *BackendConfig) backend() fleet.Backend {
 	return fleet.Backend{
 		URL: b.URL, ID: b.ID, Model: b.Model, Role: b.Role, MaxConcurrent: b.MaxConcurrent,
-		APIKeyFile: b.APIKeyFile, CA: b.CA,
+		APIKeyFile: b.APIKeyFile, CA: b.CA, KV: b.KV,
 	}
 }
+
+// staticCaches are the cache daemons that backends name.
+func staticCaches(backends []fleet.Backend) map[string]string {
+	caches := map[string]string{}
+	for _, b := range backends {
+		if b.KV != "" {
+			caches[b.KV] = b.KV
+		}
+	}
+	return caches
+}
+
+// promoteModes are the values of router.promote.
+var promoteModes = map[string]holdings.Promote{"off": holdings.PromoteOff, "disk": holdings.PromoteDisk, "fleet": holdings.PromoteFleet}
 
 func dialEtcd(access *cluster.Access) (*cluster.Client, error) {
 	c, err := access.Config()
@@ -54,12 +69,12 @@ func (t *TLSConfig) server() (*tls.Config, error) {
 	return id.Server(t.ClientCA != ""), nil
 }
 
-// client is how the router talks to agents, nil where nothing is configured.
-func (t *UpstreamTLS) client() (*tls.Config, error) {
+// client is how the router talks to agents or cache daemons, nil where nothing is configured.
+func (t *UpstreamTLS) client(of pki.Role) (*tls.Config, error) {
 	if t.CA == "" && t.Cert == "" {
 		return nil, nil
 	}
-	c, err := pki.ClientConfig(pki.Files{CA: t.CA, Cert: t.Cert, Key: t.Key}, "", pki.Agent)
+	c, err := pki.ClientConfig(pki.Files{CA: t.CA, Cert: t.Cert, Key: t.Key}, "", of)
 	if err != nil {
 		return nil, fmt.Errorf("upstream_tls.ca, upstream_tls.cert, upstream_tls.key: %w", err)
 	}

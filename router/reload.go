@@ -10,7 +10,11 @@ import (
 
 // Reload puts backends in the place of the static ones.
 func (r *Router) Reload(ctx context.Context, backends []fleet.Backend) error {
-	return r.fleet.Reload(ctx, backends)
+	if err := r.fleet.Reload(ctx, backends); err != nil {
+		return err
+	}
+	r.holdings.SetStatic(staticCaches(backends))
+	return nil
 }
 
 // ReopenAccessLog opens the access log anew, so that a rotated one is let go. On an error the old file stays in use.

@@ -18,12 +18,14 @@ import (
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/lifecycle"
 	"github.com/cognitora/dataplane/internal/listen"
+	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
 	"github.com/cognitora/dataplane/router/dispatch"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/gateway"
+	"github.com/cognitora/dataplane/router/holdings"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
@@ -40,6 +42,7 @@ type Router struct {
 	cluster   *cluster.Client // nil: static backends only
 	fleet     *fleet.Fleet
 	index     *prefix.Index
+	holdings  *holdings.Map
 	policy    atomic.Pointer[policy.Policy]
 	policyDoc []byte // of the policy file, as it was when the router was made
 	gate      *admission.Gate
@@ -144,9 +147,16 @@ func (r *Router) joinFleet() error {
 		}
 		o.Cluster = r.cluster
 	}
-	if o.AgentTLS, err = c.Upstream.client(); err != nil {
+	if o.AgentTLS, err = c.Upstream.client(pki.Agent); err != nil {
 		return err
 	}
+	cacheTLS, err := c.Upstream.client(pki.KVCached)
+	if err != nil {
+		return err
+	}
+	r.holdings = holdings.New(holdings.Options{
+		Cluster: r.cluster, Static: staticCaches(backends), TLS: cacheTLS, MaxBlocks: c.Prefix.MaxHeld, Promote: promoteModes[c.Router.Promote], Log: r.log,
+	})
 	r.fleet, err = fleet.New(o)
 	return err
 }
@@ -161,7 +171,7 @@ func (r *Router) assemble() {
 	}
 	r.dispatch = dispatch.New(dispatch.Parts{
 		Fleet: r.fleet, Index: r.index, Policy: &r.policy, Gate: r.gate, Metrics: r.metrics,
-		Stored: affinity.New(c.Limits.ResponseIDs), Memo: memo, Log: r.log,
+		Holdings: r.holdings, Stored: affinity.New(c.Limits.ResponseIDs), Memo: memo, Log: r.log,
 		Budget: admission.NewBudget(c.Retry.Percent, c.Retry.Floor, nil),
 	}, c.dispatchOptions())
 	r.gateway = gateway.New(gateway.Parts{
@@ -189,6 +199,7 @@ func (r *Router) Run(drain, force context.Context) error {
 	g := lifecycle.NewGroup(work)
 	g.Go("fleet", r.fleet.Run)
 	g.Go("dispatch", r.dispatch.Run)
+	g.Go("holdings", r.holdings.Run)
 	g.Go("policy", r.followPolicy)
 	g.Go("admin", func(context.Context) error { return ignoreClosed(r.admin.Serve(r.adminAt)) })
 	g.Go("serve", func(context.Context) error { return r.gateway.Serve(r.serving, r.tls) })

@@ -19,7 +19,8 @@ type attempt struct {
 	node     *member
 	ref      prefix.Ref      // of the node's cache when the attempt began
 	ex       *relay.Exchange // nil: nothing was sent, or it belongs to the client's side
-	matched  int             // leading blocks believed on the node
+	matched  int             // leading blocks that the node or its host was believed to have
+	believed int             // leading blocks predicted in the engine's own memory
 	status   int             // of the answer that was delivered
 	streams  bool            // it is an event stream
 	sent     time.Time
@@ -66,7 +67,8 @@ func (v verdict) further(spare int) int {
 func (d *Dispatcher) try(j *Job, at int) verdict {
 	now := time.Now()
 	a := j.slot()
-	a.node, a.matched, a.sent = j.model.nodes[at], int(j.matched[at]), now
+	a.node, a.sent = j.model.nodes[at], now
+	a.believe(j, at)
 	a.ref = a.node.Ref()
 	j.stream, j.Usage = stream{}, usage.Counts{}
 	if !slices.Contains(j.tried, a.node) {
@@ -132,6 +134,12 @@ func (j *Job) drop(a *attempt) {
 	if j.kept == a {
 		j.kept = nil
 	}
+}
+
+// believe keeps what was believed of the node at a place of the job's model.
+func (a *attempt) believe(j *Job, at int) {
+	r := &j.reach[at]
+	a.matched, a.believed = int(max(r.Device, r.Host, r.Disk)), int(j.matched[at])
 }
 
 // work describes the request to the patience tracker, in tokens of ours.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/holdings"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
 )
@@ -30,6 +31,29 @@ func (d *Dispatcher) believe(j *Job) {
 	j.matched = slices.Grow(j.matched[:0], len(nodes))[:len(nodes)]
 	j.Blocks = j.chain.Blocks()
 	d.index.Match(&j.chain, j.refs, j.matched)
+	d.believeCaches(j)
+}
+
+// believeCaches asks what the nodes' hosts have said that they hold; where an engine reports its own
+// memory, that replaces the prediction.
+func (d *Dispatcher) believeCaches(j *Job) {
+	j.reach = j.reach[:0]
+	for _, device := range j.matched {
+		j.reach = append(j.reach, holdings.Reach{Device: device})
+	}
+	if d.holdings == nil || !j.query.Begin(d.holdings) {
+		return
+	}
+	for _, n := range j.model.nodes {
+		j.query.Node(n.ID, n.Info().KVAddress)
+	}
+	d.holdings.Match(&j.chain, &j.query)
+	for i, r := range j.query.Reach {
+		if r.Device == holdings.Unknown {
+			r.Device = j.matched[i]
+		}
+		j.reach[i] = r
+	}
 }
 
 // choose reserves a slot on the node that the policy picks among those that may take the
@@ -126,14 +150,14 @@ func (d *Dispatcher) candidates(j *Job, now time.Time) (last bool) {
 }
 
 func (j *Job) candidate(at int) {
-	j.cands = append(j.cands, j.model.nodes[at].candidate(j.matched[at]))
+	j.cands = append(j.cands, j.model.nodes[at].candidate(j.reach[at]))
 	j.able = append(j.able, int32(at))
 }
 
-func (n *member) candidate(matched int32) policy.Candidate {
+func (n *member) candidate(reach holdings.Reach) policy.Candidate {
 	info, load := n.Info(), n.Load()
 	return policy.Candidate{
-		IDHash: n.IDHash, Matched: matched,
+		IDHash: n.IDHash, Matched: reach.Device, Host: reach.Host, Disk: reach.Disk,
 		InFlight: n.InFlight(), Waiting: load.Waiting, MaxConcurrent: info.MaxConcurrent,
 		SM: load.SM, Watts: load.Watts, VRAM: info.VRAM(), Throughput: info.Throughput(),
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/holdings"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/patience"
 	"github.com/cognitora/dataplane/router/policy"
@@ -54,21 +55,24 @@ type Parts struct {
 	Metrics *metrics.Router
 	Stored  *affinity.Table
 	Memo    *Memo // may be nil
-	Log     *slog.Logger
+	// Holdings is what cache daemons say; nil: nothing is known of them.
+	Holdings *holdings.Map
+	Log      *slog.Logger
 }
 
 // Dispatcher sends requests. It is safe for concurrent use.
 type Dispatcher struct {
-	options Options
-	fleet   *fleet.Fleet
-	index   *prefix.Index
-	policy  *atomic.Pointer[policy.Policy]
-	gate    *admission.Gate
-	budget  *admission.Budget
-	metrics *metrics.Router
-	stored  *affinity.Table
-	memo    *Memo
-	log     *slog.Logger
+	options  Options
+	fleet    *fleet.Fleet
+	index    *prefix.Index
+	policy   *atomic.Pointer[policy.Policy]
+	gate     *admission.Gate
+	budget   *admission.Budget
+	metrics  *metrics.Router
+	stored   *affinity.Table
+	memo     *Memo
+	holdings *holdings.Map
+	log      *slog.Logger
 
 	table      atomic.Pointer[table]
 	rebuilding sync.Mutex
@@ -85,7 +89,7 @@ func New(p Parts, o Options) *Dispatcher {
 	}
 	d := &Dispatcher{
 		options: o, fleet: p.Fleet, index: p.Index, policy: p.Policy, gate: p.Gate,
-		budget: p.Budget, metrics: p.Metrics, stored: p.Stored, memo: p.Memo, log: p.Log,
+		budget: p.Budget, metrics: p.Metrics, stored: p.Stored, memo: p.Memo, holdings: p.Holdings, log: p.Log,
 	}
 	d.gone = gone{nodes: map[*fleet.Node]time.Time{}, models: map[string]time.Time{}}
 	d.table.Store(&table{})

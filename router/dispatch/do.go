@@ -8,6 +8,7 @@ import (
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/holdings"
 )
 
 // The errors that the router makes itself once a body has been read.
@@ -46,6 +47,7 @@ func (d *Dispatcher) Do(j *Job) *apierror.Error {
 	}
 	j.pick()
 	for {
+		d.promote(j, at)
 		v := d.try(j, at)
 		if v == answered {
 			j.settleFailed()
@@ -73,6 +75,8 @@ func (d *Dispatcher) Forward(j *Job, node string) *apierror.Error {
 	}
 	j.matched = slices.Grow(j.matched[:0], at+1)[:at+1]
 	j.matched[at] = 0
+	j.reach = slices.Grow(j.reach[:0], at+1)[:at+1]
+	j.reach[at] = holdings.Reach{}
 	j.model.nodes[at].AcquireAlways()
 	j.pick()
 	v := d.try(j, at)

@@ -23,7 +23,9 @@ type ExplainedNode struct {
 	Node     string  `json:"node"`
 	Eligible bool    `json:"eligible"`
 	Reason   string  `json:"reason,omitempty"`
-	Matched  int     `json:"matched"`
+	Matched  int     `json:"matched"`      // leading blocks in the engine's own memory
+	Host     int     `json:"matched_host"` // with what its host has in RAM
+	Disk     int     `json:"matched_disk"` // and on SSD
 	Total    int     `json:"total"`
 	InFlight int     `json:"in_flight"`
 	Slots    int     `json:"max_concurrent"`
@@ -48,8 +50,9 @@ func (d *Dispatcher) Explain(j *Job) (*Explanation, *apierror.Error) {
 	e := &Explanation{Model: j.model.name, API: j.API.String(), Mode: p.Mode.String(), Blocks: j.Blocks, Why: why}
 	next := 0
 	for i, n := range j.model.nodes {
+		r := &j.reach[i]
 		row := ExplainedNode{
-			Node: n.ID, Matched: int(j.matched[i]), Total: j.Blocks,
+			Node: n.ID, Matched: int(r.Device), Host: int(max(r.Host, r.Device)), Disk: int(max(r.Disk, r.Host, r.Device)), Total: j.Blocks,
 			InFlight: int(n.InFlight()), Slots: int(n.MaxConcurrent()),
 		}
 		if next < len(j.able) && int(j.able[next]) == i {

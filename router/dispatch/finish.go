@@ -49,7 +49,7 @@ func (d *Dispatcher) learn(j *Job, a *attempt, ok, broken bool) {
 	case !d.options.Feedback:
 	case j.Usage.HasCached && j.Usage.HasPrompt:
 		e := d.index.Observe(&j.chain, prefix.Observation{
-			Ref: a.ref, Believed: a.matched,
+			Ref: a.ref, Believed: a.believed,
 			PromptTokens: j.Usage.Prompt, CachedTokens: j.Usage.Cached,
 			EngineBlockTokens: a.node.Info().BlockTokens, DispatchedAt: a.sent, Uneven: j.Scan.Media > 0,
 		})

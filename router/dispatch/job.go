@@ -11,6 +11,7 @@ import (
 	"github.com/cognitora/dataplane/internal/usage"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/holdings"
 	"github.com/cognitora/dataplane/router/patience"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
@@ -76,6 +77,8 @@ type Job struct {
 	remembered bool   // the Memo has what the scan found
 	refs       []prefix.Ref
 	matched    []int32
+	reach      []holdings.Reach
+	query      holdings.Query
 	cands      []policy.Candidate
 	able       []int32
 	request    relay.Request

@@ -40,6 +40,7 @@ func (d *Dispatcher) rehearse(j *Job, keys []uint64, known func(n *fleet.Node) i
 	if known != nil {
 		for i, n := range j.model.nodes {
 			j.matched[i] = known(n.Node)
+			j.reach[i].Device = j.matched[i]
 		}
 	}
 	at, err := d.choose(j, j.Received)
@@ -47,7 +48,8 @@ func (d *Dispatcher) rehearse(j *Job, keys []uint64, known func(n *fleet.Node) i
 		return err
 	}
 	a := j.slot()
-	a.node, a.matched, a.sent = j.model.nodes[at], int(j.matched[at]), j.Received
+	a.node, a.sent = j.model.nodes[at], j.Received
+	a.believe(j, at)
 	a.ref, a.recorded = a.node.Ref(), true
 	j.cur = a
 	d.index.Record(&j.chain, a.ref, a.sent)

@@ -32,12 +32,13 @@ type Backend struct {
 	MaxConcurrent int    // requests at once; 0 = DefaultMaxConcurrent
 	APIKeyFile    string // file whose content is sent as Authorization: Bearer
 	CA            string // PEM file that an https certificate is checked against; empty = the system's
+	KV            string // where its host's cache daemon serves gRPC: host:port, or unix:///path; empty: none
 }
 
 // backendOptions is what may follow the URL in a --backend flag.
-const backendOptions = "id=, model=, role=, max_concurrent=, api_key_file=, ca="
+const backendOptions = "id=, model=, role=, max_concurrent=, api_key_file=, ca=, kv="
 
-// ParseBackend reads URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=] and checks it as Check does.
+// ParseBackend reads URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=] and checks it as Check does.
 func ParseBackend(flag string) (Backend, error) {
 	parts := strings.Split(flag, ",")
 	b := Backend{URL: strings.TrimSpace(parts[0])}
@@ -70,6 +71,8 @@ func (b *Backend) set(name, value string) error {
 		b.APIKeyFile = value
 	case "ca":
 		b.CA = value
+	case "kv":
+		b.KV = value
 	case "max_concurrent":
 		n, err := strconv.Atoi(value)
 		if err != nil || n < 1 {
@@ -105,6 +108,9 @@ func (b Backend) Check() error {
 	}
 	if b.CA != "" && !at.TLS {
 		return fail(errors.New("option ca is for https URLs only"))
+	}
+	if err := (&cluster.CacheHealth{CacheID: "kv", GRPC: b.KV}).Check(); err != nil {
+		return fail(fmt.Errorf("option kv: %q is neither host:port nor unix:///path", b.KV))
 	}
 	return nil
 }

@@ -64,6 +64,7 @@ type Info struct {
 	VRAMBytes     int64
 	MaxConcurrent int32
 	BlockTokens   int    // tokens per KV block of the engine; 0 = unknown
+	KVAddress     string // of the host's cache daemon; empty: none
 	KVEpoch       uint64 // etcd nodes: changes when the engine's cache starts empty
 	Instance      string // etcd nodes: the agent that owns the key
 	Version       string

@@ -28,6 +28,7 @@ func (e *FieldError) Error() string {
 }
 
 // Parse reads a policy document, {"mode":…,"weights":{"kv":…,"load":…,"power":…,"capacity":…},
+// "tiers":{"device":…,"host":…,"disk":…},
 // "epsilon":…,"max_queue":…,"ttft_slo_ms":…} or the flat form with the weights at the top.
 // What a document leaves out has its default. It is taken or refused as a whole: the error
 // joins one FieldError per problem.
@@ -68,6 +69,9 @@ func (p *Policy) validate(section string) error {
 	if p.KV == 0 && p.Load == 0 && p.Power == 0 && p.Capacity == 0 {
 		errs = append(errs, &FieldError{"weights", "all 0", "at least one weight above 0"})
 	}
+	number("tiers.device", p.Tiers.Device, 0, 1)
+	number("tiers.host", p.Tiers.Host, 0, 1)
+	number("tiers.disk", p.Tiers.Disk, 0, 1)
 	number("epsilon", p.Epsilon, 0, 1)
 	number("max_queue", float64(p.MaxQueue), 0, MaxQueueMax)
 	number("ttft_slo_ms", float64(p.TTFTSLOms), 0, TTFTSLOmsMax)
@@ -85,13 +89,19 @@ func (p *Policy) MarshalJSON() ([]byte, error) {
 		Power    float64 `json:"power"`
 		Capacity float64 `json:"capacity"`
 	}
+	type tiers struct {
+		Device float64 `json:"device"`
+		Host   float64 `json:"host"`
+		Disk   float64 `json:"disk"`
+	}
 	return json.Marshal(struct {
 		Mode      string  `json:"mode"`
 		Weights   weights `json:"weights"`
+		Tiers     tiers   `json:"tiers"`
 		Epsilon   float64 `json:"epsilon"`
 		MaxQueue  int     `json:"max_queue"`
 		TTFTSLOms int     `json:"ttft_slo_ms"`
-	}{p.Mode.String(), weights{p.KV, p.Load, p.Power, p.Capacity}, p.Epsilon, p.MaxQueue, p.TTFTSLOms})
+	}{p.Mode.String(), weights{p.KV, p.Load, p.Power, p.Capacity}, tiers(p.Tiers), p.Epsilon, p.MaxQueue, p.TTFTSLOms})
 }
 
 // ParseMode returns the mode of that name.
@@ -111,7 +121,8 @@ type document struct {
 
 var (
 	weightKeys = []string{"kv", "load", "power", "capacity"}
-	topKeys    = append([]string{"mode", "weights", "epsilon", "max_queue", "ttft_slo_ms"}, weightKeys...)
+	tierKeys   = []string{"device", "host", "disk"}
+	topKeys    = append([]string{"mode", "weights", "tiers", "epsilon", "max_queue", "ttft_slo_ms"}, weightKeys...)
 )
 
 func (d *document) read(doc []byte) error {
@@ -121,10 +132,12 @@ func (d *document) read(doc []byte) error {
 		switch {
 		case key == "weights":
 			nested = true
-			d.weights(value)
+			d.within("weights", weightKeys, value)
+		case key == "tiers":
+			d.within("tiers", tierKeys, value)
 		case slices.Contains(weightKeys, key):
 			flat, d.section = key, ""
-			d.weight(key, key, value)
+			d.number(key, value, d.share(key))
 		default:
 			d.scalar(key, value)
 		}
@@ -138,22 +151,26 @@ func (d *document) read(doc []byte) error {
 	return errors.Join(d.errs...)
 }
 
-func (d *document) weights(value json.RawMessage) {
+// within reads the numbers of one section.
+func (d *document) within(section string, keys []string, value json.RawMessage) {
 	err := members(value, func(key string, v json.RawMessage) {
-		if !slices.Contains(weightKeys, key) {
-			d.unknown("weights."+key, weightKeys)
+		if !slices.Contains(keys, key) {
+			d.unknown(section+"."+key, keys)
 			return
 		}
-		d.weight("weights."+key, key, v)
+		d.number(section+"."+key, v, d.share(key))
 	})
 	if err != nil {
-		d.errs = append(d.errs, &FieldError{"weights", err.Error(), "an object of kv, load, power, capacity"})
+		d.errs = append(d.errs, &FieldError{section, err.Error(), "an object of " + strings.Join(keys, ", ")})
 	}
 }
 
-func (d *document) weight(field, key string, value json.RawMessage) {
-	into := map[string]*float64{"kv": &d.p.KV, "load": &d.p.Load, "power": &d.p.Power, "capacity": &d.p.Capacity}[key]
-	d.number(field, value, into)
+// share is where the number with the given key goes.
+func (d *document) share(key string) *float64 {
+	return map[string]*float64{
+		"kv": &d.p.KV, "load": &d.p.Load, "power": &d.p.Power, "capacity": &d.p.Capacity,
+		"device": &d.p.Tiers.Device, "host": &d.p.Tiers.Host, "disk": &d.p.Tiers.Disk,
+	}[key]
 }
 
 func (d *document) scalar(key string, value json.RawMessage) {

@@ -38,7 +38,7 @@ func (p *Policy) terms(c *Candidate, f *fleet, promptBlocks int) Terms {
 		t.Total = t.Load
 		return t
 	}
-	t.Overlap, t.Load = overlap(c, promptBlocks), 1-f.util(c)
+	t.Overlap, t.Load = p.overlap(c, promptBlocks), 1-f.util(c)
 	t.Power, t.Capacity = f.coolness(c), f.capacity(c)
 	t.Total = p.total(c, f, promptBlocks)
 	return t

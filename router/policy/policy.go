@@ -5,7 +5,7 @@
 //
 //	kv·overlap + load·(1-util) + power·(1-norm_watts) + capacity·cap
 //
-//	overlap    = matched leading blocks / prompt blocks
+//	overlap    = matched leading blocks, each weighed by the tier that it is in / prompt blocks
 //	util       = max(in_flight/max_concurrent, sm)
 //	norm_watts = watts / the fleet's highest watts
 //	cap        = mean of VRAM, throughput and free slots, each relative to the fleet's best
@@ -57,14 +57,20 @@ func (m Mode) Counts() bool { return m == RoundRobin }
 type Policy struct {
 	Mode                      Mode
 	KV, Load, Power, Capacity float64 // weights, 0 to 1 each, not all 0
+	Tiers                     Tiers
 	Epsilon                   float64 // scores this close to the best count as equal, 0 to 1
 	MaxQueue                  int     // requests in flight per (model, role); 0 = the router's own setting
 	TTFTSLOms                 int     // time-to-first-token objective in milliseconds; 0 = none
 }
 
+// Tiers is what a matched block is worth by the best tier that the node has it in, 0 to 1 each: the more
+// it takes to get it to the GPU, the less.
+type Tiers struct{ Device, Host, Disk float64 }
+
 // Default returns the policy that holds until another one is published.
 func Default() *Policy {
-	return &Policy{Mode: Score, KV: 0.55, Load: 0.25, Power: 0.10, Capacity: 0.10, Epsilon: 0.01}
+	return &Policy{Mode: Score, KV: 0.55, Load: 0.25, Power: 0.10, Capacity: 0.10,
+		Tiers: Tiers{Device: 1, Host: 0.75, Disk: 0.25}, Epsilon: 0.01}
 }
 
 // Unknown is the value of a telemetry field that a node does not report.
@@ -74,7 +80,8 @@ func Unknown() float32 { return float32(math.NaN()) }
 // telemetry fields NaN, or any negative value, means unknown.
 type Candidate struct {
 	IDHash        uint64  // hash of the node id, the same in every router replica
-	Matched       int32   // leading blocks of this prompt believed to be on the node
+	Matched       int32   // leading blocks of this prompt believed to be in the engine's own cache
+	Host, Disk    int32   // how far they reach with what the host has in memory, and on disk too; below Matched: no further
 	InFlight      int32   // requests sent and not yet finished
 	Waiting       int32   // requests that the engine reports as queued
 	MaxConcurrent int32   // slots; 0 or less counts as DefaultMaxConcurrent

@@ -51,11 +51,15 @@ func orMean(v float32, mean float64) float64 {
 	return mean
 }
 
-func overlap(c *Candidate, promptBlocks int) float64 {
-	if promptBlocks <= 0 || c.Matched <= 0 {
+func (p *Policy) overlap(c *Candidate, promptBlocks int) float64 {
+	device := max(c.Matched, 0)
+	host := max(c.Host, device)
+	disk := max(c.Disk, host)
+	if promptBlocks <= 0 || disk == 0 {
 		return 0
 	}
-	return min(float64(c.Matched)/float64(promptBlocks), 1)
+	worth := p.Tiers.Device*float64(device) + p.Tiers.Host*float64(host-device) + p.Tiers.Disk*float64(disk-host)
+	return min(worth/float64(promptBlocks), 1)
 }
 
 func (f *fleet) util(c *Candidate) float64 {
@@ -85,7 +89,7 @@ func relative(v, best float64) float64 {
 }
 
 func (p *Policy) total(c *Candidate, f *fleet, promptBlocks int) float64 {
-	return p.KV*overlap(c, promptBlocks) + p.Load*(1-f.util(c)) + p.Power*f.coolness(c) + p.Capacity*f.capacity(c)
+	return p.KV*p.overlap(c, promptBlocks) + p.Load*(1-f.util(c)) + p.Power*f.coolness(c) + p.Capacity*f.capacity(c)
 }
 
 func (p *Policy) pickScore(cands []Candidate, promptBlocks int, key Key, r uint64) int {

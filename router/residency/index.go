@@ -1,14 +1,14 @@
-// Package residency is the index of what nodes have announced to hold: it is fed by
-// the KV events of their engines (a block was stored, a block was removed, all blocks
-// were cleared) and answers how many leading blocks of a prompt each node has.
-//
-// Nothing in the router feeds it yet: that is for the stream of events from the agents. Until then requests
-// are routed by what router/prefix predicts.
+// Package residency is the index of what nodes have announced to hold: it is fed with
+// changes (a block was stored, a block was removed, all blocks were cleared) and answers how
+// many leading blocks of a prompt each node has.
 //
 // # Who feeds it
 //
-// One goroutine per node, with the batches of that node in their order. Engines name blocks by hashes of their
-// own. Whoever reads an engine's events computes digests from the tokens, and needs for it, per
+// router/holdings, with what the hosts' cache daemons stream: one goroutine per daemon, with the batches of each
+// of its nodes in their order. A node is there some tiers of a daemon, or the memory of an engine that reports to one. Of
+// the memory of other engines router/prefix has a prediction.
+//
+// Engines name blocks by hashes of their own. Whoever reads an engine's events computes digests from the tokens, and needs for it, per
 // node, the key and the digest of each block by the engine's name: for the parents of what is stored, and for what
 // is removed. Those tables, 34 bytes per block in a Go map for the keys alone, belong beside the engine; filling them takes more time than
 // the index does (perf/RESULTS.md). The index has none: a key says by itself in which group the block is, and where.

@@ -1,0 +1,96 @@
+package router_test
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"path/filepath"
+	"testing"
+
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/kvcached"
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/client"
+	"github.com/cognitora/dataplane/router"
+)
+
+// cacheDaemon runs a cgn-kvcached until the test ends, and returns its gRPC socket and a client.
+func cacheDaemon(t *testing.T) (socket string, c *client.Client) {
+	t.Helper()
+	dir := t.TempDir()
+	var s kvcached.Config
+	if err := config.Defaults(&s); err != nil {
+		t.Fatal(err)
+	}
+	socket = filepath.Join(dir, "kv.sock")
+	s.Daemon.Data, s.Daemon.Sock, s.Daemon.Admin, s.Daemon.RAM, s.Daemon.SSD = dir, socket, "127.0.0.1:0", 32<<20, 0
+	s.Logger = slog.New(slog.DiscardHandler)
+	d, err := kvcached.New(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- d.Run(ctx, context.Background()) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	c, err = client.Dial(t.Context(), filepath.Join(dir, "kv-lease.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return socket, c
+}
+
+// TestCachesCount: what a host's cache says that it holds draws a prompt to the engine of that host.
+func TestCachesCount(t *testing.T) {
+	t.Parallel()
+	socket, cache := cacheDaemon(t)
+	engines := simulate(t, 2)
+	s := serve(t, nil, func(c *router.Config) {
+		c.Router.Backends = []string{engines[0].URL() + ",id=sim-0", engines[1].URL() + ",id=sim-1,kv=unix://" + socket}
+	})
+	eventually(t, "both nodes are eligible", func() bool { return s.eligible() == 2 })
+
+	tokens := make([]uint32, 20*block.Tokens)
+	for i := range tokens {
+		tokens[i] = uint32(i)
+	}
+	body, err := json.Marshal(map[string]any{"model": "sim", "prompt": tokens, "max_tokens": 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns := block.Namespace{Model: "sim", Revision: "1", DType: "bf16", Layout: "test", Tokens: block.Tokens, TP: 1, PP: 1}
+	digest := block.Seed("sim", "", "")
+	for i := range 15 {
+		parent := digest
+		if i == 0 {
+			parent = block.Digest{}
+		}
+		digest = block.Next(digest, (*[block.Tokens]uint32)(tokens[i*block.Tokens:]))
+		item := client.Item{Addr: block.Addr{Digest: digest, Model: ns.ID()}, Namespace: ns.String(), Parent: parent}
+		if _, err := cache.Put(t.Context(), item, make([]byte, 4096)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var e explanation
+	eventually(t, "the cache's blocks are known", func() bool {
+		e = s.explainAs("completions", string(body))
+		return e.Candidates[1].Host == 15
+	})
+	if a, b := e.Candidates[0], e.Candidates[1]; e.Winner != "sim-1" || a.Overlap != 0 || b.Overlap != 0.75*15/20 || b.Matched != 0 || b.Disk != 15 {
+		t.Errorf("%+v", e)
+	}
+	r := s.post("/v1/completions", string(body))
+	if r.node() != "sim-1" || r.header.Get("x-cgn-overlap") != "15/20" {
+		t.Errorf("it went to %s with overlap %s", r.node(), r.header.Get("x-cgn-overlap"))
+	}
+	m := s.metrics()
+	if m.sum("cgn_router_caches_live") != 1 || m.sum("cgn_router_caches_blocks") != 15 || m.sum("cgn_router_caches_resyncs_total") != 1 {
+		t.Errorf("live %v, blocks %v", m.sum("cgn_router_caches_live"), m.sum("cgn_router_caches_blocks"))
+	}
+}

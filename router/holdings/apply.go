@@ -1,0 +1,260 @@
+package holdings
+
+import (
+	"encoding/binary"
+	"errors"
+
+	cognitorav1 "github.com/cognitora/dataplane/proto/cognitora/v1"
+	"github.com/cognitora/dataplane/router/residency"
+)
+
+// Bits of a tier set on the wire.
+const (
+	tierDevice = uint8(cognitorav1.Tier_TIER_DEVICE)
+	tierHost   = uint8(cognitorav1.Tier_TIER_HOST)
+	tierDisk   = uint8(cognitorav1.Tier_TIER_DISK)
+)
+
+// apply takes in one message of the stream.
+func (c *cache) apply(w *cognitorav1.WatchResponse) error {
+	switch w.Part {
+	case cognitorav1.WatchResponse_PART_RESET:
+		c.reset(w)
+	case cognitorav1.WatchResponse_PART_SNAPSHOT:
+	case cognitorav1.WatchResponse_PART_CHANGES, cognitorav1.WatchResponse_PART_SYNCED:
+		if w.Epoch != c.epoch || w.First != c.last+1 || w.Last+1 < w.First {
+			return errStream
+		}
+		c.last = w.Last
+	default:
+		return nil // of a later version; what it says is said in other parts too
+	}
+	if err := c.holders(w); err != nil {
+		return err
+	}
+	if err := c.blocks(w); err != nil {
+		return err
+	}
+	if w.Part == cognitorav1.WatchResponse_PART_SYNCED {
+		c.synced = true
+		c.resyncs.Add(1)
+	}
+	return nil
+}
+
+// reset forgets everything.
+func (c *cache) reset(w *cognitorav1.WatchResponse) {
+	c.until.Store(0)
+	c.epoch, c.last, c.synced, c.trusted = w.Epoch, w.Last, false, false
+	c.loose.clear()
+	for _, ref := range []residency.Ref{c.host, c.any} {
+		c.numbers[ref]++
+		_ = c.m.index.Restart(ref, c.numbers[ref]) // an error says that the daemon has left
+	}
+	c.m.mu.Lock()
+	defer c.m.mu.Unlock()
+	for number, e := range c.engines {
+		c.forget(number, e)
+	}
+	c.m.publish()
+}
+
+// forget drops an engine. c.m.mu is held.
+func (c *cache) forget(number uint32, e *engine) {
+	delete(c.engines, number)
+	for _, ref := range e.refs() {
+		c.m.index.Leave(ref)
+		delete(c.numbers, ref)
+		delete(c.batches, ref)
+	}
+}
+
+// maxEngines bounds the engines of one host.
+const maxEngines = 256
+
+// holders takes in who is new and who is gone.
+func (c *cache) holders(w *cognitorav1.WatchResponse) error {
+	if len(w.Holders) == 0 && len(w.Gone) == 0 {
+		return nil
+	}
+	c.m.mu.Lock()
+	defer c.m.mu.Unlock()
+	changed := false
+	for _, h := range w.Holders {
+		switch {
+		case h.Engine == "":
+			c.own = h.Number
+		case c.engines[h.Number] != nil || c.left:
+		case len(c.engines) >= maxEngines:
+			return errors.New("holdings: too many engines on one host")
+		default:
+			c.engines[h.Number] = c.join(h.Engine, h.Epoch)
+			changed = true
+		}
+	}
+	for _, number := range w.Gone {
+		if e := c.engines[number]; e != nil {
+			c.forget(number, e)
+			changed = true
+		}
+	}
+	if changed && !c.left {
+		c.m.publish()
+	}
+	return nil
+}
+
+// names remembers what namespaces the daemon's blocks are of.
+func (c *cache) names(w *cognitorav1.WatchResponse) {
+	b := w.Blocks
+	if len(b.Namespace) != len(b.Holder) || len(b.Layer) != len(b.Holder) {
+		return
+	}
+	for i, number := range b.Namespace {
+		again := i > 0 && number == b.Namespace[i-1] && b.Layer[i] == b.Layer[i-1] && b.Holder[i] == b.Holder[i-1]
+		if again || b.Holder[i] != c.own || int(number) >= len(w.Namespaces) {
+			continue
+		}
+		c.m.spaces.heard(w.Namespaces[number], b.Layer[i])
+	}
+}
+
+// nameBytes is how much the stream tells of a digest, which is what the index knows blocks by.
+const nameBytes = 8
+
+// blocks takes in how some blocks are now.
+func (c *cache) blocks(w *cognitorav1.WatchResponse) error {
+	b := w.Blocks
+	n := len(b.GetTiers())
+	if n == 0 {
+		return nil
+	}
+	if len(b.Digests) != nameBytes*n || len(b.Holder) != n || len(b.Position) != n || len(b.Leaders) != 8*n || len(b.Parents) != 8*n {
+		return errStream
+	}
+	c.names(w)
+	for i := range n {
+		if err := c.block(blockAt(b, i), b.Holder[i], b.Tiers[i]); err != nil {
+			return err
+		}
+	}
+	for ref, batch := range c.batches {
+		if len(batch.runs) > 0 {
+			err := c.m.index.Apply(ref, c.numbers[ref], batch.events())
+			c.numbers[ref]++
+			batch.reset()
+			if err != nil && !errors.Is(err, residency.ErrLeft) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// located is a block and its place in its chain.
+type located struct {
+	own, leader, parent uint64 // first 8 bytes of digests; zero leader: not known, zero parent: none
+	position            uint32 // 1 + its number in the chain; 0: not known
+}
+
+func blockAt(b *cognitorav1.Blocks, i int) located {
+	return located{
+		own: binary.LittleEndian.Uint64(b.Digests[nameBytes*i:]), leader: binary.LittleEndian.Uint64(b.Leaders[8*i:]),
+		parent: binary.LittleEndian.Uint64(b.Parents[8*i:]), position: b.Position[i],
+	}
+}
+
+func (b *located) key() residency.Key { return residency.KeyOf(b.leader, b.own, int(b.position-1)) }
+
+// before is the key of the block before, where that is in the same group.
+func (b *located) before() residency.Key {
+	if (b.position-1)%residency.GroupBlocks == 0 {
+		return 0
+	}
+	return residency.KeyOf(b.leader, b.parent, int(b.position-2))
+}
+
+// block notes where one block is for its holder.
+func (c *cache) block(b located, holder uint32, tiers uint8) error {
+	if holder != c.own {
+		return c.engineBlock(&b, c.engines[holder], tiers)
+	}
+	if b.position == 0 || b.parent == 0 {
+		c.loose.set(b.own, tiers&(tierHost|tierDisk))
+	}
+	if b.position > 0 {
+		c.batch(c.host).add(&b, tiers&tierHost != 0)
+		c.batch(c.any).add(&b, tiers&(tierHost|tierDisk) != 0)
+	}
+	return nil
+}
+
+// engineBlock notes where one block of an engine is.
+func (c *cache) engineBlock(b *located, e *engine, tiers uint8) error {
+	switch {
+	case e == nil:
+		return nil
+	case !e.media && tiers&(tierHost|tierDisk) != 0:
+		c.media = true
+		return errMedia
+	case b.position == 0:
+		return nil
+	}
+	c.batch(e.ref).add(b, tiers&tierDevice != 0)
+	if e.media {
+		c.batch(e.near).add(b, tiers&(tierDevice|tierHost) != 0)
+		c.batch(e.far).add(b, tiers&(tierDevice|tierHost|tierDisk) != 0)
+	}
+	return nil
+}
+
+func (c *cache) batch(ref residency.Ref) *batch {
+	b := c.batches[ref]
+	if b == nil {
+		b = &batch{}
+		c.batches[ref] = b
+	}
+	return b
+}
+
+// batch gathers what happened to one holder's blocks, those together that follow each other.
+type batch struct {
+	runs []run
+	keys []residency.Key
+	out  []residency.Event
+	last residency.Key
+}
+
+type run struct {
+	kind   residency.Kind
+	parent residency.Key
+	n      int // keys
+}
+
+func (b *batch) add(block *located, held bool) {
+	kind := residency.Removed
+	if held {
+		kind = residency.Stored
+	}
+	key, before := block.key(), block.before()
+	if end := len(b.runs) - 1; end >= 0 && b.runs[end].kind == kind && (!held || before != 0 && before == b.last) {
+		b.runs[end].n++
+	} else {
+		b.runs = append(b.runs, run{kind, before, 1})
+	}
+	b.keys, b.last = append(b.keys, key), key
+}
+
+func (b *batch) events() []residency.Event {
+	keys := b.keys
+	for _, r := range b.runs {
+		e := residency.Event{Kind: r.kind, Keys: keys[:r.n]}
+		if r.kind == residency.Stored {
+			e.Parent = r.parent
+		}
+		b.out, keys = append(b.out, e), keys[r.n:]
+	}
+	return b.out
+}
+
+func (b *batch) reset() { b.runs, b.keys, b.out, b.last = b.runs[:0], b.keys[:0], b.out[:0], 0 }

@@ -1,0 +1,186 @@
+package holdings
+
+import (
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	cognitorav1 "github.com/cognitora/dataplane/proto/cognitora/v1"
+	"github.com/cognitora/dataplane/router/residency"
+)
+
+// cache is a daemon that is followed. All but what says otherwise belongs to run's goroutine.
+type cache struct {
+	m         *Map
+	id        string
+	addresses []string // under which nodes name it
+	target    string   // of gRPC
+	stop      context.CancelFunc
+	host, any residency.Ref
+
+	until               atomic.Int64 // what it holds is believed until then, Unix ns; 0: it is not known
+	reconnects, resyncs atomic.Uint64
+	loose               loose
+	client              atomic.Pointer[cognitorav1.KvClient] // while it is followed
+
+	engines map[uint32]*engine // by holder number; guarded by m.mu
+	media   bool               // an engine of the host has said that it has blocks elsewhere than in its own memory
+	left    bool               // guarded by m.mu
+
+	epoch, last uint64
+	synced      bool   // everything up to last is known
+	trusted     bool   // synced, and the stream runs
+	own         uint32 // holder number of the daemon's tiers
+	numbers     map[residency.Ref]uint64
+	batches     map[residency.Ref]*batch
+}
+
+// engine is one start of an engine that reports what it has. It is immutable.
+type engine struct {
+	cache *cache
+	node  string
+	epoch uint64
+	ref   residency.Ref // of what is in its own memory
+	// Of that and what it has in the host's memory, and of those and what it has on disk. Engines that report nothing but their own memory
+	// have neither: the index takes longer the more places there are in it.
+	media     bool
+	near, far residency.Ref
+}
+
+// refs are the engine's places in the index.
+func (e *engine) refs() []residency.Ref {
+	if !e.media {
+		return []residency.Ref{e.ref}
+	}
+	return []residency.Ref{e.ref, e.near, e.far}
+}
+
+// join gives a start of an engine its places in the index.
+func (c *cache) join(node string, epoch uint64) *engine {
+	e := &engine{cache: c, node: node, epoch: epoch, ref: c.m.index.Join(), media: c.media}
+	if e.media {
+		e.near, e.far = c.m.index.Join(), c.m.index.Join()
+	}
+	return e
+}
+
+func newCache(m *Map, id string, addresses []string, target string) *cache {
+	return &cache{
+		m: m, id: id, addresses: addresses, target: target, host: m.index.Join(), any: m.index.Join(),
+		engines: map[uint32]*engine{}, numbers: map[residency.Ref]uint64{}, batches: map[residency.Ref]*batch{},
+	}
+}
+
+// run follows the daemon until ctx ends.
+func (c *cache) run(ctx context.Context) {
+	log := c.m.options.Log.With("cache", c.id, "target", c.target)
+	defer c.until.Store(0)
+	conn, err := c.dial()
+	if err != nil {
+		log.Warn("residency stream cannot be read, so what this cache holds does not count in routing", "error", err)
+		return
+	}
+	defer conn.Close()
+	client := cognitorav1.NewKvClient(conn)
+	c.client.Store(&client)
+	defer c.client.Store(nil)
+	for wait, said := retryFirst, ""; ctx.Err() == nil; wait = min(2*wait, retryLast) {
+		err := c.watch(ctx, client)
+		if ctx.Err() != nil {
+			return
+		}
+		if c.trusted {
+			wait, said = retryFirst, ""
+		}
+		if err != nil && err.Error() != said && !errors.Is(err, errMedia) {
+			said = err.Error()
+			log.Warn("residency stream broke, reading it again", "error", err)
+		}
+		if c.trusted {
+			c.trusted = false
+			c.until.Store(time.Now().Add(trustFor).UnixNano())
+		}
+		if errors.Is(err, errStream) || errors.Is(err, errMedia) {
+			c.synced = false // a snapshot, not what is missing
+			c.until.Store(0)
+		}
+		c.reconnects.Add(1)
+		c.pause(ctx, wait)
+	}
+}
+
+// pause waits before the next attempt.
+func (c *cache) pause(ctx context.Context, wait time.Duration) {
+	timer := time.NewTimer(wait/2 + rand.N(wait/2))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// ErrNoTLS says that a daemon is on another host and nothing says how to check it.
+var ErrNoTLS = errors.New("holdings: the cache is not on a unix socket and upstream_tls.ca is not set")
+
+func (c *cache) dial() (*grpc.ClientConn, error) {
+	creds := insecure.NewCredentials()
+	target := "passthrough:///" + c.target
+	if strings.HasPrefix(c.target, "unix://") {
+		target = c.target
+	} else if c.m.options.TLS == nil {
+		return nil, ErrNoTLS
+	} else {
+		creds = credentials.NewTLS(c.m.options.TLS.Clone())
+	}
+	return grpc.NewClient(target, grpc.WithTransportCredentials(creds), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
+}
+
+// watch reads one stream to its end.
+func (c *cache) watch(ctx context.Context, client cognitorav1.KvClient) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	request := &cognitorav1.WatchRequest{}
+	if c.synced {
+		request.Epoch, request.After = c.epoch, c.last
+	}
+	stream, err := client.Watch(ctx, request)
+	if err != nil {
+		return err
+	}
+	if _, err := stream.Header(); err != nil { // sent when the daemon has taken the request
+		return err
+	}
+	c.trust()
+	for {
+		message, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if err := c.apply(message); err != nil {
+			return err
+		}
+		c.trust()
+	}
+}
+
+// live tells whether what it holds is known and up to date.
+func (c *cache) live() bool {
+	until := c.until.Load()
+	return until == math.MaxInt64 || until != 0 && time.Now().UnixNano() < until
+}
+
+// trust lets what is known be believed, once it is complete.
+func (c *cache) trust() {
+	if c.synced && !c.trusted {
+		c.trusted = true
+		c.until.Store(math.MaxInt64)
+	}
+}

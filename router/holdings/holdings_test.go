@@ -1,0 +1,293 @@
+package holdings
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/residency"
+	"github.com/cognitora/dataplane/kvcached/rpc"
+	"github.com/cognitora/dataplane/kvcached/store"
+	"github.com/cognitora/dataplane/router/prefix"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var namespace = block.Namespace{Model: "m", Revision: "1", DType: "bf16", Layout: "test", Tokens: 16, TP: 1, PP: 1}
+
+// daemon is a store whose residency is served.
+type daemon struct {
+	t         *testing.T
+	store     *store.Store
+	residency *residency.Index
+	path      string
+	stop      func()
+}
+
+func startDaemon(t *testing.T, path string) *daemon {
+	t.Helper()
+	d := &daemon{t: t, path: path, residency: residency.New(residency.Options{})}
+	var err error
+	d.store, err = store.Open(t.Context(), store.Options{RAM: 64 << 20, Changed: func(c store.Change) {
+		tier := residency.Host
+		if c.Tier == store.SSD {
+			tier = residency.Disk
+		}
+		d.residency.Apply(&residency.Change{Addr: c.Addr, Namespace: c.Namespace, Parent: c.Parent, Tier: tier, Present: c.Present})
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := rpc.New(rpc.Options{Store: d.store, Residency: d.residency, Drain: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := rpc.ListenUnix(path, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(ctx, l, nil) }()
+	d.stop = func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		d.store.Close()
+	}
+	return d
+}
+
+// put stores blocks of a chain; with parents they get a place in it, without they have none.
+func (d *daemon) put(digests []block.Digest, from, to int, parents bool) {
+	d.t.Helper()
+	for i := from; i < to; i++ {
+		item := store.Item{Addr: block.Addr{Digest: digests[i], Model: namespace.ID()}, Namespace: namespace.String()}
+		if parents && i > 0 {
+			item.Parent = digests[i-1]
+		}
+		if _, err := d.store.Put(d.t.Context(), item, make([]byte, 100), false); err != nil {
+			d.t.Fatal(err)
+		}
+	}
+}
+
+func (d *daemon) remove(digest block.Digest) {
+	d.t.Helper()
+	if ok, err := d.store.Delete(d.t.Context(), block.Addr{Digest: digest, Model: namespace.ID()}); !ok || err != nil {
+		d.t.Fatal(ok, err)
+	}
+}
+
+// report says what an engine of the host has.
+func (d *daemon) report(r residency.Report) {
+	d.t.Helper()
+	if err := d.residency.Report(&r); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// prompt is a chain of n blocks and their digests.
+func prompt(n int) (*prefix.Chain, []block.Digest) {
+	tokens := make([]uint32, n*block.Tokens)
+	for i := range tokens {
+		tokens[i] = uint32(i)
+	}
+	c := &prefix.Chain{}
+	c.Reset(prefix.Seed("m", "", ""), nil, tokens)
+	var digests []block.Digest
+	d := block.Seed("m", "", "")
+	for i := range n {
+		d = block.Next(d, (*[block.Tokens]uint32)(tokens[i*block.Tokens:]))
+		digests = append(digests, d)
+	}
+	return c, digests
+}
+
+// await asks until the answer for a node of the host is want.
+func await(t *testing.T, m *Map, c *prefix.Chain, address string, want Reach) {
+	t.Helper()
+	var q Query
+	var got Reach
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+		if q.Begin(m) {
+			q.Node("node", address)
+			m.Match(c, &q)
+			if got = q.Reach[0]; got == want {
+				return
+			}
+		}
+		<-time.After(time.Millisecond) // nothing tells of it
+	}
+	t.Fatalf("the node reaches %+v, want %+v", got, want)
+}
+
+func follow(t *testing.T, o Options) *Map {
+	t.Helper()
+	o.Log = slog.Default()
+	m := New(o)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+func static(path string) Options {
+	return Options{Static: map[string]string{"host:7072": "unix://" + path}}
+}
+
+// TestFollows: what a daemon holds is known, as it comes and goes, and after the daemon has restarted.
+func TestFollows(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kv.sock")
+	d := startDaemon(t, path)
+	m := follow(t, static(path))
+	chain, digests := prompt(70)
+	await(t, m, chain, "host:7072", Reach{Device: Unknown})
+	d.put(digests, 0, 50, true)
+	await(t, m, chain, "host:7072", Reach{Unknown, 50, 50})
+	await(t, m, chain, "elsewhere:7072", Reach{Device: Unknown})
+	d.remove(digests[40])
+	await(t, m, chain, "host:7072", Reach{Unknown, 40, 40})
+	d.put(digests, 40, 41, true)
+	d.put(digests, 50, 70, true)
+	await(t, m, chain, "host:7072", Reach{Unknown, 70, 70})
+
+	d.stop()
+	await(t, m, chain, "host:7072", Reach{Device: Unknown})
+	d = startDaemon(t, path)
+	d.put(digests, 0, 3, true)
+	await(t, m, chain, "host:7072", Reach{Unknown, 3, 3})
+	d.stop()
+}
+
+// TestLooseBlocks: blocks that came without parents count too.
+func TestLooseBlocks(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kv.sock")
+	d := startDaemon(t, path)
+	m := follow(t, static(path))
+	chain, digests := prompt(40)
+	d.put(digests, 0, 20, true)
+	d.put(digests, 20, 40, false)
+	await(t, m, chain, "host:7072", Reach{Unknown, 40, 40})
+	d.remove(digests[30])
+	await(t, m, chain, "host:7072", Reach{Unknown, 30, 30})
+	d.stop()
+}
+
+// TestEngines: what an engine reports replaces the prediction, and a new start of it begins with nothing.
+func TestEngines(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kv.sock")
+	d := startDaemon(t, path)
+	m := follow(t, static(path))
+	chain, digests := prompt(40)
+	stored := residency.Event{Kind: residency.Stored, Namespace: namespace.String(), Tier: residency.Device, Digests: digests[:10]}
+	d.report(residency.Report{Engine: "node", Epoch: 1, Fresh: true, Number: 1, Events: []residency.Event{stored}})
+	d.put(digests, 0, 20, true)
+	await(t, m, chain, "host:7072", Reach{10, 20, 20})
+	d.report(residency.Report{Engine: "node", Epoch: 2, Fresh: true, Number: 1})
+	await(t, m, chain, "host:7072", Reach{0, 20, 20})
+	d.report(residency.Report{Engine: "node", Epoch: 2, Gone: true, Number: 2})
+	await(t, m, chain, "host:7072", Reach{Unknown, 20, 20})
+	m.SetStatic(nil)
+	if !m.Empty() || m.Stats().Index.Nodes != 0 {
+		t.Errorf("after the last daemon has left: %+v", m.Stats())
+	}
+	d.stop()
+}
+
+// TestEngineMedia: what an engine has in the host's memory and on disk itself counts as in those tiers, and not as in its own memory.
+func TestEngineMedia(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kv.sock")
+	d := startDaemon(t, path)
+	m := follow(t, static(path))
+	chain, digests := prompt(40)
+	number := uint64(0)
+	say := func(kind residency.Kind, tier residency.Tiers, from, to int) {
+		number++
+		e := residency.Event{Kind: kind, Namespace: namespace.String(), Tier: tier, Pinned: from == 0, Digests: digests[from:to]}
+		if from > 0 {
+			e.Parent = digests[from-1]
+		}
+		d.report(residency.Report{Engine: "node", Epoch: 1, Fresh: number == 1, Number: number, Events: []residency.Event{e}})
+	}
+	say(residency.Stored, residency.Device, 0, 10)
+	await(t, m, chain, "host:7072", Reach{10, 10, 10})
+	say(residency.Stored, residency.Host, 8, 20)
+	say(residency.Stored, residency.Disk, 20, 30)
+	say(residency.Stored, residency.Shared, 30, 35)
+	await(t, m, chain, "host:7072", Reach{10, 20, 30})
+	d.put(digests, 0, 25, true)
+	await(t, m, chain, "host:7072", Reach{10, 25, 30})
+	say(residency.Removed, residency.Device, 9, 10)
+	say(residency.Removed, residency.Disk, 28, 29)
+	await(t, m, chain, "host:7072", Reach{9, 25, 28})
+	if s := m.Stats(); s.Engines != 1 || s.Index.Nodes != 5 {
+		t.Errorf("%+v", s)
+	}
+	d.report(residency.Report{Engine: "node", Epoch: 1, Gone: true, Number: number + 1})
+	await(t, m, chain, "host:7072", Reach{Unknown, 25, 25})
+	if s := m.Stats(); s.Index.Nodes != 2 {
+		t.Errorf("places are left: %+v", s)
+	}
+	d.stop()
+}
+
+func TestMatchDoesNotAllocate(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kv.sock")
+	d := startDaemon(t, path)
+	m := follow(t, static(path))
+	chain, digests := prompt(64)
+	d.put(digests, 0, 30, true)
+	d.put(digests, 30, 64, false)
+	await(t, m, chain, "host:7072", Reach{Unknown, 64, 64})
+	var q Query
+	ask := func() {
+		q.Begin(m)
+		for range 8 {
+			q.Node("node", "host:7072")
+		}
+		m.Match(chain, &q)
+	}
+	ask()
+	if n := testing.AllocsPerRun(100, ask); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	d.stop()
+}
+
+func TestLooseTable(t *testing.T) {
+	var l loose
+	for i := range uint64(3 * looseProbe) {
+		l.set(7<<20|i<<4, tierHost) // all want one place
+	}
+	if n, over := l.count.Load(), l.overflow.Load(); n != looseProbe || over != 2*looseProbe {
+		t.Errorf("%d blocks and %d too many", n, over)
+	}
+	if l.tiers(7<<20) != tierHost || l.tiers(8<<20) != 0 {
+		t.Error("a block is not what it was said to be")
+	}
+	l.set(7<<20, 0)
+	l.set(7<<20|5<<4, tierDisk)
+	l.set(7<<20|1000<<4, tierDisk)
+	if l.tiers(7<<20) != 0 || l.tiers(7<<20|5<<4) != tierDisk || l.tiers(7<<20|1000<<4) != tierDisk || l.count.Load() != looseProbe {
+		t.Error("a place is not used again, or the wrong one is")
+	}
+	l.set(0, tierHost)
+	l.set(0, 0)
+	l.clear()
+	if l.count.Load() != 0 || l.tiers(7<<20|5<<4) != 0 {
+		t.Error("not clear")
+	}
+}

@@ -1,0 +1,124 @@
+package holdings
+
+import (
+	"slices"
+
+	"github.com/cognitora/dataplane/router/residency"
+)
+
+// Chain is the blocks of a prompt; *prefix.Chain is one.
+type Chain interface {
+	// Blocks is how many there are.
+	Blocks() int
+	// Key is the first 8 bytes of the digest of block i.
+	Key(i int) uint64
+}
+
+// Reach is how many leading blocks of a prompt a node has.
+type Reach struct {
+	Device int32 // in the engine's own memory; Unknown if it does not report them
+	Host   int32 // with what its host, or the engine itself there, has in RAM; at least Device where that is known
+	Disk   int32 // with what they have on SSD too; at least Host
+}
+
+// Unknown is the Device of an engine that does not report.
+const Unknown = -1
+
+// Query is what Match works in. It belongs to one goroutine at a time; used again, it does not allocate.
+type Query struct {
+	Reach []Reach // after Match, one for each node asked about
+
+	v       *view
+	caches  []*cache // of each node; nil if it has none that is up to date
+	engines []*engine
+	asked   []*cache // each once
+	refs    []residency.Ref
+	matched []int32
+	keys    keys
+}
+
+// Begin starts a question. It is false if no daemon is known: then there is nothing to ask.
+func (q *Query) Begin(m *Map) bool {
+	q.v = m.view.Load()
+	q.Reach, q.caches, q.engines, q.asked, q.refs = q.Reach[:0], q.caches[:0], q.engines[:0], q.asked[:0], q.refs[:0]
+	return len(q.v.byAddress) > 0
+}
+
+// Node asks about the node of that id, whose host's daemon has one of the given addresses.
+func (q *Query) Node(id, kvAddress string) {
+	c := q.v.byAddress[kvAddress]
+	e := q.v.engines[id]
+	if c != nil && !c.live() {
+		c = nil
+	}
+	if e != nil && !e.cache.live() {
+		e = nil
+	}
+	q.caches, q.engines, q.Reach = append(q.caches, c), append(q.engines, e), append(q.Reach, Reach{Device: Unknown})
+	if c != nil && !slices.Contains(q.asked, c) {
+		q.asked = append(q.asked, c)
+	}
+}
+
+// Match answers the question for a prompt. It takes no lock and hashes the chain as far as somebody holds it.
+func (m *Map) Match(c Chain, q *Query) {
+	for _, a := range q.asked {
+		q.refs = append(q.refs, a.host, a.any)
+	}
+	for _, e := range q.engines {
+		if e != nil {
+			q.refs = append(q.refs, e.ref)
+			if e.media {
+				q.refs = append(q.refs, e.near, e.far)
+			}
+		}
+	}
+	if len(q.refs) == 0 {
+		return
+	}
+	q.matched = slices.Grow(q.matched[:0], len(q.refs))[:len(q.refs)]
+	q.keys.chain = c
+	m.index.Lookup(&q.keys, q.refs, q.matched)
+	for i, a := range q.asked {
+		q.matched[2*i] = a.loose.extend(c, q.matched[2*i], tierHost)
+		q.matched[2*i+1] = a.loose.extend(c, q.matched[2*i+1], tierHost|tierDisk)
+	}
+	next := 2 * len(q.asked)
+	for i := range q.Reach {
+		r := &q.Reach[i]
+		if c := q.caches[i]; c != nil {
+			at := 2 * slices.Index(q.asked, c)
+			r.Host, r.Disk = q.matched[at], q.matched[at+1]
+		}
+		if e := q.engines[i]; e != nil {
+			r.Device = q.matched[next]
+			next++
+			if e.media {
+				r.Host, r.Disk = max(r.Host, q.matched[next]), max(r.Disk, q.matched[next+1])
+				next += 2
+			}
+		}
+		r.Host = max(r.Host, r.Device, 0)
+		r.Disk = max(r.Disk, r.Host)
+	}
+	q.keys.chain = nil
+}
+
+// extend goes on from what is held of a chain with blocks that have no place.
+func (l *loose) extend(c Chain, matched int32, tiers uint8) int32 {
+	if l.count.Load() == 0 {
+		return matched
+	}
+	for n := int32(c.Blocks()); matched < n && l.tiers(c.Key(int(matched)))&tiers != 0; matched++ {
+	}
+	return matched
+}
+
+// keys are a chain's blocks as the index knows them.
+type keys struct{ chain Chain }
+
+func (k *keys) Blocks() int { return k.chain.Blocks() }
+
+func (k *keys) Key(i int) residency.Key {
+	return residency.KeyOf(k.chain.Key(i-i%residency.GroupBlocks), k.chain.Key(i), i)
+}
