@@ -5,14 +5,14 @@ COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 
 BUILDINFO := github.com/cognitora/dataplane/internal/buildinfo
 LDFLAGS   := -s -w -X $(BUILDINFO).version=$(VERSION) -X $(BUILDINFO).commit=$(COMMIT)
-BINARIES  := cgn-router cgn-agent cgn-ctl
+BINARIES  := cgn-router cgn-agent cgn-kvcached cgn-ctl
 
-FUZZTIME   ?= 60s
+FUZZTIME   ?= 30s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help build up test check check-race check-fuzz check-sdk check-llama check-vllm \
-	bench perf perf-full perf-index perf-peers gate generate lint clean $(BINARIES)
+.PHONY: help build up test check check-race check-fuzz check-sdk check-kv check-net check-bpf check-bpf-vm check-kill check-abuse check-llama check-vllm \
+	bench perf perf-full perf-index perf-kv perf-peers gate generate bpf proto lint clean $(BINARIES)
 
 help: ## list the targets
 	@printf 'Usage: make TARGET\n\n'
@@ -21,12 +21,12 @@ help: ## list the targets
 
 ## Build and run
 
-build: $(BINARIES) ## build bin/cgn-router, bin/cgn-agent and bin/cgn-ctl (static, version stamped)
+build: $(BINARIES) ## build bin/cgn-router, bin/cgn-agent, bin/cgn-kvcached and bin/cgn-ctl (static, version stamped)
 
 $(BINARIES):
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/$@ ./cmd/$@
 
-up: build ## run a fleet on this machine: etcd, 3 simulated engines with agents, a router (UP=flags of cgn-ctl up)
+up: build ## run a fleet on this machine: etcd, 3 simulated engines with agents, a KV cache, a router (UP=flags of cgn-ctl up)
 	@bin/cgn-ctl up $(UP)
 
 ## Tests
@@ -38,24 +38,50 @@ test: ## vet and test everything in pure Go (no C compiler needed)
 	@CGO_ENABLED=0 $(GO) test ./...
 	@perf/tools.sh
 
-check: check-race check-fuzz check-sdk check-llama ## everything slow: race detector, fuzzing, SDK suites, real llama.cpp engines
+check: check-race check-fuzz check-sdk check-kv check-net check-kill check-abuse check-llama ## everything slow: race detector, fuzzing, SDK suites, caches on a bad path, real llama.cpp engines
 
 check-race: ## tests under the race detector (needs a C compiler)
 	@perf/tools.sh cc
 	CGO_ENABLED=1 $(GO) test -race -timeout 20m ./...
 
-check-fuzz: ## every fuzz target for FUZZTIME (60s) each
+check-fuzz: ## every fuzz target for FUZZTIME (30s) each
 	@GO='$(GO)' FUZZTIME=$(FUZZTIME) perf/fuzz.sh
 
 check-sdk: build ## OpenAI and Anthropic SDK suites against `cgn-ctl up` (needs python3 with venv, node, npm)
 	@perf/tools.sh python node
 	@perf/sdk/run.sh
 
+check-kv: build ## redis and S3 clients against kvcached (needs python3 with venv, node, npm, redis-cli)
+	@perf/tools.sh python node redis-cli
+	@GO='$(GO)' perf/kvclients/run.sh
+
+check-net: build ## two cache daemons in network namespaces, with 20 ms and 1 % loss between them (skipped unless root)
+	@NETPATH_BIN='$(CURDIR)/bin' CGO_ENABLED=0 $(GO) test -count=1 -v -run '^TestCaches$$' ./perf/netpath
+
+check-bpf: ## BPF programs in this kernel, and whether their objects are up to date (not in check yet: needs root, clang, llvm, libbpf-dev, bpftool)
+	@perf/tools.sh clang llvm-strip bpftool
+	@$(MAKE) --no-print-directory bpf
+	@git diff --exit-code --stat -- bpf || { echo 'the objects in bpf/ are not what their source makes: commit what `make bpf` wrote'; exit 1; }
+	BPF_REQUIRED=1 CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 20m ./bpf
+	BPF_REQUIRED=1 CGO_ENABLED=0 $(GO) test -count=1 -v -run '^TestBPF$$' ./cmd/cgn-ctl
+
+check-bpf-vm: ## the same tests in Debian 12's kernel, in qemu (not in check yet: no root, no KVM; fetches 120 MB once)
+	@mkdir -p .cache
+	CGO_ENABLED=0 $(GO) test -c -o .cache/bpf.test ./bpf
+	VM_LIMIT=1500 perf/vm/vm.sh run .cache/bpf.test -test.skip='^TestBpftool$$'
+
+ROUNDS ?= 200
+check-kill: build ## kill -9 the KV cache under load ROUNDS (200) times: no wrong byte, nothing durable lost, warm every time
+	@KVABUSE='$(CURDIR)/bin/cgn-kvcached' ROUNDS=$(ROUNDS) $(GO) test -count=1 -v -timeout 60m -run '^TestKill' ./perf/kvabuse
+
+check-abuse: build ## the KV cache among 13,000 idle clients, slow ones, garbage, on full and broken disks (disks need root)
+	@KVABUSE='$(CURDIR)/bin/cgn-kvcached' $(GO) test -count=1 -v -timeout 15m -skip '^TestKill' ./perf/kvabuse
+
 check-llama: build ## two real llama.cpp servers behind the router (needs python3 with venv)
 	@perf/tools.sh python
 	@perf/realengine/run.sh llama
 
-check-vllm: build ## two real vLLM servers on the CPU behind the router (not in check: 2 GiB of downloads)
+check-vllm: build ## two real vLLM servers on the CPU, behind the router and on two caches (not in check: 2 GiB of downloads)
 	@perf/tools.sh python
 	@perf/realengine/run.sh vllm
 
@@ -85,15 +111,32 @@ perf-peers: ## install the KV-aware routers that make perf compares with (needs 
 	@perf/tools.sh python
 	@perf/compare/install.sh smg vllm-router sglang-router
 
+perf-kv: build ## the KV cache beside redis, bare sockets, quic-go, crypto/tls, grpc-go and fio, in 10 minutes (PARTS=..., TRACE=FILE)
+	@perf/tools.sh redis-server fio
+	@GO='$(GO)' TRACE="$(TRACE)" perf/kv.sh $(PARTS)
+
 perf-index: ## the index of KV events beside the crate dynamo-kv-router's (needs cargo; TRACE=FILE)
 	@TRACE="$(TRACE)" perf/compare/dynamo/run.sh
 
 ## Upkeep
 
-generate: build ## write the generated references in deploy/reference
+generate: build ## write what is generated: the references in deploy/reference, the Go code of proto, the objects of bpf
 	@mkdir -p deploy/reference
 	bin/cgn-ctl reference config > deploy/reference/config.md
 	bin/cgn-ctl reference metrics > deploy/reference/metrics.md
+	@$(MAKE) --no-print-directory proto
+	@$(MAKE) --no-print-directory bpf
+
+bpf: ## compile the BPF programs, write their Go (needs clang, llvm and libbpf-dev)
+	@perf/tools.sh clang llvm-strip
+	$(GO) generate ./bpf
+
+proto: ## generate the Go code of proto (needs protoc)
+	@perf/tools.sh protoc
+	GOBIN=$(CURDIR)/.cache/bin $(GO) install google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.12
+	GOBIN=$(CURDIR)/.cache/bin $(GO) install google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.2
+	PATH=$(CURDIR)/.cache/bin:$$PATH protoc -I proto --go_out=. --go_opt=module=github.com/cognitora/dataplane \
+		--go-grpc_out=. --go-grpc_opt=module=github.com/cognitora/dataplane proto/cognitora/v1/*.proto
 
 lint: ## gofmt, vet, staticcheck; golangci-lint if installed
 	@files=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$files" || { echo "gofmt these: $$files"; exit 1; }

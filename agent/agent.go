@@ -130,11 +130,14 @@ func (a *Agent) prepareMember() error {
 	if err != nil {
 		return err
 	}
-	token, err := instance(a.config.Agent.StateDir)
+	token, err := cluster.Token(a.config.Agent.StateDir)
+	if err != nil {
+		return fmt.Errorf("agent.state_dir: %w", err)
+	}
 	a.member = &membership{nodeID: a.node.NodeID, log: a.log, config: etcd, registration: cluster.Registration{
-		Health: a.health, Heartbeat: a.config.Agent.Heartbeat.Std(), Instance: token, Log: a.log,
+		Health: func() cluster.Record { h := a.health(); return &h }, Heartbeat: a.config.Agent.Heartbeat.Std(), Instance: token, Log: a.log,
 	}}
-	return err
+	return nil
 }
 
 func (a *Agent) prepareFront() error {

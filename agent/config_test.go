@@ -97,23 +97,6 @@ func TestNamesOfTheNode(t *testing.T) {
 	}
 }
 
-func TestInstanceSurvivesARestart(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "state")
-	first, err := instance(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if again, err := instance(dir); err != nil || again != first {
-		t.Errorf("%q, %v; want %q", again, err, first)
-	}
-	if other, err := instance(""); err != nil || other == first || other == "" {
-		t.Errorf("without a directory: %q, %v", other, err)
-	}
-	if _, err := instance(filepath.Join(dir, "instance")); err == nil || !strings.Contains(err.Error(), "agent.state_dir") {
-		t.Errorf("a file as directory: %v", err)
-	}
-}
-
 func TestCPUMeter(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "stat")
 	write := func(line string) {

@@ -57,7 +57,7 @@ func (c *Config) examineState(p *problems) {
 	if dir == "" {
 		return
 	}
-	file := filepath.Join(dir, instanceFile)
+	file := filepath.Join(dir, cluster.TokenFile)
 	err := rights.Readable(file)
 	if _, statErr := os.Stat(file); errors.Is(statErr, fs.ErrNotExist) {
 		err = rights.Makeable(dir)

@@ -2,16 +2,13 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
 )
-
-// redialEvery is the wait between attempts to log in to an etcd that is not there.
-const redialEvery = time.Second
 
 // membership is the node's place in the fleet: it announces the node in etcd
 // and follows its cordon. The zero value of config means no etcd at all.
@@ -33,8 +30,11 @@ func (m *membership) run(ctx context.Context) error {
 		m.log.Info("no etcd endpoints: the node is not announced")
 		return nil
 	}
-	client, err := m.dial(ctx)
-	if client == nil {
+	client, err := cluster.Connect(ctx, m.config, m.log)
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	defer client.Close()
@@ -47,28 +47,6 @@ func (m *membership) run(ctx context.Context) error {
 	defer stop()
 	wg.Go(func() { m.followCordon(watching, client) })
 	return r.Run(ctx)
-}
-
-// dial tries until it has a client. Only a wrong configuration is an error; an
-// etcd that has to be logged in to and is not there yet is waited for.
-func (m *membership) dial(ctx context.Context) (*cluster.Client, error) {
-	for logged := false; ; logged = true {
-		client, err := cluster.Dial(m.config)
-		if err == nil {
-			return client, nil
-		}
-		if m.config.Username == "" {
-			return nil, err
-		}
-		if !logged {
-			m.log.Warn("etcd not reached, trying on", "endpoints", m.config.Endpoints, "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return nil, nil
-		case <-time.After(redialEvery):
-		}
-	}
 }
 
 // notify has the node's state written soon.

@@ -1,13 +1,6 @@
 package agent
 
 import (
-	"crypto/rand"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/buildinfo"
@@ -18,7 +11,7 @@ import (
 // describe is the part of the node's health that never changes.
 func (c *Config) describe(id, address string) cluster.NodeHealth {
 	return cluster.NodeHealth{
-		NodeID: id, Address: address,
+		NodeID: id, Address: address, KVAddress: c.Agent.KVAddress,
 		Role: cluster.Role(c.Agent.Role), Engine: c.Engine.Kind,
 		Device: c.Agent.Device, GPUIndex: c.Agent.GPUIndex, TP: c.Agent.TP, DType: c.Agent.DType,
 		VRAMBytes: int64(c.Agent.VRAM), MaxConcurrent: c.Agent.MaxConcurrent,
@@ -54,30 +47,4 @@ func (a *Agent) health() cluster.NodeHealth {
 	h.CPUPct = a.cpu.percent(time.Now())
 	h.Fit()
 	return h
-}
-
-const instanceFile = "instance" // in the state directory
-
-// instance names this agent to etcd. Kept in dir it survives a restart, which
-// then takes the node back without waiting for the old lease to end.
-func instance(dir string) (string, error) {
-	if dir == "" {
-		return rand.Text(), nil
-	}
-	file := filepath.Join(dir, instanceFile)
-	b, err := os.ReadFile(file)
-	if token := strings.TrimSpace(string(b)); err == nil && token != "" {
-		return token, nil
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("agent.state_dir: %w", err)
-	}
-	token := rand.Text()
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", fmt.Errorf("agent.state_dir: %w", err)
-	}
-	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
-		return "", fmt.Errorf("agent.state_dir: %w", err)
-	}
-	return token, nil
 }

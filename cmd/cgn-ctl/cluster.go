@@ -210,6 +210,7 @@ func (a *app) showPolicy(p *policy.Policy, source string) error {
 		t.row("load", p.Load)
 		t.row("power", p.Power)
 		t.row("capacity", p.Capacity)
+		t.row("tiers", fmt.Sprintf("device %g, host %g, disk %g", p.Tiers.Device, p.Tiers.Host, p.Tiers.Disk))
 		t.row("epsilon", p.Epsilon)
 		t.row("max_queue", p.MaxQueue)
 		t.row("ttft_slo_ms", fmt.Sprintf("%v (not used yet)", p.TTFTSLOms))

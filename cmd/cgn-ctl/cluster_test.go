@@ -26,8 +26,8 @@ func fleetState(t *testing.T) map[string]string {
 	t.Cleanup(func() { _ = client.Close() })
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	registrar := cluster.NewRegistrar(client, cluster.Registration{Heartbeat: 200 * time.Millisecond, Health: func() cluster.NodeHealth {
-		return cluster.NodeHealth{NodeID: "n1", Address: "http://127.0.0.1:1", Models: []string{"m"}, InFlight: cluster.Known(0), Ready: true}
+	registrar := cluster.NewRegistrar(client, cluster.Registration{Heartbeat: 200 * time.Millisecond, Health: func() cluster.Record {
+		return &cluster.NodeHealth{NodeID: "n1", Address: "http://127.0.0.1:1", Models: []string{"m"}, InFlight: cluster.Known(0), Ready: true}
 	}})
 	go func() { done <- registrar.Run(ctx) }()
 	t.Cleanup(func() {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cognitora/dataplane/agent"
 	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/kvcached"
 	"github.com/cognitora/dataplane/router"
 )
 
@@ -209,7 +210,7 @@ func TestReferencesAreUpToDate(t *testing.T) {
 }
 
 func TestExampleConfigsAreValid(t *testing.T) {
-	for name, into := range map[string]any{"router.toml": &router.Config{}, "agent.toml": &agent.Config{}} {
+	for name, into := range map[string]any{"router.toml": &router.Config{}, "agent.toml": &agent.Config{}, "kvcached.toml": &kvcached.Config{}} {
 		if err := config.Load(into, config.Options{Program: name, Args: []string{"--config", "../../deploy/config/" + name}}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -33,6 +33,7 @@ type local struct {
 	etcd    string // client address; "" with --backend
 	routers []routerAt
 	nodes   []nodeAt
+	cache   *cacheAt // nil with --backend
 	notes   []string // what differs from what the user might expect
 }
 
@@ -128,6 +129,9 @@ func (l *local) startNodes() error {
 	if err := l.startEtcd(); err != nil {
 		return err
 	}
+	if err := l.startCache(); err != nil {
+		return err
+	}
 	for i := range l.flags.engines {
 		if err := l.startNode(i + 1); err != nil {
 			return err
@@ -185,7 +189,7 @@ func (l *local) startNode(i int) error {
 		c.Engine.URL, c.Agent.MaxConcurrent, c.Agent.TP, c.Agent.DType = at, simSlots, 1, "bfloat16"
 		what = "simulated engine at " + at
 	}
-	c.Agent.StateDir = filepath.Join(l.dir, c.Agent.NodeID)
+	c.Agent.StateDir, c.Agent.KVAddress = filepath.Join(l.dir, c.Agent.NodeID), l.cache.announced()
 	a, err := agent.New(c)
 	if err != nil {
 		return fmt.Errorf("agent %s: %w", c.Agent.NodeID, err)

@@ -33,14 +33,17 @@ func newPKI(a *app) *cobra.Command {
 			return a.bootstrap(dir, o)
 		},
 	}
-	all := []string{string(pki.Router), string(pki.Agent), string(pki.Ctl), string(pki.Etcd)}
+	var all []string
+	for _, r := range pki.Roles() {
+		all = append(all, string(r))
+	}
 	c.Flags().StringVar(&dir, "dir", "pki", "directory to write to; made with mode 0700")
 	c.Flags().StringSliceVar(&o.Hosts, "host", nil, "DNS names and addresses the certificates are for (default localhost, 127.0.0.1, ::1)")
 	c.Flags().StringSliceVar(&roles, "role", all, "roles to make certificates for")
 	o.Lifetime = pki.DefaultLifetime
 	c.Flags().Var((*days)(&o.Lifetime), "lifetime", "how long the certificates are valid: days like 397d, or 12h")
 	c.Flags().BoolVar(&o.Force, "force", false, "replace certificates that are there; the CA is kept")
-	return group("pki", "Make the fleet's certificates", c)
+	return group("pki", "Make the fleet's certificates", c, newPKIJoin(a), newPKISign(a))
 }
 
 func (a *app) bootstrap(dir string, o pki.Options) error {
@@ -69,10 +72,11 @@ type madeFiles struct {
 
 // settingsOf says which settings of a role's program the files are for.
 var settingsOf = map[string]string{
-	string(pki.Router): "every cgn-router host: upstream_tls.ca, .cert and .key, with which it shows itself to agents; etcd.* and tls.* likewise",
-	string(pki.Agent):  "every cgn-agent host: tls.ca, .cert and .key, with which it serves routers; etcd.* likewise",
-	string(pki.Ctl):    "whoever runs cgn-ctl: --etcd-ca, --etcd-cert and --etcd-key",
-	string(pki.Etcd):   "every etcd host: --trusted-ca-file, --cert-file, --key-file and --client-cert-auth",
+	string(pki.Router):   "every cgn-router host: upstream_tls.ca, .cert and .key, with which it shows itself to agents; etcd.* and tls.* likewise",
+	string(pki.Agent):    "every cgn-agent host: tls.ca, .cert and .key, with which it serves routers; etcd.* likewise",
+	string(pki.KVCached): "every cgn-kvcached host: with it, cache daemons show themselves to each other",
+	string(pki.Ctl):      "whoever runs cgn-ctl: --etcd-ca, --etcd-cert and --etcd-key",
+	string(pki.Etcd):     "every etcd host: --trusted-ca-file, --cert-file, --key-file and --client-cert-auth",
 }
 
 func writeMade(t *table, dir string, rows []madeFiles, lifetime string) {
@@ -102,6 +106,9 @@ func (d *days) String() string {
 
 func (d *days) Type() string { return "time" }
 
+// mostDays is the longest lifetime, a hundred years.
+const mostDays = 36500
+
 // Set reads "397d" or what a duration is.
 func (d *days) Set(text string) error {
 	v, err := time.ParseDuration(text)
@@ -110,8 +117,8 @@ func (d *days) Set(text string) error {
 		n, err = strconv.ParseUint(number, 10, 16)
 		v = time.Duration(n) * day
 	}
-	if err != nil || v < time.Minute {
-		return errors.New("not a lifetime")
+	if err != nil || v < time.Minute || v > mostDays*day {
+		return fmt.Errorf("not a lifetime: give 1m to %dd, in days like 397d, or 12h", mostDays)
 	}
 	*d = days(v)
 	return nil

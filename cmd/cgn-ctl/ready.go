@@ -93,6 +93,7 @@ type summary struct {
 	Model   string     `json:"model"`
 	Routers []routerAt `json:"routers"`
 	Nodes   []nodeAt   `json:"nodes"`
+	Cache   *cacheAt   `json:"cache,omitempty"`
 	Parts   []*part    `json:"parts"`
 	Data    string     `json:"data"`
 	Curl    string     `json:"curl"`
@@ -112,7 +113,7 @@ func (a *app) present(l *local) error {
 	if model == "" {
 		return errors.New("no engine names a model; give one with --backend URL,model=NAME")
 	}
-	s := summary{first.Listen, first.Admin, l.etcd, model, l.routers, l.nodes, l.parts.list, l.dir, curl(first.Listen, model)}
+	s := summary{first.Listen, first.Admin, l.etcd, model, l.routers, l.nodes, l.cache, l.parts.list, l.dir, curl(first.Listen, model)}
 	return a.show(s, func(t *table) { l.write(t, &s) })
 }
 
@@ -132,6 +133,9 @@ func (l *local) write(t *table, s *summary) {
 		t.line("\nNote: " + n + ".")
 	}
 	t.line("\nAsk it something:\n  " + s.Curl)
+	if s.Cache != nil {
+		t.line("\nTry the KV cache (S3: http://" + s.Cache.S3 + "):\n  " + s.Cache.redisLine())
+	}
 	t.line("\nLook next:")
 	at := ""
 	if s.Admin != strings.TrimPrefix(defaultAdmin, "http://") {
@@ -141,6 +145,9 @@ func (l *local) write(t *table, s *summary) {
 	t.row("  the fleet, live", os.Args[0]+" top"+at)
 	if l.etcd != "" {
 		t.row("  nodes, policy, cordon", os.Args[0]+" cluster nodes"+l.etcdHint())
+	}
+	if s.Cache != nil {
+		t.row("  what the KV cache holds", os.Args[0]+" kv stats --sock "+s.Cache.Sock)
 	}
 	t.row("  metrics", "curl -s http://"+s.Admin+"/metrics")
 	t.line("\nCtrl-C takes all of it down.")

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 func TestUpNamesTheFlagThatCannotWork(t *testing.T) {
@@ -50,6 +51,29 @@ func TestUpNamesTheFlagThatCannotWork(t *testing.T) {
 	}
 }
 
+// awaitLine asks until a page has a line.
+func awaitLine(t *testing.T, url, line string) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		resp, err := http.Get(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		page, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains("\n"+string(page), "\n"+line+"\n") {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s has no line %q", url, line)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
 // TestUp runs the whole fleet, pastes the curl line and stops it with Ctrl-C.
 func TestUp(t *testing.T) {
 	out, in := io.Pipe()
@@ -80,6 +104,9 @@ func TestUp(t *testing.T) {
 		if resp.StatusCode != 200 || resp.Header.Get("x-cgn-node") == "" {
 			t.Errorf("router %s: %s, headers %v", r.Listen, resp.Status, resp.Header)
 		}
+	}
+	for _, r := range s.Routers { // nodes name the cache as it announces itself, so that what it holds counts
+		awaitLine(t, "http://"+r.Admin+"/metrics", "cgn_router_caches_live 1")
 	}
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Log("curl is not installed: the curl line was not run")

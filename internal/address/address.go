@@ -68,3 +68,23 @@ func parseHTTP(u *url.URL, shown string) (Address, error) {
 		BasePath: strings.TrimSuffix(u.EscapedPath(), "/"), TLS: u.Scheme == "https",
 	}, nil
 }
+
+// IsHost tells whether text is an IP address, without brackets, or can be the name of a host: labels of letters, digits,
+// - and _.
+func IsHost(text string) bool {
+	if net.ParseIP(text) != nil {
+		return true
+	}
+	if text == "" || len(text) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(strings.TrimSuffix(text, "."), ".") {
+		wrong := func(r rune) bool {
+			return r != '-' && r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+		}
+		if label == "" || len(label) > 63 || label[0] == '-' || strings.ContainsFunc(label, wrong) {
+			return false
+		}
+	}
+	return true
+}

@@ -38,3 +38,14 @@ func TestParse(t *testing.T) {
 		}
 	}
 }
+
+func TestIsHost(t *testing.T) {
+	for text, want := range map[string]bool{
+		"gpu1.example": true, "localhost": true, "10.0.0.7": true, "fe80::1": true, "a_b-c.": true,
+		"": false, "http://x": false, "x:1": false, "[::1]": false, "*.example": false, "a..b": false, "-a": false, "a b": false,
+	} {
+		if IsHost(text) != want {
+			t.Errorf("%q: want %v", text, want)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -61,6 +62,31 @@ func Dial(cfg Config) (*Client, error) {
 		return nil, fmt.Errorf("etcd at %v: %w", cfg.Endpoints, err)
 	}
 	return &Client{etcd: etcd, timeout: cfg.RequestTimeout}, nil
+}
+
+// redialEvery is the wait between two attempts of Connect.
+const redialEvery = time.Second
+
+// Connect is Dial, tried every second for as long as an etcd that has to be logged in to is not there; the first failure is
+// logged. An error is of the configuration, or of ctx where that has ended.
+func Connect(ctx context.Context, cfg Config, log *slog.Logger) (*Client, error) {
+	for logged := false; ; logged = true {
+		client, err := Dial(cfg)
+		if err == nil {
+			return client, nil
+		}
+		if cfg.Username == "" || len(cfg.Endpoints) == 0 {
+			return nil, err
+		}
+		if !logged {
+			log.Warn("etcd not reached, trying on", "endpoints", cfg.Endpoints, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(redialEvery):
+		}
+	}
 }
 
 // Endpoints are the addresses the client was given.

@@ -214,7 +214,13 @@ func newAgent(id, address string) *agent {
 	return &agent{health: NodeHealth{NodeID: id, Address: address, Models: []string{"m"}, Ready: true}}
 }
 
-func (a *agent) get() NodeHealth { a.mu.Lock(); defer a.mu.Unlock(); a.asked++; return a.health }
+func (a *agent) get() Record {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.asked++
+	h := a.health
+	return &h
+}
 
 func (a *agent) count() int { a.mu.Lock(); defer a.mu.Unlock(); return a.asked }
 

@@ -34,7 +34,7 @@ func ParseRole(s string) (Role, error) {
 type NodeHealth struct {
 	NodeID    string   `json:"node_id"`
 	Address   string   `json:"address"`              // URL of the agent's front: http://host:port, https://host:port or unix:///path
-	KVAddress string   `json:"kv_address,omitempty"` // QUIC address of the host's kvcached
+	KVAddress string   `json:"kv_address,omitempty"` // of the host's cgn-kvcached, as CacheHealth has it: QUIC, else TLS, else GRPC
 	Instance  string   `json:"instance,omitempty"`   // random token of the agent that owns the key
 	Role      Role     `json:"role,omitempty"`
 	Engine    string   `json:"engine,omitempty"` // vllm, sglang, llama_cpp or openai_compat
@@ -113,6 +113,12 @@ func (h *NodeHealth) Check() error {
 	h.Role = role
 	return nil
 }
+
+func (h *NodeHealth) claim() claim {
+	return claim{key: NodeKey(h.NodeID), id: h.NodeID, address: h.Address}
+}
+
+func (h *NodeHealth) mark(instance string, stamp int64) { h.Instance, h.Stamp = instance, stamp }
 
 // measurement is one of a node's gauges and the range it may have.
 type measurement struct {

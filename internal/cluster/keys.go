@@ -13,6 +13,7 @@ const (
 	NodesPrefix  = Root + "nodes/"
 	CordonPrefix = Root + "cordon/"
 	ModelsPrefix = Root + "models/"
+	CachesPrefix = Root + "caches/"
 	PolicyKey    = Root + "routing/policy"
 )
 
@@ -25,19 +26,28 @@ func CordonKey(id string) string { return CordonPrefix + id }
 // ModelKey is the key of a model's aliases, tokenizer and role pools. A model name may hold slashes.
 func ModelKey(name string) string { return ModelsPrefix + name }
 
+// CacheKey is the key of a host's CacheHealth; it lives as long as the daemon's lease.
+func CacheKey(id string) string { return CachesPrefix + id }
+
 // maxNodeID bounds a node id, in bytes.
 const maxNodeID = 128
 
 // CheckNodeID says whether id can name a node: letters, digits and . _ : - up to 128 bytes.
-func CheckNodeID(id string) error {
+func CheckNodeID(id string) error { return checkID("node id", id) }
+
+// CheckCacheID says whether id can name a cache; the rules are those of nodes.
+func CheckCacheID(id string) error { return checkID("cache id", id) }
+
+// checkID is about an id that people know as what.
+func checkID(what, id string) error {
 	if id == "" {
-		return fmt.Errorf("node id is empty; give one, for example the host's name")
+		return fmt.Errorf("%s is empty; give one, for example the host's name", what)
 	}
 	if len(id) > maxNodeID {
-		return fmt.Errorf("node id %.20q… has %d bytes; at most %d are allowed", id, len(id), maxNodeID)
+		return fmt.Errorf("%s %.20q… has %d bytes; at most %d are allowed", what, id, len(id), maxNodeID)
 	}
 	if i := strings.IndexFunc(id, notInNodeID); i >= 0 {
-		return fmt.Errorf("node id %q holds %q; use letters, digits and . _ : - only", id, id[i])
+		return fmt.Errorf("%s %q holds %q; use letters, digits and . _ : - only", what, id, id[i])
 	}
 	return nil
 }

@@ -8,38 +8,49 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Registration keeps one node registered.
+// Record is what a daemon writes about itself under a lease: a *NodeHealth or a *CacheHealth.
+type Record interface {
+	Check() error
+	claim() claim
+	mark(instance string, stamp int64)
+}
+
+// claim is who says that a key is its own.
+type claim struct{ key, id, address string }
+
+// Registration keeps one record registered.
 type Registration struct {
-	// Health describes the node now; it is asked at every heartbeat. NodeID and Address must stay the same; Stamp and
+	// Health describes the daemon now; it is asked at every heartbeat. Its id and address must stay the same; Stamp and
 	// Instance are filled in.
-	Health func() NodeHealth
+	Health func() Record
 	// Heartbeat is the time between two writes; 0 = 5 s. The lease lasts three of them, in whole seconds.
 	Heartbeat time.Duration
-	// Instance tells this agent from another one with the same node id. An agent that stores it and gives it again after a
-	// restart takes its node back at once; empty = a random one, and a restart waits for the old lease to end.
+	// Instance tells this daemon from another one with the same id. One that stores it and gives it again after a
+	// restart takes its key back at once; empty = a random one, and a restart waits for the old lease to end.
 	Instance string
 	Log      *slog.Logger // says which node it is, where that matters; nil = slog.Default
 }
 
-// DuplicateError says that another agent holds the node id.
+// DuplicateError says that another daemon holds the id.
 type DuplicateError struct {
-	NodeID        string
-	Address       string // this agent's
+	ID            string // of the node or cache
+	Address       string // this daemon's
 	HolderAddress string // the other one's
 }
 
 func (e *DuplicateError) Error() string {
-	return fmt.Sprintf("node id %q is held by another agent at %s, and this agent serves %s: give one of the two another node id",
-		e.NodeID, e.HolderAddress, e.Address)
+	return fmt.Sprintf("id %q is held by another daemon at %s, and this one serves %s: give one of the two another id",
+		e.ID, e.HolderAddress, e.Address)
 }
 
-// Registrar writes a node's heartbeats. Create one with NewRegistrar and run it once.
+// Registrar writes a daemon's heartbeats. Create one with NewRegistrar and run it once.
 type Registrar struct {
 	client *Client
 	reg    Registration
@@ -134,12 +145,11 @@ func (r *Registrar) beat(ctx context.Context) error {
 	if err := r.renew(ctx); err != nil {
 		return err
 	}
-	health, value, err := r.encode()
+	own, value, err := r.encode()
 	if err != nil {
 		return err
 	}
-	key := NodeKey(health.NodeID)
-	written, err := r.writeIf(ctx, clientv3.Compare(clientv3.ModRevision(key), "=", r.rev), key, value)
+	written, err := r.writeIf(ctx, clientv3.Compare(clientv3.ModRevision(own.key), "=", r.rev), own.key, value)
 	if err != nil || written {
 		return err
 	}
@@ -150,7 +160,7 @@ func (r *Registrar) beat(ctx context.Context) error {
 func (r *Registrar) announce(ctx context.Context) error {
 	err := r.claim(ctx)
 	if err == nil {
-		r.reg.Log.Info("node is announced")
+		r.reg.Log.Info("announced in etcd")
 	}
 	return err
 }
@@ -179,16 +189,15 @@ func (r *Registrar) claim(ctx context.Context) error {
 		if err := r.grant(ctx); err != nil {
 			return err
 		}
-		health, value, err := r.encode()
+		own, value, err := r.encode()
 		if err != nil {
 			return err
 		}
-		key := NodeKey(health.NodeID)
-		written, err := r.writeIf(ctx, clientv3.Compare(clientv3.ModRevision(key), "=", 0), key, value)
+		written, err := r.writeIf(ctx, clientv3.Compare(clientv3.ModRevision(own.key), "=", 0), own.key, value)
 		if err != nil || written {
 			return err
 		}
-		holder, rev, err := r.holder(ctx, key)
+		holder, rev, err := r.holder(ctx, own.key)
 		switch {
 		case err != nil:
 			return err
@@ -197,15 +206,15 @@ func (r *Registrar) claim(ctx context.Context) error {
 				return ctx.Err()
 			}
 			continue
-		case holder.Instance == r.reg.Instance && holder.Address == health.Address:
-			return r.takeOver(ctx, key, value, rev)
+		case holder.instance == r.reg.Instance && holder.address == own.address:
+			return r.takeOver(ctx, own.key, value, rev)
 		case seen != 0 && rev != seen, time.Now().After(deadline):
-			return &DuplicateError{NodeID: health.NodeID, Address: health.Address, HolderAddress: holder.Address}
+			return &DuplicateError{ID: own.id, Address: own.address, HolderAddress: holder.address}
 		case seen == 0:
-			r.reg.Log.Info("node id is held; waiting for its lease to end", "holder", holder.Address)
+			r.reg.Log.Info("id is held; waiting for its lease to end", "holder", holder.address)
 		}
 		seen = rev
-		if err := r.awaitChange(ctx, key, rev); err != nil {
+		if err := r.awaitChange(ctx, own.key, rev); err != nil {
 			return err
 		}
 	}
@@ -215,7 +224,7 @@ func (r *Registrar) claim(ctx context.Context) error {
 func (r *Registrar) takeOver(ctx context.Context, key string, value []byte, rev int64) error {
 	written, err := r.writeIf(ctx, clientv3.Compare(clientv3.ModRevision(key), "=", rev), key, value)
 	if err == nil && !written {
-		err = errors.New("node key changed while it was taken over")
+		err = errors.New("key changed while it was taken over")
 	}
 	return err
 }
@@ -257,16 +266,24 @@ func (r *Registrar) writeIf(ctx context.Context, cond clientv3.Cmp, key string, 
 	return resp.Succeeded, nil
 }
 
+// holder is whoever wrote a key.
+type holder struct{ instance, address string }
+
 // holder reads who has the key now; rev is 0 if nobody has.
-func (r *Registrar) holder(ctx context.Context, key string) (h NodeHealth, rev int64, err error) {
+func (r *Registrar) holder(ctx context.Context, key string) (holder, int64, error) {
 	resp, err := r.client.get(ctx, key)
 	if err != nil || len(resp.Kvs) == 0 {
-		return h, 0, err
+		return holder{}, 0, err
 	}
-	if err := json.Unmarshal(resp.Kvs[0].Value, &h); err != nil {
-		h = NodeHealth{Address: "an address that cannot be read"}
+	value, rev := resp.Kvs[0].Value, resp.Kvs[0].ModRevision
+	if strings.HasPrefix(key, CachesPrefix) {
+		if h, err := ParseCacheHealth(strings.TrimPrefix(key, CachesPrefix), value); err == nil {
+			return holder{h.Instance, h.claim().address}, rev, nil
+		}
+	} else if h := (NodeHealth{}); json.Unmarshal(value, &h) == nil {
+		return holder{h.Instance, h.Address}, rev, nil
 	}
-	return h, resp.Kvs[0].ModRevision, nil
+	return holder{address: "an address that cannot be read"}, rev, nil
 }
 
 // awaitChange returns when the key has changed after rev, after a heartbeat at the latest.
@@ -288,25 +305,25 @@ func (r *Registrar) leave(ctx context.Context) {
 	ctx, cancel := r.client.bounded(ctx)
 	defer cancel()
 	if _, err := r.client.etcd.Revoke(ctx, r.lease); err != nil {
-		r.reg.Log.Info("node not removed; it goes when its lease ends", "error", err)
+		r.reg.Log.Info("key not removed; it goes when its lease ends", "error", err)
 	}
 	r.lease, r.rev = clientv3.NoLease, 0
 }
 
-// encode asks for the node's state and makes the value of its key. An error means that no router would accept it.
-func (r *Registrar) encode() (NodeHealth, []byte, error) {
-	health := r.reg.Health()
-	health.Instance = r.reg.Instance
-	health.Stamp = time.Now().UnixMilli()
-	if err := health.Check(); err != nil {
-		return health, nil, fmt.Errorf("node description: %w", err)
+// encode asks for the daemon's state and makes the value of its key. An error means that nobody would accept it.
+func (r *Registrar) encode() (claim, []byte, error) {
+	record := r.reg.Health()
+	record.mark(r.reg.Instance, time.Now().UnixMilli())
+	own := record.claim()
+	if err := record.Check(); err != nil {
+		return own, nil, fmt.Errorf("description of %s: %w", own.id, err)
 	}
-	value, err := json.Marshal(health)
+	value, err := json.Marshal(record)
 	if err == nil && len(value) > maxValueBytes {
-		err = fmt.Errorf("%d bytes; routers read at most %d", len(value), maxValueBytes)
+		err = fmt.Errorf("%d bytes; at most %d are read", len(value), maxValueBytes)
 	}
 	if err != nil {
-		return health, nil, fmt.Errorf("node description: %w", err)
+		return own, nil, fmt.Errorf("description of %s: %w", own.id, err)
 	}
-	return health, value, nil
+	return own, value, nil
 }

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"io"
+	"strings"
 	"testing"
 )
 
@@ -40,5 +41,18 @@ func TestOnlyCheckConfigExamines(t *testing.T) {
 		if (err == nil) != (c.want == "") || err != nil && err.Error() != c.want {
 			t.Errorf("%+v: got %v", c, err)
 		}
+	}
+}
+
+type risky struct {
+	A string `toml:"a"`
+}
+
+func (*risky) Advise() []string { return []string{"a may not do"} }
+
+func TestCheckConfigWarns(t *testing.T) {
+	var out strings.Builder
+	if err := Load(&risky{}, Options{Args: []string{"--check-config"}, Out: &out}); !errors.Is(err, ErrAnswered) || !strings.Contains(out.String(), "# warning: a may not do\n") {
+		t.Errorf("%v\n%s", err, &out)
 	}
 }

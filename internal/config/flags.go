@@ -34,14 +34,15 @@ func parseArgs(s *schema, o Options) *commandLine {
 			names = append(names, f.flag)
 		}
 	}
-	args := o.Args
+	args, instead := o.Args, "" // of a boolean whose value stands apart
 	for len(args) > 0 {
 		arg := args[0]
 		args = args[1:]
 		if len(arg) < 2 || arg[0] != '-' || arg == "--" {
-			cl.fail(arg, "not a flag; this program takes flags only (see --help)")
+			cl.fail(arg, "not a flag; this program takes flags only (see --help)"+instead)
 			continue
 		}
+		instead = ""
 		name, text, hasText := strings.Cut(strings.TrimPrefix(arg[1:], "-"), "=")
 		f := byName[plain(name)]
 		if cl.builtin(name) {
@@ -58,6 +59,9 @@ func parseArgs(s *schema, o Options) *commandLine {
 			switch {
 			case f != nil && f.value.Kind() == reflect.Bool:
 				text = "true"
+				if len(args) > 0 && (args[0] == "true" || args[0] == "false") {
+					instead = "; a boolean is written --" + name + "=" + args[0]
+				}
 			case len(args) == 0:
 				cl.fail("--"+name, "needs a value")
 				continue

@@ -67,6 +67,10 @@ type Validator interface{ Validate() error }
 // Several problems are returned with errors.Join.
 type Examiner interface{ Examine() error }
 
+// Adviser is a struct, at any depth, that can say what may go wrong with what
+// is no mistake. --check-config prints that.
+type Adviser interface{ Advise() []string }
+
 // Load fills the struct that dst points to: defaults, then the TOML file, then
 // the environment, then flags, then every Validate and, for --check-config,
 // every Examine. It returns nil, ErrAnswered, or an *Error with all problems.
@@ -103,7 +107,14 @@ func Load(dst any, o Options) error {
 		return &Error{problems}
 	}
 	if cl.check {
-		return answered(writeEffective(o.out(), s, o.Program, ignored))
+		var notes []string
+		walk(dst, func(v any) error {
+			if a, ok := v.(Adviser); ok {
+				notes = append(notes, a.Advise()...)
+			}
+			return nil
+		})
+		return answered(writeEffective(o.out(), s, o.Program, ignored, notes))
 	}
 	for _, name := range ignored {
 		if o.Ignored != nil {

@@ -270,7 +270,7 @@ func TestDurationAndSizeText(t *testing.T) {
 			t.Errorf("%s: got %s, %v", text, d, err)
 		}
 	}
-	for text, want := range map[string]string{"1024": "1KiB", "64MiB": "64MiB", "1.5KiB": "1536", "1GB": "1000000000", "0": "0", "3 GiB": "3GiB"} {
+	for text, want := range map[string]string{"1024": "1KiB", "64MiB": "64MiB", "1.5KiB": "1536", "1GB": "1000000000", "0": "0", "3 GiB": "3GiB", "64mib": "64MiB", "64M": "64MiB", "2t": "2TiB", "64mb": "62500KiB", "7 B": "7"} {
 		var s Size
 		if err := s.UnmarshalText([]byte(text)); err != nil || s.String() != want {
 			t.Errorf("%s: got %s, %v", text, s, err)
@@ -310,7 +310,7 @@ func FuzzLoad(f *testing.F) {
 			t.Fatal(err)
 		}
 		var out strings.Builder
-		if err := writeEffective(&out, s, "p", nil); err != nil {
+		if err := writeEffective(&out, s, "p", nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		var tree map[string]any

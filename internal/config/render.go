@@ -192,10 +192,13 @@ func code(s string) string {
 	return "`" + s + "`"
 }
 
-// writeEffective prints the settings as TOML, after the variables that set nothing.
-func writeEffective(w io.Writer, s *schema, program string, ignored []string) error {
+// writeEffective prints the settings as TOML, after notes and the variables that set nothing.
+func writeEffective(w io.Writer, s *schema, program string, ignored, notes []string) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# %s: the configuration is valid\n", program)
+	for _, note := range notes {
+		fmt.Fprintf(&b, "# warning: %s\n", note)
+	}
 	for _, name := range ignored {
 		fmt.Fprintf(&b, "# %s is in the environment and is no setting\n", quote(name))
 	}

@@ -46,19 +46,21 @@ func (d *Duration) UnmarshalText(text []byte) error {
 // Size is a number of bytes, written like "64MiB", "1.5GB" or "4096".
 type Size int64
 
+// sizeUnits are the units of a size, longest first, in lower case. A single letter is binary, as others read it.
 var sizeUnits = []struct {
 	suffix string
 	bytes  int64
 }{
-	{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10},
-	{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}, {"kB", 1e3}, {"B", 1}, {"", 1},
+	{"tib", 1 << 40}, {"gib", 1 << 30}, {"mib", 1 << 20}, {"kib", 1 << 10},
+	{"tb", 1e12}, {"gb", 1e9}, {"mb", 1e6}, {"kb", 1e3},
+	{"t", 1 << 40}, {"g", 1 << 30}, {"m", 1 << 20}, {"k", 1 << 10}, {"b", 1}, {"", 1},
 }
 
 // String writes s in the largest binary unit that divides it.
 func (s Size) String() string {
-	for _, u := range sizeUnits[:4] {
-		if s != 0 && int64(s)%u.bytes == 0 {
-			return strconv.FormatInt(int64(s)/u.bytes, 10) + u.suffix
+	for i, name := range []string{"TiB", "GiB", "MiB", "KiB"} {
+		if unit := sizeUnits[i].bytes; s != 0 && int64(s)%unit == 0 {
+			return strconv.FormatInt(int64(s)/unit, 10) + name
 		}
 	}
 	return strconv.FormatInt(int64(s), 10)
@@ -68,9 +70,9 @@ func (s Size) String() string {
 func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // UnmarshalText reads a number of bytes with an optional binary (KiB, MiB, GiB,
-// TiB) or decimal (KB, MB, GB, TB) unit.
+// TiB, or K, M, G, T) or decimal (KB, MB, GB, TB) unit, in any case.
 func (s *Size) UnmarshalText(text []byte) error {
-	t := strings.TrimSpace(string(text))
+	t := strings.ToLower(strings.TrimSpace(string(text)))
 	for _, u := range sizeUnits {
 		number, ok := strings.CutSuffix(t, u.suffix)
 		if !ok {
@@ -86,7 +88,7 @@ func (s *Size) UnmarshalText(text []byte) error {
 	return errNotSize
 }
 
-var errNotSize = errors.New(`not a size; write bytes with an optional unit, like "64MiB" or 4096`)
+var errNotSize = errors.New(`not a size; write bytes with an optional unit, like 512MiB, 1GiB, 2TiB (1024 each; K, M, G and T alone too), 64MB (1000 each) or 4096`)
 
 func parseBytes(number string, unit int64) (int64, error) {
 	if n, err := strconv.ParseInt(number, 10, 64); err == nil {

@@ -3,6 +3,7 @@
 package listen
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/cognitora/dataplane/internal/rights"
 )
@@ -36,12 +38,18 @@ func Check(address string) error {
 	return err
 }
 
-// Examine says what a socket's place has against it, without making anything.
+// lookupLimit is how long the name of a host may take to be found out.
+const lookupLimit = 5 * time.Second
+
+// Examine says what a socket's place has against it, or that a host is not this one, without making anything.
 // Whether a port is free is not looked at: the program that is running may hold it.
 func Examine(address string) error {
 	network, at, err := split(address)
-	if err != nil || network != "unix" {
+	if err != nil {
 		return err
+	}
+	if network != "unix" {
+		return own(at)
 	}
 	if info, err := os.Lstat(at); err == nil && info.Mode().Type() != fs.ModeSocket {
 		return fmt.Errorf("%s is there and is no socket; remove it, or give another path", at)
@@ -50,6 +58,21 @@ func Examine(address string) error {
 		return fmt.Errorf("the socket cannot be made: %w; make that directory, or give another path", err)
 	}
 	return nil
+}
+
+// own says why the host of an address is none of this one: the kernel gives a free UDP port of it, which is given back.
+func own(at string) error {
+	host, _, _ := net.SplitHostPort(at)
+	ctx, cancel := context.WithTimeout(context.Background(), lookupLimit)
+	defer cancel()
+	c, err := new(net.ListenConfig).ListenPacket(ctx, "udp", net.JoinHostPort(host, "0"))
+	if errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return fmt.Errorf("%q: %s is no address of this host; give one that it has, or [::] for all", at, host)
+	}
+	if err != nil {
+		return fmt.Errorf("%q: %w; give an address of this host", at, err)
+	}
+	return c.Close()
 }
 
 // Overlap tells whether two addresses cannot be listened on at once. Port 0

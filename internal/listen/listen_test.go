@@ -108,6 +108,7 @@ func TestExamineLooksAndMakesNothing(t *testing.T) {
 	for address, want := range map[string]bool{
 		"unix://" + filepath.Join(dir, "s"): true, "127.0.0.1:80": true, "unix://" + file: false,
 		"unix://" + filepath.Join(dir, "no", "s"): false, "nonsense": false,
+		"203.0.113.7:80": false, "localhost:80": true, ":80": true,
 	} {
 		if err := Examine(address); (err == nil) != want {
 			t.Errorf("%s: %v", address, err)

@@ -30,11 +30,15 @@ type Role string
 
 // Roles that Bootstrap knows.
 const (
-	Router Role = "router"
-	Agent  Role = "agent"
-	Ctl    Role = "ctl"
-	Etcd   Role = "etcd"
+	Router   Role = "router"
+	Agent    Role = "agent"
+	KVCached Role = "kvcached"
+	Ctl      Role = "ctl"
+	Etcd     Role = "etcd"
 )
+
+// Roles returns every role that Bootstrap knows.
+func Roles() []Role { return []Role{Router, Agent, KVCached, Ctl, Etcd} }
 
 // Defaults of Options, and how far certificates are dated back so that hosts
 // whose clocks differ a little accept them at once.
@@ -66,7 +70,7 @@ func FilesIn(dir string, role Role) Files {
 // Options of Bootstrap. The zero value makes every role for this host only.
 type Options struct {
 	Hosts      []string      // DNS names and IP addresses; default localhost, 127.0.0.1, ::1
-	Roles      []Role        // default router, agent, ctl, etcd
+	Roles      []Role        // default Roles()
 	CALifetime time.Duration // default DefaultCALifetime
 	Lifetime   time.Duration // default DefaultLifetime, never beyond the CA's end
 	Force      bool          // replace the roles' files; the CA is kept
@@ -78,7 +82,7 @@ func (o Options) withDefaults() Options {
 		o.Hosts = []string{"localhost", "127.0.0.1", "::1"}
 	}
 	if len(o.Roles) == 0 {
-		o.Roles = []Role{Router, Agent, Ctl, Etcd}
+		o.Roles = Roles()
 	}
 	if o.CALifetime == 0 {
 		o.CALifetime = DefaultCALifetime
@@ -100,15 +104,8 @@ func (o Options) withDefaults() Options {
 // exists it returns ErrExists before writing anything, unless Force is set.
 func Bootstrap(dir string, o Options) error {
 	o = o.withDefaults()
-	for _, r := range o.Roles {
-		if !slices.Contains([]Role{Router, Agent, Ctl, Etcd}, r) {
-			return fmt.Errorf("pki: unknown role %q: use router, agent, ctl or etcd", r)
-		}
-	}
-	for _, h := range o.Hosts {
-		if net.ParseIP(h) == nil && !isName(h) {
-			return fmt.Errorf("pki: host %q is neither a DNS name nor an address: give names like gpu1.example or *.example, and addresses like 10.0.0.7", h)
-		}
+	if err := o.check(); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("pki: %w", err)
@@ -123,6 +120,21 @@ func Bootstrap(dir string, o Options) error {
 	for _, r := range o.Roles {
 		if err := a.issue(FilesIn(dir, r), r, o); err != nil {
 			return fmt.Errorf("pki: certificate for %s: %w", r, err)
+		}
+	}
+	return nil
+}
+
+// check says which role or host cannot be.
+func (o Options) check() error {
+	for _, r := range o.Roles {
+		if !slices.Contains(Roles(), r) {
+			return fmt.Errorf("pki: unknown role %q: use router, agent, kvcached, ctl or etcd", r)
+		}
+	}
+	for _, h := range o.Hosts {
+		if net.ParseIP(h) == nil && !isName(h) {
+			return fmt.Errorf("pki: host %q is neither a DNS name nor an address: give names like gpu1.example or *.example, and addresses like 10.0.0.7", h)
 		}
 	}
 	return nil
@@ -170,10 +182,19 @@ type authority struct {
 
 func loadOrCreateAuthority(dir string, o Options) (*authority, error) {
 	certFile, keyFile := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key")
-	a, err := loadAuthority(certFile, keyFile)
+	a, err := existingAuthority(dir, o)
+	if errors.Is(err, fs.ErrNotExist) {
+		return createAuthority(certFile, keyFile, o)
+	}
+	return a, err
+}
+
+// existingAuthority is the CA in dir, which must not have ended.
+func existingAuthority(dir string, o Options) (*authority, error) {
+	a, err := loadAuthority(filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key"))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return createAuthority(certFile, keyFile, o)
+		return nil, fmt.Errorf("pki: no CA in %s: %w", dir, err)
 	case err != nil:
 		return nil, fmt.Errorf("pki: the CA in %s cannot be used: %w", dir, err)
 	case !o.Now.Before(a.cert.NotAfter):
@@ -239,18 +260,32 @@ func (a *authority) issue(f Files, role Role, o Options) error {
 	if err != nil {
 		return err
 	}
+	der, err := a.sign(&key.PublicKey, role, o)
+	if err != nil {
+		return err
+	}
+	return writePair(f.Cert, f.Key, der, key)
+}
+
+// sign makes the certificate of a role for whoever has the private key of public.
+func (a *authority) sign(public any, role Role, o Options) ([]byte, error) {
 	end := o.Now.Add(o.Lifetime)
 	if end.After(a.cert.NotAfter) {
 		end = a.cert.NotAfter
 	}
+	template := leaf(role, o)
+	template.SerialNumber = newSerial()
+	template.NotBefore, template.NotAfter = o.Now.Add(-backdate), end
+	return x509.CreateCertificate(rand.Reader, template, a.cert, public, a.key)
+}
+
+// leaf is what a certificate says of its holder.
+func leaf(role Role, o Options) *x509.Certificate {
 	template := &x509.Certificate{
-		SerialNumber: newSerial(),
-		Subject:      pkix.Name{Organization: []string{"Cognitora"}, OrganizationalUnit: []string{string(role)}, CommonName: "cgn-" + string(role)},
-		NotBefore:    o.Now.Add(-backdate),
-		NotAfter:     end,
-		KeyUsage:     x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:  usages(role),
-		URIs:         []*url.URL{roleURI(role)},
+		Subject:     pkix.Name{Organization: []string{"Cognitora"}, OrganizationalUnit: []string{string(role)}, CommonName: "cgn-" + string(role)},
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: usages(role),
+		URIs:        []*url.URL{roleURI(role)},
 	}
 	for _, h := range o.Hosts {
 		if ip := net.ParseIP(h); ip != nil {
@@ -259,11 +294,7 @@ func (a *authority) issue(f Files, role Role, o Options) error {
 			template.DNSNames = append(template.DNSNames, h)
 		}
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
-	if err != nil {
-		return err
-	}
-	return writePair(f.Cert, f.Key, der, key)
+	return template
 }
 
 // usages lets every daemon both listen and dial; ctl only dials.

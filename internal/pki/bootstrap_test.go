@@ -34,8 +34,8 @@ func TestBootstrapWritesPrivateFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(entries) != 10 {
-		t.Errorf("%d files, want a pair for the CA and four roles", len(entries))
+	if len(entries) != 2+2*len(Roles()) {
+		t.Errorf("%d files, want a pair for the CA and each role", len(entries))
 	}
 	for _, e := range entries {
 		if info, err := e.Info(); err != nil || info.Mode().Perm() != 0o600 {
@@ -70,7 +70,7 @@ func TestBootstrapCertificates(t *testing.T) {
 	if !ca.IsCA || !ca.MaxPathLenZero {
 		t.Error("the CA certificate is not a CA of leaves only")
 	}
-	for _, role := range []Role{Router, Agent, Ctl, Etcd} {
+	for _, role := range Roles() {
 		c := certificate(t, FilesIn(dir, role).Cert)
 		if got := RoleOf(c); got != role {
 			t.Errorf("role %q, want %q", got, role)

@@ -2,6 +2,7 @@ package pki
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 
@@ -34,4 +35,28 @@ func (f Files) Examine(ca, cert, key string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// CheckOwn says why peers would not take the certificate in f for one of a program of that role: it has to chain to
+// f.CA and to carry the role. Whether its time has come or is over does not count: it may be replaced while the program
+// runs. Errors are ErrRole, of x509, and those of the files.
+func (f Files) CheckOwn(role Role) error {
+	m, err := read(f)
+	if err != nil {
+		return err
+	}
+	own := m.pair.Leaf
+	o := x509.VerifyOptions{Roots: m.roots, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}, CurrentTime: own.NotAfter}
+	for _, der := range m.pair.Certificate[1:] {
+		if c, err := x509.ParseCertificate(der); err == nil {
+			o.Intermediates.AddCert(c)
+		}
+	}
+	if _, err := own.Verify(o); err != nil {
+		return fmt.Errorf("%s is no certificate of the CA in %s: %w", f.Cert, f.CA, err)
+	}
+	if got := RoleOf(own); got != role {
+		return fmt.Errorf("%w: %s is of the role %q, not %q", ErrRole, f.Cert, got, role)
+	}
+	return nil
 }

@@ -75,24 +75,42 @@ func (id *Identity) NotAfter() time.Time { return id.current().notAfter() }
 // client must show a certificate of the CA; where roles are given, one of
 // those roles. ALPN offers http/1.1 only.
 func (id *Identity) Server(requireClient bool, roles ...Role) *tls.Config {
+	return id.serve(func(m *material) *tls.Config { return m.server(requireClient, roles) }, "http/1.1")
+}
+
+// Mutual is Server for daemons among themselves: ALPN offers protocols, the client
+// must show a certificate, of any role, and records have full size from the first
+// on. So only who has shown one gets a session ticket, and a resumed session is
+// checked against the CA again.
+func (id *Identity) Mutual(protocols ...string) *tls.Config {
+	return id.serve(func(m *material) *tls.Config {
+		c := m.server(true, nil)
+		c.DynamicRecordSizingDisabled = true
+		return c
+	}, protocols...)
+}
+
+// serve builds the configuration once for each certificate, so that session
+// tickets live as long as the one they were made under.
+func (id *Identity) serve(build func(*material) *tls.Config, protocols ...string) *tls.Config {
 	var built atomic.Pointer[serverConfig]
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		NextProtos: []string{"http/1.1"},
+		NextProtos: protocols,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 			m := id.current()
 			if b := built.Load(); b != nil && b.from == m {
 				return b.config, nil
 			}
-			b := &serverConfig{m, m.server(requireClient, roles)}
+			b := &serverConfig{m, build(m)}
+			b.config.NextProtos = protocols
 			built.Store(b)
 			return b.config, nil
 		},
 	}
 }
 
-// serverConfig remembers what a configuration was built from, so that session
-// tickets live as long as the certificate they were made under.
+// serverConfig remembers what a configuration was built from.
 type serverConfig struct {
 	from   *material
 	config *tls.Config
@@ -101,7 +119,6 @@ type serverConfig struct {
 func (m *material) server(requireClient bool, roles []Role) *tls.Config {
 	c := &tls.Config{
 		MinVersion:   tls.VersionTLS13,
-		NextProtos:   []string{"http/1.1"},
 		Certificates: []tls.Certificate{m.pair},
 	}
 	if requireClient {

@@ -128,6 +128,27 @@ func TestServerWithoutClientCertificates(t *testing.T) {
 	}
 }
 
+func TestMutual(t *testing.T) {
+	dir := bootstrap(t, Options{})
+	server := load(t, dir, KVCached).Mutual("cgn-kv/1")
+	client := mustClient(t, load(t, dir, Ctl), "", KVCached)
+	client.NextProtos = []string{"h2", "cgn-kv/1"}
+	if state, err := dial(t, server, client); err != nil || state.NegotiatedProtocol != "cgn-kv/1" {
+		t.Errorf("%q, %v", state.NegotiatedProtocol, err)
+	}
+	first, err := server.GetConfigForClient(nil)
+	if again, _ := server.GetConfigForClient(nil); err != nil || again != first {
+		t.Errorf("configurations %p and %p, %v", first, again, err)
+	}
+	client.NextProtos = []string{"http/1.1"}
+	if _, err := dial(t, server, client); err == nil {
+		t.Error("another protocol is spoken")
+	}
+	if _, err := dial(t, server, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"cgn-kv/1"}}); err == nil {
+		t.Error("a client without a certificate is let in")
+	}
+}
+
 func TestClientNeedsSomethingToCheck(t *testing.T) {
 	if _, err := ClientConfig(FilesIn(bootstrap(t, Options{}), Router), ""); err == nil {
 		t.Error("accepted")

@@ -17,26 +17,37 @@ const (
 // writePair writes key before certificate, each through a temporary file and
 // a rename, so that a reader sees whole files only.
 func writePair(certFile, keyFile string, der []byte, key *ecdsa.PrivateKey) error {
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return err
-	}
-	if err := writePEM(keyFile, keyBlock, pkcs8); err != nil {
+	if err := writeKey(keyFile, key); err != nil {
 		return err
 	}
 	return writePEM(certFile, certificateBlock, der)
 }
 
+func writeKey(name string, key *ecdsa.PrivateKey) error {
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	return writePEM(name, keyBlock, pkcs8)
+}
+
 func writePEM(name, kind string, der []byte) error {
 	data := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 	tmp := name + ".tmp"
-	if err := os.WriteFile(tmp, data, 0o600); err != nil {
-		return err
-	}
-	if err := os.Chmod(tmp, 0o600); err != nil { // a left-over keeps its old mode
+	if err := writeSynced(tmp, data); err != nil {
 		return err
 	}
 	return os.Rename(tmp, name)
+}
+
+// writeSynced writes a file for its owner alone that is whole on disk before it is given its name.
+func writeSynced(name string, data []byte) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	return errors.Join(err, f.Chmod(0o600), f.Sync(), f.Close()) // a left-over keeps its old mode
 }
 
 func readCertificate(name string) (*x509.Certificate, error) {

@@ -61,7 +61,13 @@ func Writable(dir string) error {
 	if !info.IsDir() {
 		return fmt.Errorf("%s is not a directory", dir)
 	}
-	return may(dir, unix.W_OK|unix.X_OK, "written to")
+	if err := may(dir, unix.W_OK|unix.X_OK, "written to"); err != nil {
+		return err
+	}
+	if ofKernel(dir) {
+		return fmt.Errorf("%s is of a file system in which the kernel alone makes files", dir)
+	}
+	return nil
 }
 
 // Makeable is Writable for a directory that is made, with those above it, where

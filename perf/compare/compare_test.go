@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -101,14 +102,32 @@ func TestRun(t *testing.T) {
 			t.Errorf("%s: %+v", report.Results[i].Name, rows)
 		}
 	}
+}
+
+// TestPlots: a line for each contestant, which leaves out where that fell behind.
+func TestPlots(t *testing.T) {
+	row := func(name string, ms, behind float64) Row {
+		return Row{Contestant: name, Figures: []Figures{{"p99_ms": ms, "behind": behind}}}
+	}
+	report := &Report{Results: []Result{
+		{Scenario: Scenario{Name: "closed", Title: "Closed"}},
+		{Scenario: Scenario{Name: "streams", Title: "Streams & more", Plot: Plot{Figure: "p99_ms", X: "streams", Y: "ms"}}, Points: []Point{
+			{Value: 4, Rows: []Row{row("one", 1, 0), row("reference", 2, 0), row("slow", 9, 1)}},
+			{Value: 8, Rows: []Row{row("one", 3, 1), row("reference", 4, 0), row("broken", math.NaN(), 0)}},
+		}},
+	}}
+	lines := report.Results[1].lines()
+	if len(lines) != 2 || !slices.Equal(lines[0].x, []float64{4}) || !slices.Equal(lines[1].y, []float64{2, 4}) {
+		t.Errorf("%+v", lines)
+	}
 	files, err := report.Plots(t.TempDir())
 	if err != nil || len(files) != 1 {
 		t.Fatalf("%v, %v", files, err)
 	}
-	wellFormed(t, files[0])
+	wellFormed(t, files[0], len(lines))
 }
 
-func wellFormed(t *testing.T, file string) {
+func wellFormed(t *testing.T, file string, want int) {
 	f, err := os.Open(file)
 	if err != nil {
 		t.Fatal(err)
@@ -127,8 +146,8 @@ func wellFormed(t *testing.T, file string) {
 			lines++
 		}
 	}
-	if lines != 2 {
-		t.Errorf("%d lines drawn", lines)
+	if lines != want {
+		t.Errorf("%d lines drawn, want %d", lines, want)
 	}
 }
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Two real inference engines behind the router: its APIs, its use of their caches, and what
-# happens when one is killed. Engines and logs of failed runs are in .cache/ENGINE.
+# happens when one is killed. Two vLLM servers also keep their blocks in cgn-kvcached. Engines and logs of failed runs are in .cache/ENGINE.
 #
 #   perf/realengine/run.sh llama [PATTERN]   llama.cpp out of a 34 MB Python wheel, also under
 #                                            `cgn-ctl up --model`; about a minute
@@ -106,7 +106,7 @@ need "$GO" 'Go 1.26 or later'
 need cmp 'apt-get install diffutils'
 cache=$PWD/.cache/$1 venv=$PWD/.cache/$1/venv
 mkdir -p "$cache/runs"
-for b in cgn-router cgn-ctl; do
+for b in cgn-router cgn-kvcached cgn-ctl; do
 	[ -x "bin/$b" ] || CGO_ENABLED=0 $GO build -o "bin/$b" "./cmd/$b"
 done
 "$1"

@@ -1,0 +1,214 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cognitora/dataplane/bpf"
+)
+
+func newBPF(a *app) *cobra.Command {
+	root := new(string)
+	c := group("bpf", "Look at what this host's kernel tells, and at the programs that have it told (as root)",
+		newBPFShow(a, root), newBPFTop(a, root), newBPFCheck(a, root), newBPFClean(a, root))
+	c.PersistentFlags().StringVar(root, "root", bpf.DefaultRoot, "where the programs are pinned, in a BPF file system")
+	return c
+}
+
+func newBPFShow(a *app, root *string) *cobra.Command {
+	return &cobra.Command{
+		Use: "show", Short: "Show what the kernel has counted since the programs were loaded", Args: cobra.NoArgs,
+		Long: "Shows CPUs, waits for a CPU, watched processes, watched ports with the times of their tokens, and peers, all since the programs were\n" +
+			"loaded. `bpftool map dump pinned " + bpf.DefaultRoot + "/maps/NAME` has the same numbers, without units.",
+		RunE: func(*cobra.Command, []string) error {
+			k, err := readKernel(*root)
+			if err != nil {
+				return err
+			}
+			return a.show(k, func(t *table) { k.write(t, nil) })
+		},
+	}
+}
+
+func newBPFTop(a *app, root *string) *cobra.Command {
+	var every time.Duration
+	c := &cobra.Command{
+		Use: "top", Short: "Show what the kernel counts, as rates, and keep showing it", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if every < 100*time.Millisecond {
+				return fmt.Errorf("--interval %s: must be 100ms or more", every)
+			}
+			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return a.bpfTop(ctx, *root, every)
+		},
+	}
+	c.Flags().DurationVar(&every, "interval", time.Second, "time between two looks")
+	return c
+}
+
+// bpfTop shows the difference of two looks; one such and no more where nobody watches.
+func (a *app) bpfTop(ctx context.Context, root string, every time.Duration) error {
+	before, err := readKernel(root)
+	if err != nil {
+		return err
+	}
+	once := a.output == "json" || !isTerminal(a.out)
+	ticks := time.NewTicker(every)
+	defer ticks.Stop()
+	if !once {
+		fmt.Fprint(a.out, "\x1b[2J")
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticks.C:
+		}
+		now, err := readKernel(root)
+		if err != nil {
+			return err
+		}
+		if once {
+			return a.show(now.since(before), func(t *table) { now.write(t, before) })
+		}
+		var b bytes.Buffer
+		t := newTable(&b)
+		now.write(t, before)
+		_ = t.w.Flush() // a buffer takes everything
+		fmt.Fprint(a.out, "\x1b[H"+strings.ReplaceAll(b.String(), "\n", "\x1b[K\n")+"\x1b[J")
+		before = now
+	}
+}
+
+func newBPFCheck(a *app, root *string) *cobra.Command {
+	return &cobra.Command{
+		Use: "check", Short: "Check that all programs are there and lose nothing", Args: cobra.NoArgs,
+		Long: "Lists the programs, what they cost, what is missing and what was lost, and fails if a program is not attached.\n" +
+			"Costs are measured while `sysctl kernel.bpf_stats_enabled=1`; that itself costs some 50 ns a run, which are in them.",
+		RunE: func(*cobra.Command, []string) error { return a.bpfCheck(*root) },
+	}
+}
+
+type bpfCheck struct {
+	Programs  []bpf.Program `json:"programs"`
+	Drops     bpf.Drops     `json:"drops"`
+	Leftovers []string      `json:"leftovers"`
+}
+
+func (a *app) bpfCheck(root string) error {
+	var v bpfCheck
+	var err error
+	if v.Programs, err = bpf.Programs(root); err != nil {
+		return err
+	}
+	s, err := bpf.Open(root)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	v.Drops, err = s.Drops()
+	if err != nil {
+		return err
+	}
+	if v.Leftovers, err = bpf.Leftovers(root); err != nil {
+		return err
+	}
+	if err := a.show(v, v.write); err != nil {
+		return err
+	}
+	for _, p := range v.Programs {
+		if !p.Attached {
+			return hinted{fmt.Errorf("%s is not attached: %s are not counted", p.Name, p.Tells), "the agent's log says why; restart it to try again"}
+		}
+	}
+	return nil
+}
+
+func (v bpfCheck) write(t *table) {
+	t.row("PROGRAM", "HOOK", "ATTACHED", "TAG", "RUNS", "NS/RUN", "TELLS")
+	for _, p := range v.Programs {
+		runs, cost := "-", "-"
+		if p.Runs > 0 {
+			runs, cost = fmt.Sprint(p.Runs), fmt.Sprint(p.Cost().Nanoseconds())
+		}
+		t.row(p.Name, p.Hook, yesNo(p.Attached), dash(p.Tag), runs, cost, p.Tells)
+	}
+	t.line("")
+	t.line(fmt.Sprintf("lost: %d events, %d peers, %d sockets, %d processes, %d threads, %d packets not understood",
+		v.Drops.Events, v.Drops.Peers, v.Drops.Sockets, v.Drops.Processes, v.Drops.Threads, v.Drops.OddPackets))
+	for _, name := range v.Leftovers {
+		t.line("not of this version: " + name)
+	}
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "NO"
+}
+
+func newBPFClean(a *app, root *string) *cobra.Command {
+	return &cobra.Command{
+		Use: "clean", Short: "Remove all programs and maps, and what they have counted", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			n, err := bpf.Clean(*root)
+			if err != nil {
+				return err
+			}
+			v := struct {
+				Removed int `json:"removed"`
+			}{n}
+			return a.show(v, func(t *table) { t.line(fmt.Sprintf("%d pins removed from %s", n, *root)) })
+		},
+	}
+}
+
+// kernel is everything that the programs have counted.
+type kernel struct {
+	CPUs     []bpf.CPU     `json:"cpus"`
+	RunDelay bpf.Histogram `json:"run_delay"`
+	Groups   []bpf.Group   `json:"groups"`
+	Ports    []kernelPort  `json:"ports"`
+	Peers    []bpf.Peer    `json:"peers"`
+	at       time.Time
+}
+
+type kernelPort struct {
+	bpf.Port
+	Tokens bpf.Tokens `json:"tokens"`
+}
+
+func readKernel(root string) (*kernel, error) {
+	s, err := bpf.Open(root)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	k := &kernel{at: time.Now()}
+	var errs [5]error
+	k.CPUs, errs[0] = s.CPUs()
+	k.RunDelay, errs[1] = s.RunDelay()
+	k.Groups, errs[2] = s.Groups()
+	k.Peers, errs[3] = s.Peers()
+	ports, err := s.Ports()
+	errs[4] = err
+	for _, p := range ports {
+		tokens, err := s.Tokens(p.Port)
+		if err != nil {
+			return nil, err
+		}
+		k.Ports = append(k.Ports, kernelPort{p, tokens})
+	}
+	return k, errors.Join(errs[:]...)
+}

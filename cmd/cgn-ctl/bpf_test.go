@@ -1,0 +1,82 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cognitora/dataplane/bpf"
+)
+
+// TestBPF: show, top, check and clean on a place of the test's own.
+func TestBPF(t *testing.T) {
+	dir := t.TempDir()
+	root := filepath.Join(dir, "cognitora")
+	if _, err := ctl(t, nil, "bpf", "show", "--root", root); err == nil || hintOf(err) == "" {
+		t.Errorf("nothing is loaded: %v", err)
+	}
+	if os.Getenv("BPF_REQUIRED") != "1" {
+		t.Skip("it puts programs into the running kernel: make check-bpf")
+	}
+	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
+		t.Skip("no BPF file system can be mounted: " + err.Error())
+	}
+	defer unix.Unmount(dir, 0)
+	defer bpf.Clean(root)
+	own, err := os.MkdirTemp(cgroups(t), "ctl-test-")
+	if err != nil {
+		t.Skip("no cgroup can be made: " + err.Error())
+	}
+	defer os.Remove(own)
+	s, err := bpf.Load(bpf.Options{Root: root, Cgroup: own})
+	if errors.Is(err, unix.EPERM) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := errors.Join(s.WatchPort(8000), s.WatchProcesses(os.Getpid())); err != nil {
+		t.Fatal(err)
+	}
+	run := func(args ...string) string {
+		t.Helper()
+		out, err := ctl(t, nil, append(append([]string{"bpf"}, args...), "--root", root)...)
+		if err != nil {
+			t.Fatalf("%v: %v", args, err)
+		}
+		return out
+	}
+	want(t, run("show"), "BUSY", "waits for a CPU", "PROCESSES OF", "8000", "TTFT MEAN")
+	want(t, run("top", "--interval", "100ms"), "in the last 1", "BUSY")
+	want(t, run("check"), "cgn_switch", "sched_switch", "yes", "lost: 0 events")
+	var k struct {
+		CPUs []struct{ Busy int64 } `json:"cpus"`
+	}
+	if err := json.Unmarshal([]byte(run("show", "-o", "json")), &k); err != nil || len(k.CPUs) == 0 {
+		t.Errorf("%v %+v", err, k)
+	}
+	if err := os.Remove(filepath.Join(root, "links", "switch")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ctl(t, nil, "bpf", "check", "--root", root); err == nil || hintOf(err) == "" {
+		t.Errorf("a program is not attached: %v", err)
+	}
+	want(t, run("clean"), "pins removed")
+	want(t, run("clean"), "0 pins removed")
+}
+
+// cgroups is where cgroups of version 2 are.
+func cgroups(t *testing.T) string {
+	for _, at := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
+		if _, err := os.Stat(filepath.Join(at, "cgroup.procs")); err == nil {
+			return at
+		}
+	}
+	t.Skip("no cgroups of version 2 are mounted")
+	return ""
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/kvcached/block"
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+)
+
+// envSock is where the cache's socket is, as cgn-kvcached has it in its configuration.
+const envSock = "CGN_KVCACHED_SOCK"
+
+// kvDeadline is what a call that answers at once may take.
+const kvDeadline = 10 * time.Second
+
+// kv is the commands on one cache.
+type kv struct {
+	*app
+	sock, address string
+	files         pki.Files
+	limit         time.Duration // of soon; 0: kvDeadline
+}
+
+func newKV(a *app, getenv func(string) string) *cobra.Command {
+	k := &kv{app: a}
+	c := group("kv", "Look into and change the KV cache of this host, or of another", newKVStats(k), newKVList(k), newKVGet(k), newKVPut(k), newKVRemove(k), newKVVerify(a), newKVTrace(a))
+	f := c.PersistentFlags()
+	f.StringVar(&k.sock, "sock", firstSet(getenv, "", envSock),
+		"the cache's gRPC socket, a path or unix:///path (env "+envSock+"); default: kv.sock in /run/cognitora, else in the daemon's default data directory")
+	f.StringVar(&k.address, "address", "", "HOST:PORT of the cache's [grpc] listener instead, with the three --tls flags")
+	f.StringVar(&k.files.CA, "tls-ca", "", "PEM file of the fleet's CA, for --address")
+	f.StringVar(&k.files.Cert, "tls-cert", "", "own certificate, for --address: that of the role ctl may do everything")
+	f.StringVar(&k.files.Key, "tls-key", "", "key of the certificate")
+	return c
+}
+
+// respNamespace is where the keys of RESP clients are unless they select another database.
+var respNamespace = block.Namespace{Space: "resp.0"}.String()
+
+// blockFlags say which block is meant where it is named by a client's key.
+type blockFlags struct{ namespace string }
+
+func (f *blockFlags) add(c *cobra.Command) {
+	c.Flags().StringVar(&f.namespace, "namespace", respNamespace, "namespace of a client's own key: key1;resp.DATABASE;TENANT or key1;s3.BUCKET;TENANT")
+}
+
+// find reads an address, cgn:NAMESPACE:LAYER:DIGEST, or takes text for a client's own key.
+func (f *blockFlags) find(text string) (namespace string, a block.Addr, err error) {
+	if block.IsAddress([]byte(text)) {
+		return block.ParseText([]byte(text))
+	}
+	n, err := block.ParseNamespace(f.namespace)
+	if err != nil {
+		return "", a, namespaceError(f.namespace, err)
+	}
+	return n.String(), block.OfKey(n.ID(), []byte(text)), nil
+}
+
+// namespaceError suggests how a namespace of keys is written where text was meant as one.
+func namespaceError(text string, err error) error {
+	space, tenant, _ := strings.Cut(strings.TrimPrefix(text, "key1;"), ";")
+	meant := block.Namespace{Space: cmp.Or(space, "s3.BUCKET"), Tenant: tenant}.String()
+	if strings.HasPrefix(text, "kv1;") || !strings.HasPrefix(space, "s3.") && !strings.HasPrefix(space, "resp.") {
+		return hinted{fmt.Errorf("--namespace %q: %w", text, err), "clients' keys are in key1;resp.DATABASE;TENANT or key1;s3.BUCKET;TENANT, without a tenant such as '" + respNamespace + "'; kv stats lists what there is"}
+	}
+	return hinted{fmt.Errorf("--namespace %q: not a namespace as it is written", text), "write --namespace '" + meant + "'"}
+}
+
+// tierNames are the tiers in a set of them.
+func tierNames(tiers uint32) string {
+	out := ""
+	for _, t := range []struct {
+		bit  pb.Tier
+		name string
+	}{{pb.Tier_TIER_DEVICE, "device"}, {pb.Tier_TIER_HOST, "ram"}, {pb.Tier_TIER_DISK, "ssd"}, {pb.Tier_TIER_SHARED, "shared"}} {
+		if tiers&uint32(t.bit) != 0 {
+			if out != "" {
+				out += "+"
+			}
+			out += t.name
+		}
+	}
+	return dash(out)
+}

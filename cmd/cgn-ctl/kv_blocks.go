@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/status"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+)
+
+// putPiece is the payload of one message.
+const putPiece = 512 << 10
+
+// maxPayload is the longest block.
+const maxPayload = 64 << 20
+
+func newKVGet(k *kv) *cobra.Command {
+	var f blockFlags
+	var file string
+	c := &cobra.Command{
+		Use: "get BLOCK", Short: "Write a block's bytes to a file or standard output", Args: oneArgument("BLOCK"),
+		Long:    "BLOCK is cgn:NAMESPACE:LAYER:DIGEST, or the key by which a client of RESP or S3 knows it. This counts as a use.",
+		Example: "  cgn-ctl kv get greeting\n  cgn-ctl kv get key --namespace 'key1;s3.bucket;' --file block.bin",
+		RunE: func(c *cobra.Command, args []string) error {
+			namespace, a, err := f.find(args[0])
+			if err != nil {
+				return err
+			}
+			var payload []byte
+			err = k.call(c.Context(), func(ctx context.Context, client pb.KvClient) (err error) {
+				payload, err = getBlock(ctx, client, namespace, a)
+				return err
+			})
+			if err != nil || file == "" {
+				if err == nil {
+					_, err = k.out.Write(payload)
+				}
+				return err
+			}
+			return os.WriteFile(file, payload, 0o600)
+		},
+	}
+	f.add(c)
+	c.Flags().StringVar(&file, "file", "", "file to write instead of standard output")
+	return c
+}
+
+// getBlock reads a block and compares its checksum.
+func getBlock(ctx context.Context, client pb.KvClient, namespace string, a block.Addr) ([]byte, error) {
+	stream, err := client.Get(ctx, &pb.GetRequest{Namespace: namespace, Layer: a.Layer, Digest: a.Digest[:]})
+	if err != nil {
+		return nil, err
+	}
+	var header *pb.BlockHeader
+	var payload []byte
+	for {
+		m, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if m.Header != nil {
+			header = m.Header
+		}
+		if payload = append(payload, m.Data...); len(payload) > maxPayload {
+			return nil, fmt.Errorf("the daemon sends more than %d bytes", maxPayload)
+		}
+	}
+	if header == nil || int(header.Length) != len(payload) || block.Sum(payload) != header.Crc32C {
+		return nil, errors.New("what the daemon has sent has not its own checksum")
+	}
+	return payload, nil
+}
+
+func newKVPut(k *kv) *cobra.Command {
+	var durable bool
+	var parent string
+	c := &cobra.Command{
+		Use: "put BLOCK FILE", Short: "Store a file's bytes as a block", Args: cobra.ExactArgs(2),
+		Long:    "BLOCK is cgn:NAMESPACE:LAYER:DIGEST. FILE - is standard input. What is there under that address is replaced.",
+		Example: "  cgn-ctl kv put 'cgn:kv1;m;r;bf16;l;16;1.0;1.0;:4294967295:'$(b3sum --no-names block.bin) block.bin",
+		RunE: func(c *cobra.Command, args []string) error {
+			if !block.IsAddress([]byte(args[0])) {
+				return hinted{fmt.Errorf("%q is not cgn:NAMESPACE:LAYER:DIGEST", args[0]), "keys of your own are stored through the cache's RESP or S3 port, such as with redis-cli SET"}
+			}
+			namespace, a, err := block.ParseText([]byte(args[0]))
+			if err != nil {
+				return err
+			}
+			before, err := hex.DecodeString(parent)
+			if err != nil || len(before) != 0 && len(before) != len(a.Digest) {
+				return fmt.Errorf("--parent %q: must be %d hexadecimal digits", parent, 2*len(a.Digest))
+			}
+			payload, err := readPayload(args[1])
+			if err != nil {
+				return err
+			}
+			return k.call(c.Context(), func(ctx context.Context, client pb.KvClient) error {
+				r, err := putBlock(ctx, client, &pb.PutHeader{Durable: durable, CheckCrc: true, Block: &pb.BlockHeader{
+					Namespace: namespace, Layer: a.Layer, Digest: a.Digest[:], Parent: before, Length: uint32(len(payload)), Crc32C: block.Sum(payload),
+				}}, payload)
+				if err != nil {
+					return err
+				}
+				done := kvBlock{Namespace: namespace, Layer: a.Layer, Digest: hex.EncodeToString(a.Digest[:]), Parent: parent, Bytes: uint32(len(payload)), Tiers: tierNames(r.Tiers)}
+				return k.show(done, func(t *table) { t.line(fmt.Sprintf("stored %d bytes in %s", len(payload), done.Tiers)) })
+			})
+		},
+	}
+	c.Flags().BoolVar(&durable, "durable", false, "wait until it is on SSD for certain")
+	c.Flags().StringVar(&parent, "parent", "", "digest of the block before it, in hexadecimal")
+	return c
+}
+
+func readPayload(name string) ([]byte, error) {
+	in := os.Stdin
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in = f
+	}
+	payload, err := io.ReadAll(io.LimitReader(in, maxPayload+1))
+	if err == nil && len(payload) > maxPayload {
+		err = fmt.Errorf("%s: has more than 64 MiB, the most that a block may have", name)
+	}
+	return payload, err
+}
+
+func putBlock(ctx context.Context, client pb.KvClient, h *pb.PutHeader, payload []byte) (*pb.PutResponse, error) {
+	stream, err := client.Put(ctx)
+	if err == nil {
+		err = stream.Send(&pb.PutRequest{Header: h})
+	}
+	for err == nil && len(payload) > 0 {
+		n := min(len(payload), putPiece)
+		err = stream.Send(&pb.PutRequest{Data: payload[:n]})
+		payload = payload[n:]
+	}
+	if err != nil && !errors.Is(err, io.EOF) { // of EOF the answer tells why
+		return nil, err
+	}
+	return stream.CloseAndRecv()
+}
+
+// kvRemoved is what kv rm has done.
+type kvRemoved struct {
+	Removed uint64          `json:"removed"`
+	Hosts   []kvRemovedHost `json:"hosts,omitempty"` // of a purge in a fleet
+}
+
+type kvRemovedHost struct {
+	Host    string `json:"host"`
+	Removed uint64 `json:"removed"`
+	Error   string `json:"error,omitempty"`
+}
+
+func (r *kvRemoved) write(t *table) {
+	if len(r.Hosts) > 0 {
+		t.row("HOST", "REMOVED", "ERROR")
+	}
+	for _, h := range r.Hosts {
+		t.row(h.Host, h.Removed, dash(h.Error))
+	}
+	t.line(fmt.Sprintf("%d removed", r.Removed))
+}
+
+func newKVRemove(k *kv) *cobra.Command {
+	var what pb.PurgeRequest
+	c := &cobra.Command{
+		Use: "rm [BLOCK ...]", Short: "Remove blocks from all tiers",
+		Long: "Removes the blocks that are named, as kv get takes them, in --namespace, or else every block of a --namespace, --model, or --tenant\n" +
+			"(of several: what is all of them), or of --all. In a fleet they are removed from all hosts;\n" +
+			"a host that was not reached is named, and makes this fail. What is on SSD is removed durably before this ends.",
+		Example: "  cgn-ctl kv rm greeting\n  cgn-ctl kv rm --model meta-llama/Llama-3.1-8B\n  cgn-ctl kv rm --tenant acme",
+		RunE: func(c *cobra.Command, args []string) error {
+			some := what.Namespace != "" || what.Model != "" || what.Tenant != ""
+			switch {
+			case len(args) > 0 && (what.Model != "" || what.Tenant != "" || what.Everything):
+				return errors.New("blocks and --model, --tenant or --all: give one of them")
+			case what.Everything && some:
+				return errors.New("--all and --namespace, --model or --tenant: give one of them")
+			case len(args) == 0 && !some && !what.Everything:
+				return hinted{errors.New("nothing is named that should be removed"), "name blocks, or give --namespace, --model, --tenant or --all"}
+			}
+			return k.call(c.Context(), func(ctx context.Context, client pb.KvClient) error {
+				done, err := removeBlocks(ctx, client, &what, args)
+				if err != nil && len(done.Hosts) == 0 {
+					return err
+				}
+				if shown := k.show(done, done.write); err == nil {
+					err = shown
+				}
+				return err
+			})
+		},
+	}
+	fl := c.Flags()
+	fl.StringVar(&what.Namespace, "namespace", "", "this namespace, in its canonical text; with blocks that are keys of clients, where they are ("+respNamespace+" unless given)")
+	fl.StringVar(&what.Model, "model", "", "every namespace of this model")
+	fl.StringVar(&what.Tenant, "tenant", "", "every namespace of this tenant")
+	fl.BoolVar(&what.Everything, "all", false, "everything in the cache")
+	return c
+}
+
+func removeBlocks(ctx context.Context, client pb.KvClient, what *pb.PurgeRequest, names []string) (kvRemoved, error) {
+	if len(names) == 0 {
+		r, err := client.Purge(ctx, what)
+		for _, d := range status.Convert(err).Details() {
+			if partly, ok := d.(*pb.PurgeResponse); ok {
+				r = partly
+			}
+		}
+		done := kvRemoved{Removed: r.GetBlocks()}
+		for _, h := range r.GetHosts() {
+			done.Hosts = append(done.Hosts, kvRemovedHost{h.Host, h.Blocks, h.Error})
+		}
+		return done, err
+	}
+	f := blockFlags{what.Namespace}
+	if f.namespace == "" {
+		f.namespace = respNamespace
+	}
+	var done kvRemoved
+	for _, name := range names {
+		namespace, a, err := f.find(name)
+		if err != nil {
+			return done, err
+		}
+		r, err := client.Delete(ctx, &pb.DeleteRequest{Namespace: namespace, Layer: a.Layer, Digests: a.Digest[:]})
+		if err != nil {
+			return done, err
+		}
+		done.Removed += uint64(r.Ok)
+	}
+	return done, nil
+}

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+)
+
+// kvStats is what kv stats prints as JSON.
+type kvStats struct {
+	Epoch      uint64           `json:"epoch"`
+	Namespaces []kvNamespace    `json:"namespaces"`
+	Engines    []kvEngine       `json:"engines"`
+	Values     map[string]int64 `json:"values"`
+}
+
+type kvNamespace struct {
+	Namespace string `json:"namespace"`
+	Blocks    uint64 `json:"blocks"`
+	Bytes     uint64 `json:"bytes"`
+}
+
+// kvEngine is what an engine reports to have of a namespace and an adapter, in blocks.
+type kvEngine struct {
+	Engine    string `json:"engine"`
+	Namespace string `json:"namespace"`
+	Adapter   string `json:"adapter,omitempty"`
+	Blocks    uint64 `json:"blocks"`
+	Device    uint64 `json:"device"`
+	Host      uint64 `json:"host"`
+	Disk      uint64 `json:"disk"`
+	Shared    uint64 `json:"shared"`
+	Pinned    uint64 `json:"pinned"`
+}
+
+func newKVStats(k *kv) *cobra.Command {
+	var all bool
+	c := &cobra.Command{
+		Use: "stats", Short: "Print what the cache holds and has done", Args: cobra.NoArgs,
+		Example: "  cgn-ctl kv stats\n  cgn-ctl kv stats --all",
+		RunE: func(c *cobra.Command, _ []string) error {
+			return k.soon(c.Context(), func(ctx context.Context, client pb.KvClient) error {
+				r, err := client.Stats(ctx, &pb.StatsRequest{})
+				if err != nil {
+					return err
+				}
+				s := kvStats{Epoch: r.Epoch, Namespaces: []kvNamespace{}, Engines: []kvEngine{}, Values: r.Values}
+				for _, e := range r.Engines {
+					s.Engines = append(s.Engines, kvEngine{e.Engine, e.Namespace, e.Adapter, e.Blocks, e.Device, e.Host, e.Disk, e.Shared, e.Pinned})
+				}
+				for _, n := range r.Namespaces {
+					s.Namespaces = append(s.Namespaces, kvNamespace{n.Namespace, n.Blocks, n.Bytes})
+				}
+				return k.show(s, func(t *table) { s.write(t, all) })
+			})
+		},
+	}
+	c.Flags().BoolVar(&all, "all", false, "every counter")
+	return c
+}
+
+// write prints the state of the tiers, the namespaces, and with all every counter.
+func (s *kvStats) write(t *table, all bool) {
+	v := s.Values
+	t.row("TIER", "BYTES", "USED", "BLOCKS", "PINNED")
+	t.row("ram", v["store_ram_size"], v["store_ram_size"]-v["store_ram_free"], v["store_ram_blocks"], v["store_ram_pinned"])
+	if v["store_ssd_cap"] > 0 {
+		t.row("ssd", v["store_ssd_cap"], v["store_ssd_segment_bytes"]+v["store_ssd_row_file_bytes"], v["store_ssd_records"], "-")
+	}
+	ratio, found := "-", v["store_hits"]+v["store_promotions"]
+	if asked := found + v["store_misses"]; asked > 0 {
+		ratio = fmt.Sprintf("%.1f %%", 100*float64(found)/float64(asked))
+	}
+	t.line(fmt.Sprintf("\nfound in RAM %d, on SSD %d, not found %d: %s hits; %d blocks stored, %d evicted from RAM\n",
+		v["store_hits"], v["store_promotions"], v["store_misses"], ratio, v["store_puts"], v["store_ram_evictions"]))
+	t.row("NAMESPACE", "BLOCKS", "BYTES")
+	for _, n := range s.Namespaces {
+		t.row(n.Namespace, n.Blocks, n.Bytes)
+	}
+	if len(s.Engines) > 0 {
+		t.line("")
+		t.row("ENGINE", "ADAPTER", "BLOCKS", "DEVICE", "HOST", "DISK", "SHARED", "PINNED", "NAMESPACE")
+		for _, e := range s.Engines {
+			t.row(e.Engine, cmp.Or(e.Adapter, "-"), e.Blocks, e.Device, e.Host, e.Disk, e.Shared, e.Pinned, e.Namespace)
+		}
+	}
+	if !all {
+		return
+	}
+	t.line("")
+	for _, name := range slices.Sorted(maps.Keys(v)) {
+		t.row(name, v[name])
+	}
+}
+
+// kvBlock is a line of kv ls.
+type kvBlock struct {
+	Block     string `json:"block,omitempty"` // what kv get takes; for keys with --namespace
+	Key       string `json:"key,omitempty"`
+	Namespace string `json:"namespace"`
+	Layer     uint32 `json:"layer"`
+	Digest    string `json:"digest"`
+	Parent    string `json:"parent,omitempty"`
+	Bytes     uint32 `json:"bytes"`
+	Tiers     string `json:"tiers"`
+	Uses      uint32 `json:"uses"`
+	ExpiresMS int64  `json:"expires_unix_ms,omitempty"`
+}
+
+func newKVList(k *kv) *cobra.Command {
+	var namespace string
+	var limit int
+	c := &cobra.Command{
+		Use: "ls", Short: "List blocks", Args: cobra.NoArgs,
+		Long: "Lists blocks in no order, each once. On a terminal a block that is no client's key is shown by the beginning of its digest;\n" +
+			"in a pipe, and as block with -o json, it has the name that kv get takes. A client's key goes there with its --namespace.\n" +
+			"USES counts reads since the block came into the tier; the write that stored it is none.",
+		Example: "  cgn-ctl kv ls --limit 20\n  cgn-ctl kv ls --namespace 'key1;resp.0;' -o json",
+		RunE: func(c *cobra.Command, _ []string) error {
+			if limit < 1 || limit > mostListed {
+				return fmt.Errorf("--limit %d: must be 1 to %d", limit, mostListed)
+			}
+			var list []kvBlock
+			var more uint64
+			if err := k.call(c.Context(), func(ctx context.Context, client pb.KvClient) (err error) {
+				list, more, err = listBlocks(ctx, client, namespace, limit)
+				return err
+			}); err != nil {
+				return err
+			}
+			return k.show(list, func(t *table) {
+				t.row("BLOCK", "LAYER", "BYTES", "TIERS", "USES", "EXPIRES", "NAMESPACE")
+				for i := range list {
+					b := &list[i]
+					t.row(b.name(isTerminal(k.out)), b.layer(), b.Bytes, b.Tiers, b.Uses, b.expires(), b.Namespace)
+				}
+				if more > 0 {
+					t.line(fmt.Sprintf("… %d more, about: --limit %d lists up to %d", more, min(uint64(len(list))+more, mostListed), mostListed))
+				}
+			})
+		},
+	}
+	c.Flags().StringVar(&namespace, "namespace", "", "blocks of this namespace only")
+	c.Flags().IntVar(&limit, "limit", 100, "blocks to list at most")
+	return c
+}
+
+// mostListed is how many blocks kv ls takes in.
+const mostListed = 10_000_000
+
+// listBlocks pages through the cache. more is about how many blocks there are beyond those listed.
+func listBlocks(ctx context.Context, client pb.KvClient, namespace string, limit int) (list []kvBlock, more uint64, err error) {
+	list = []kvBlock{}
+	seen := map[string]bool{} // a block in two tiers comes twice
+	for cursor := uint64(0); ; {
+		r, err := client.List(ctx, &pb.ListRequest{Namespace: namespace, Cursor: cursor, Limit: uint32(min(limit-len(list), 1000))})
+		if err != nil {
+			return nil, 0, err
+		}
+		for _, b := range r.Blocks {
+			name := fmt.Sprint(b.Namespace, ":", b.Layer, ":", string(b.Digest))
+			if seen[name] {
+				continue
+			}
+			seen[name] = true
+			list = append(list, kvBlock{
+				Block: blockName(b), Key: string(b.Key), Namespace: b.Namespace, Layer: b.Layer, Digest: hex.EncodeToString(b.Digest), Parent: hex.EncodeToString(b.Parent),
+				Bytes: b.Length, Tiers: tierNames(b.Tiers), Uses: b.Uses, ExpiresMS: b.ExpiresUnixMs,
+			})
+		}
+		cursor = r.Next
+		if beyond := len(list) - limit; beyond > 0 {
+			list, more = list[:limit], uint64(beyond)
+		}
+		switch {
+		case cursor == 0:
+			return list, more, nil
+		case len(list) >= limit:
+			all, err := countBlocks(ctx, client, namespace)
+			return list, max(more, all-min(all, uint64(len(list)))), err
+		}
+	}
+}
+
+// countBlocks is how many blocks the cache has, of one namespace where that is given.
+func countBlocks(ctx context.Context, client pb.KvClient, namespace string) (n uint64, err error) {
+	r, err := client.Stats(ctx, &pb.StatsRequest{})
+	for _, s := range r.GetNamespaces() {
+		if namespace == "" || s.Namespace == namespace {
+			n += s.Blocks
+		}
+	}
+	return n, err
+}
+
+// blockName is the client's key, or the block's address as text.
+func blockName(b *pb.ListedBlock) string {
+	if len(b.Key) > 0 || len(b.Digest) != len(block.Digest{}) {
+		return string(b.Key)
+	}
+	return block.Text(b.Namespace, block.Addr{Digest: block.Digest(b.Digest), Layer: b.Layer})
+}
+
+// name is the block's, printable; a short one is for looking at.
+func (b *kvBlock) name(short bool) string {
+	switch {
+	case b.Key != "" && short:
+		return strings.Trim(fmt.Sprintf("%.60q", b.Key), `"`)
+	case b.Key != "":
+		return strings.Trim(fmt.Sprintf("%q", b.Key), `"`)
+	case short:
+		return b.Digest[:16]
+	}
+	return b.Block
+}
+
+func (b *kvBlock) layer() string {
+	if b.Layer == 1<<32-1 {
+		return "all"
+	}
+	return fmt.Sprint(b.Layer)
+}
+
+func (b *kvBlock) expires() string {
+	if b.ExpiresMS == 0 {
+		return "-"
+	}
+	return time.Until(time.UnixMilli(b.ExpiresMS)).Round(time.Second).String()
+}

@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/kvcached"
+	"github.com/cognitora/dataplane/kvcached/block"
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+)
+
+// startCacheFor runs a cache daemon and returns it with its socket.
+func startCacheFor(t *testing.T, change ...func(*kvcached.Config)) (d *kvcached.Daemon, sock string) {
+	t.Helper()
+	var c kvcached.Config
+	if err := config.Defaults(&c); err != nil {
+		t.Fatal(err)
+	}
+	c.Daemon.Data = t.TempDir()
+	c.Daemon.Sock, c.Daemon.RAM, c.Daemon.SSD = filepath.Join(c.Daemon.Data, "kv.sock"), 32<<20, 128<<20
+	c.Daemon.Admin, c.RESP.Listen = "127.0.0.1:0", "127.0.0.1:0"
+	c.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	for _, f := range change {
+		f(&c)
+	}
+	d, err := kvcached.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- d.Run(ctx, ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	return d, c.Daemon.Sock
+}
+
+func TestKVCommands(t *testing.T) {
+	d, sock := startCacheFor(t)
+	env := map[string]string{envSock: sock}
+	conn, err := net.Dial("tcp", d.At("resp"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "SET greeting hello\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(conn, make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+	do := func(args ...string) string {
+		t.Helper()
+		out, err := ctl(t, env, append([]string{"kv"}, args...)...)
+		if err != nil {
+			t.Fatalf("%v: %v", args, err)
+		}
+		return out
+	}
+	if got := do("get", "greeting"); got != "hello" {
+		t.Errorf("%q", got)
+	}
+	want(t, do("ls"), "greeting", "key1;resp.0;", "ram")
+
+	space := block.Namespace{Model: "m", Revision: "r", DType: "bf16", Layout: "l", Tokens: 16, TP: 1, PP: 1, Tenant: "acme"}
+	address := block.Text(space.String(), block.Addr{Digest: block.Digest{7}, Layer: 3})
+	file := filepath.Join(t.TempDir(), "block")
+	payload := strings.Repeat("0123456789abcdef", 200_000)
+	if err := os.WriteFile(file, []byte(payload), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want(t, do("put", address, file, "--parent", strings.Repeat("ab", 32)), "stored 3200000 bytes in ram")
+	do("get", address, "--file", file+".back")
+	if back, err := os.ReadFile(file + ".back"); err != nil || string(back) != payload {
+		t.Errorf("%d bytes came back, %v", len(back), err)
+	}
+	var list []kvBlock
+	if err := json.Unmarshal([]byte(do("ls", "--namespace", space.String(), "-o", "json")), &list); err != nil || len(list) != 1 || list[0].Layer != 3 || list[0].Parent != strings.Repeat("ab", 32) || list[0].Block != address {
+		t.Errorf("%v: %+v", err, list)
+	}
+	want(t, do("ls", "--namespace", space.String()), address)
+	if got := do("get", list[0].Block); got != payload {
+		t.Errorf("%d bytes of what ls has named", len(got))
+	}
+	short, long := (&kvBlock{Digest: list[0].Digest, Block: address}).name(true), (&kvBlock{Key: strings.Repeat("k", 100)}).name(false)
+	if short != list[0].Digest[:16] || len(long) != 100 {
+		t.Errorf("%q, %q", short, long)
+	}
+	want(t, do("stats"), "ram", "33554432", "key1;resp.0;", space.String(), "2 blocks stored")
+	want(t, do("stats", "--all"), "resp_commands", "store_hits")
+	var stats kvStats
+	if err := json.Unmarshal([]byte(do("stats", "-o", "json")), &stats); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range valueNames(t) {
+		if _, there := stats.Values[name]; !there {
+			t.Errorf("the daemon has no value %s", name)
+		}
+	}
+	want(t, do("ls", "--limit", "1"), "… 1 more, about: --limit 2 lists")
+	if got := do("ls", "--limit", "2"); strings.Contains(got, "more") {
+		t.Error(got)
+	}
+	want(t, do("rm", "greeting"), "1 removed")
+	want(t, do("rm", "greeting"), "0 removed")
+	want(t, do("rm", "--tenant", "nobody"), "0 removed")
+	want(t, do("rm", "--model", "m", "--tenant", "acme"), "1 removed")
+
+	for args, text := range map[string]string{
+		"ls --limit 0": "--limit 0: must be 1 to 10000000", "get greeting": "no such block", "rm": "nothing is named", "rm x --tenant y": "give one of them", "put key file": "is not cgn:", "get x --namespace y": "--namespace",
+		"rm --all --model m": "give one of them", "get cgn:x": "block", "put " + address + " " + file + " --durable --parent zz": "--parent",
+	} {
+		if _, err := ctl(t, env, append([]string{"kv"}, strings.Fields(args)...)...); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v, want %q", args, err, text)
+		}
+	}
+}
+
+// valueNames are the counters that kv stats asks for, from its source.
+func valueNames(t *testing.T) (names []string) {
+	source, err := os.ReadFile("kv_stats.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`v\["([a-z_]+)"\]`).FindAllSubmatch(source, -1) {
+		names = append(names, string(m[1]))
+	}
+	if len(names) < 10 {
+		t.Fatal(names)
+	}
+	return names
+}
+
+func TestKVWithoutADaemon(t *testing.T) {
+	for _, sock := range []string{"", "unix:///nowhere/kv.sock"} {
+		_, err := ctl(t, map[string]string{envSock: sock}, "kv", "stats")
+		if err == nil || !strings.Contains(hintOf(err), "--sock") || strings.Contains(err.Error(), "unix:") {
+			t.Errorf("%v, %s", err, hintOf(err))
+		}
+	}
+	_, err := ctl(t, nil, "kv", "stats", "--sock", filepath.Join(t.TempDir(), "none.sock"))
+	if err == nil || !strings.Contains(err.Error(), "no cache daemon answers") || !strings.Contains(hintOf(err), "--sock") {
+		t.Errorf("%v, %s", err, hintOf(err))
+	}
+}
+
+// TestKVOverTCP: with certificates on both sides, of the role that may.
+func TestKVOverTCP(t *testing.T) {
+	dir := t.TempDir()
+	if err := pki.Bootstrap(dir, pki.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	d, sock := startCacheFor(t, func(c *kvcached.Config) {
+		own := pki.FilesIn(dir, pki.KVCached)
+		c.TLS, c.GRPC.Listen = kvcached.TLSConfig{CA: own.CA, Cert: own.Cert, Key: own.Key}, "127.0.0.1:0"
+	})
+	at := func(role pki.Role) []string {
+		f := pki.FilesIn(dir, role)
+		return []string{"--address", d.At("grpc"), "--tls-ca", f.CA, "--tls-cert", f.Cert, "--tls-key", f.Key}
+	}
+	for _, args := range [][]string{append([]string{"stats"}, at(pki.Ctl)...), append([]string{"stats"}, at(pki.Router)...), append([]string{"rm", "--all"}, at(pki.Ctl)...), {"stats", "--sock", "unix://" + sock}} {
+		if out, err := ctl(t, nil, append([]string{"kv"}, args...)...); err != nil {
+			t.Errorf("%v: %v\n%s", args, err, out)
+		}
+	}
+	for text, args := range map[string][]string{
+		"may not delete": append([]string{"rm", "--all"}, at(pki.Router)...),
+		"needs --tls-ca": {"stats", "--address", d.At("grpc")},
+		"give HOST:PORT": append([]string{"stats"}, append(at(pki.Ctl), "--address", "unix:///x")...),
+		"go with":        {"stats", "--tls-ca", "x", "--sock", sock},
+	} {
+		if _, err := ctl(t, nil, append([]string{"kv"}, args...)...); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%v: %v, want %q", args, err, text)
+		}
+	}
+}
+
+// TestKVOfADaemonThatHangs: it takes connections and says nothing.
+func TestKVOfADaemonThatHangs(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "kv.sock")
+	l, err := net.Listen("unix", sock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	k := &kv{app: &app{}, sock: sock, limit: 100 * time.Millisecond}
+	err = k.soon(t.Context(), func(ctx context.Context, c pb.KvClient) error {
+		_, err := c.Stats(ctx, &pb.StatsRequest{})
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), sock+" does not answer in time") || hintOf(err) == "" {
+		t.Errorf("%v, %s", err, hintOf(err))
+	}
+}
+
+func TestNamespaceErrorsSuggestHowItIsWritten(t *testing.T) {
+	for text, want := range map[string]string{
+		"s3.bkt": "'key1;s3.bkt;'", "key1;s3.bkt": "'key1;s3.bkt;'", "resp.1;acme": "'key1;resp.1;acme'", "y": "key1;s3.BUCKET;TENANT", "kv1;m": "kv stats lists",
+	} {
+		_, _, err := (&blockFlags{text}).find("key")
+		if err == nil || !strings.Contains(hintOf(err), want) {
+			t.Errorf("%s: %v, %s", text, err, hintOf(err))
+		}
+	}
+}

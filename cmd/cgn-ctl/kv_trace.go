@@ -1,0 +1,168 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cognitora/dataplane/kvcached/evict"
+	"github.com/cognitora/dataplane/perf/trace"
+)
+
+// kvTraceFlags are those of kv trace.
+type kvTraceFlags struct {
+	gen      trace.Generator
+	requests int
+	sizes    []float64 // percent of the working set
+	noPlot   bool
+	notes    io.Writer
+}
+
+func newKVTrace(a *app) *cobra.Command {
+	f := kvTraceFlags{notes: a.err}
+	cmd := &cobra.Command{
+		Use:   "trace [FILE]",
+		Short: "Replay an access trace against eviction policies and plot hit ratio over size",
+		Long: "Replays accesses against caches of several sizes and prints how many blocks were found, to say how large a tier\n" +
+			"should be. FILE has a JSON object per line: Mooncake's public traces, or what cgn-kvcached --trace FILE has recorded.\n" +
+			"Without one the project's generator makes the trace.\n\n" +
+			"A block is a prefix hit where everything before it in its request was found too: only that saves an engine work. In\n" +
+			"brackets, where they differ, all that were found. Sizes in bytes are of the blocks' mean length, where FILE tells lengths. " + evict.Ours + " is what cgn-kvcached does in RAM.",
+		Example: "  cgn-ctl kv trace\n  cgn-ctl kv trace conversation_trace.jsonl --sizes 5,10,20",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := f.check(); err != nil {
+				return err
+			}
+			t, err := f.open(args)
+			if err != nil {
+				return err
+			}
+			return a.kvTrace(t, &f)
+		},
+	}
+	fl := cmd.Flags()
+	fl.IntVar(&f.requests, "requests", 12000, "requests of the generator")
+	fl.Uint64Var(&f.gen.Seed, "seed", 1, "seed of the generator")
+	fl.Float64SliceVar(&f.sizes, "sizes", []float64{1, 5, 10, 20, 40}, "sizes of the cache in percent of the different blocks")
+	fl.BoolVar(&f.noPlot, "no-plot", false, "print the table only")
+	return cmd
+}
+
+func (f *kvTraceFlags) check() error {
+	errs := []error{inRange("requests", float64(f.requests), 1, math.MaxInt32)}
+	for _, s := range f.sizes {
+		errs = append(errs, inRange("sizes", s, 1e-6, 100))
+	}
+	if len(f.sizes) == 0 || len(f.sizes) > 32 {
+		errs = append(errs, errors.New("--sizes: 1 to 32 are taken"))
+	}
+	return errors.Join(errs...)
+}
+
+func (f *kvTraceFlags) open(args []string) (*evict.Trace, error) {
+	if len(args) == 0 {
+		f.gen.Requests = f.requests
+		return generatedAccesses(f.gen.Source())
+	}
+	file, err := os.Open(args[0])
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	t, err := evict.Read(file)
+	if torn := (*evict.TornError)(nil); errors.As(err, &torn) {
+		fmt.Fprintf(f.notes, "note: %s: %v\n", args[0], torn)
+		err = nil
+	}
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", args[0], err)
+	case t.Requests() == 0:
+		return nil, fmt.Errorf("%s: has no accesses", args[0])
+	}
+	return t, nil
+}
+
+func generatedAccesses(source trace.Source) (*evict.Trace, error) {
+	t := evict.NewTrace()
+	for {
+		q, err := source.Next()
+		if errors.Is(err, io.EOF) {
+			return t, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		t.Add(evict.Line{HashIDs: q.HashIDs})
+	}
+}
+
+// kvTraceReport is what kv trace found.
+type kvTraceReport struct {
+	Requests   int            `json:"requests"`
+	Distinct   int            `json:"distinct_blocks"`
+	BlockBytes int64          `json:"block_bytes_mean,omitempty"`
+	Unbounded  float64        `json:"unbounded_hit_ratio"` // what no cache can exceed
+	Results    []evict.Result `json:"results"`
+}
+
+func (a *app) kvTrace(t *evict.Trace, f *kvTraceFlags) error {
+	makers := evict.Makers()
+	r := kvTraceReport{Requests: t.Requests(), Distinct: t.Distinct(), BlockBytes: t.BlockBytes(), Unbounded: t.Replay(makers[0], 1).Prefix}
+	for _, m := range makers {
+		for _, s := range f.sizes {
+			r.Results = append(r.Results, t.Replay(m, s/100))
+		}
+	}
+	return a.show(r, func(tab *table) {
+		tab.line(fmt.Sprintf("%d requests, %d different blocks; a cache without a bound would find %.2f %%.\n", r.Requests, r.Distinct, 100*r.Unbounded))
+		if r.BlockBytes > 0 {
+			tab.line(fmt.Sprintf("A block has %s on average, all of them have %s.\n", sizeOf(r.BlockBytes), sizeOf(int64(r.Distinct)*r.BlockBytes)))
+		}
+		r.rows(tab, f.sizes)
+		if !f.noPlot {
+			tab.line("\nprefix hit ratio over size in percent of the different blocks\n\n" + evict.Plot(r.Results))
+		}
+	})
+}
+
+// sizeOf writes bytes for people, with two decimals.
+func sizeOf(n int64) string {
+	units := []string{"KiB", "MiB", "GiB", "TiB"}
+	v, unit := float64(n)/1024, 0
+	for v >= 1024 && unit < len(units)-1 {
+		v, unit = v/1024, unit+1
+	}
+	return fmt.Sprintf("%.2f %s", v, units[unit])
+}
+
+// rows writes a column for each size.
+func (r *kvTraceReport) rows(tab *table, sizes []float64) {
+	head, blocks, bytes := []any{"POLICY"}, []any{"blocks"}, []any{"size"}
+	for i, s := range sizes {
+		n := r.Results[i].Blocks
+		head, blocks = append(head, fmt.Sprintf("%g %%", s)), append(blocks, n)
+		bytes = append(bytes, sizeOf(int64(n)*r.BlockBytes))
+	}
+	tab.row(head...)
+	tab.row(blocks...)
+	if r.BlockBytes > 0 {
+		tab.row(bytes...)
+	}
+	for i := 0; i < len(r.Results); i += len(sizes) {
+		cells := []any{r.Results[i].Policy}
+		for _, x := range r.Results[i : i+len(sizes)] {
+			cell := fmt.Sprintf("%.2f", 100*x.Prefix)
+			if raw := fmt.Sprintf("%.2f", 100*x.Raw); raw != cell {
+				cell += " (" + raw + ")"
+			}
+			cells = append(cells, cell)
+		}
+		tab.row(cells...)
+	}
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/cognitora/dataplane/kvcached/evict"
+)
+
+func TestKVTraceOfAFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "trace.jsonl")
+	text := `{"timestamp":0,"hash_ids":[1,2],"bytes":8192}
+{"timestamp":1,"hash_ids":[1,2,3]}
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := ctl(t, nil, "kv", "trace", file, "--sizes", "34,100")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, out, "2 requests, 3 different blocks", "40.00 %", "34 %", "4.00 KiB", "12.00 KiB", "leaf-lru", "arc", "a leaf-arc")
+	if err := os.WriteFile(file, []byte(text+`{"times`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err = ctl(t, nil, "kv", "trace", file, "--no-plot"); err != nil {
+		t.Error(err)
+	}
+	want(t, out, "2 requests")
+	for name, args := range map[string][]string{
+		"no such file": {"nowhere.jsonl"}, "must be 1e-06 to 100": {"--sizes", "0"}, "line 1": {"kv_trace_test.go"}, "has no accesses": {os.DevNull},
+	} {
+		_, err := ctl(t, nil, append([]string{"kv", "trace"}, args...)...)
+		if err == nil {
+			t.Errorf("%v is taken", args)
+			continue
+		}
+		want(t, err.Error(), name)
+	}
+}
+
+// TestKVTraceOfTheGenerator holds the RAM tier's policy to the others where a cache has 5 % and more.
+func TestKVTraceOfTheGenerator(t *testing.T) {
+	out, err := ctl(t, nil, "kv", "trace", "--requests", "3000", "--sizes", "5,10,20,40", "-o", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r kvTraceReport
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatal(err)
+	}
+	ours := map[float64]float64{}
+	for _, x := range r.Results {
+		if x.Policy == evict.Ours {
+			ours[x.Share] = x.Prefix
+		}
+	}
+	for _, x := range r.Results {
+		slack := 0.0
+		switch x.Policy {
+		case "arc":
+			slack = 0.01
+		case "lru", "leaf-lru": // which this trace, unlike the public ones, favours at 10 %
+			slack = 0.005
+		}
+		if ours[x.Share] < x.Prefix-slack {
+			t.Errorf("%s at %g: %.4f, ours %.4f", x.Policy, x.Share, x.Prefix, ours[x.Share])
+		}
+	}
+}

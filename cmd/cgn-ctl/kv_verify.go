@@ -1,0 +1,75 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cognitora/dataplane/kvcached"
+	"github.com/cognitora/dataplane/kvcached/ssd"
+)
+
+// kvVerified is what kv verify prints as JSON.
+type kvVerified struct {
+	Segments int      `json:"segments"`
+	Unsealed int      `json:"unsealed_segments"` // as a crash leaves them
+	Records  int      `json:"records"`           // sound ones, replaced and deleted ones included
+	Bytes    int64    `json:"bytes"`
+	Live     int      `json:"live_blocks"`
+	Lost     int      `json:"lost_blocks"` // of those, without a sound record: misses
+	Bad      int      `json:"bad"`
+	Unclean  bool     `json:"unclean"` // the daemon was not stopped cleanly
+	Damage   []string `json:"damage"`  // the first 1000
+}
+
+// mostDamage is how many places are named.
+const mostDamage = 1000
+
+func newKVVerify(a *app) *cobra.Command {
+	var c kvcached.SSDConfig
+	cmd := &cobra.Command{
+		Use: "verify DIR", Short: "Read everything on the SSD of a cache that is not running", Args: oneArgument("DIR"),
+		Long: "Reads the data directory of a cgn-kvcached that does not run, and compares addresses and checksums. Ends with an error if\n" +
+			"anything is damaged, or if a live block has no sound record (LOST). Nothing has to be done about that: such a block is a miss\n" +
+			"when the daemon runs again.\n\n" +
+			"LIVE BLOCKS are those that the daemon would have after a start: those that the index names, and after a crash also what was\n" +
+			"written since the last checkpoint of the index, about 64 MiB, which is found in the segments themselves. LOST are of those. BAD counts damaged records, segments that were cut\n" +
+			"short and those that are missing though the index or the log says that they must be there.",
+		Example: "  cgn-ctl kv verify /var/lib/cognitora/kvcached",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+			told, found := time.Now(), []string{}
+			v, err := kvcached.Verify(ctx, args[0], c, func(d ssd.Damage) {
+				if len(found) < mostDamage {
+					found = append(found, fmt.Sprintf("%s, page %d: %v", d.File, d.Page, d.Err))
+				}
+			}, func(done, all int64) {
+				if time.Since(told) >= time.Second {
+					told = time.Now()
+					fmt.Fprintf(a.err, "%d of %d MiB\n", done>>20, all>>20)
+				}
+			})
+			if err != nil && !errors.Is(err, kvcached.ErrDamaged) {
+				return err
+			}
+			r := kvVerified{v.Segments, v.Unsealed, v.Records, v.Bytes, v.Rows, v.Lost, v.Bad, v.Unclean, found}
+			return errors.Join(a.show(r, func(t *table) {
+				t.row("LIVE BLOCKS", "LOST", "RECORDS", "BAD", "SEGMENTS", "UNSEALED", "BYTES")
+				t.row(r.Live, r.Lost, r.Records, r.Bad, r.Segments, r.Unsealed, r.Bytes)
+				if r.Unclean {
+					t.line("the directory was not closed cleanly: the blocks written since the last checkpoint were found in the segments, as a start does")
+				}
+				for _, d := range r.Damage {
+					t.line(d)
+				}
+			}), err)
+		},
+	}
+	cmd.Flags().StringVar(&c.KeyFile, "key-file", "", "the daemon's ssd.key_file, where payloads are sealed")
+	return cmd
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/ssd"
+)
+
+func TestKVVerify(t *testing.T) {
+	data := t.TempDir()
+	dir := filepath.Join(data, "ssd")
+	tier, err := ssd.Open(t.Context(), ssd.Options{Dir: dir, Cap: 128 << 20, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	space := block.Namespace{Space: "resp.0"}
+	mark := []byte("these bytes are found in the segment ")
+	for i := range 5 {
+		key := []byte{byte('a' + i)}
+		r := ssd.Record{Addr: block.OfKey(space.ID(), key), Namespace: space.String(), Key: key}
+		if err := tier.Write(context.Background(), r, append(mark, key...), true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := ctl(t, nil, "kv", "verify", data); err == nil {
+		t.Errorf("while it is open: %v", err)
+	}
+	if err := tier.Close(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := ctl(t, nil, "kv", "verify", data, "-o", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, out, `"live_blocks": 5`, `"bad": 0`)
+
+	if !flip(t, dir, append(mark, 'c')) {
+		t.Fatal("the payload is in no segment")
+	}
+	out, err = ctl(t, nil, "kv", "verify", data, "-o", "json")
+	if err == nil || !strings.Contains(err.Error(), "damaged in ") {
+		t.Errorf("%v", err)
+	}
+	want(t, out, `"lost_blocks": 1`, "checksum is wrong")
+	wrong := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(wrong, []byte(strings.Repeat("k", 32)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ctl(t, nil, "kv", "verify", data, "--key-file", wrong); err == nil || !strings.Contains(err.Error(), "another key") || strings.Contains(err.Error(), "FORMAT") {
+		t.Errorf("with another key: %v", err)
+	}
+	if _, err := ctl(t, nil, "kv", "verify", t.TempDir()); err == nil || !strings.Contains(err.Error(), "--data") {
+		t.Errorf("of nothing: %v", err)
+	}
+}
+
+// TestKVVerifyFindsWhatIsGone: a segment that is cut short, one that is not there, and the index.
+func TestKVVerifyFindsWhatIsGone(t *testing.T) {
+	for what, spoil := range map[string]func(t *testing.T, dir string) error{
+		"5 of 5 live blocks have no sound record": func(t *testing.T, dir string) error { return os.Truncate(segmentIn(t, dir), 4096) },
+		"5 of 5 live blocks":                      func(t *testing.T, dir string) error { return os.Remove(segmentIn(t, dir)) },
+		"damaged in 1 places":                     func(_ *testing.T, dir string) error { return os.RemoveAll(filepath.Join(dir, ssd.RowsDir)) },
+	} {
+		data := t.TempDir()
+		dir := filepath.Join(data, "ssd")
+		tier, err := ssd.Open(t.Context(), ssd.Options{Dir: dir, Cap: 128 << 20, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		space := block.Namespace{Space: "resp.0"}
+		for i := range 5 {
+			key := []byte{byte('a' + i)}
+			if err := tier.Write(t.Context(), ssd.Record{Addr: block.OfKey(space.ID(), key), Namespace: space.String(), Key: key}, key, true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(tier.Close(), spoil(t, dir)); err != nil {
+			t.Fatal(err)
+		}
+		out, err := ctl(t, nil, "kv", "verify", data)
+		if err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("%q: %v\n%s", what, err, out)
+		}
+	}
+}
+
+// segmentIn is the one segment that holds records.
+func segmentIn(t *testing.T, dir string) (found string) {
+	t.Helper()
+	names, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range names {
+		if filepath.Ext(e.Name()) == ".cgnkv" {
+			found = filepath.Join(dir, e.Name())
+		}
+	}
+	if found == "" {
+		t.Fatal(names)
+	}
+	return found
+}
+
+// flip changes a bit of what follows text in a file below dir.
+func flip(t *testing.T, dir string, text []byte) (done bool) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(name string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() || done {
+			return err
+		}
+		content, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		at := strings.Index(string(content), string(text))
+		if at < 0 {
+			return nil
+		}
+		content[at+len(text)-1] ^= 1
+		done = true
+		return os.WriteFile(name, content, 0o600)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return done
+}

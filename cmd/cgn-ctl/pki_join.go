@@ -1,0 +1,125 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cognitora/dataplane/internal/pki"
+)
+
+// maxBundle bounds what is read of a request or an answer, in bytes.
+const maxBundle = 1 << 20
+
+func newPKIJoin(a *app) *cobra.Command {
+	var o pki.Options
+	var roles []string
+	var dir, signed string
+	c := &cobra.Command{
+		Use:   "join",
+		Short: "Make a new host's keys, and take in their certificates once they are signed",
+		Long: "On the new host: join writes private keys, which stay there, and prints a request.\n" +
+			"Where the CA is: sign turns the request into an answer.\n" +
+			"On the new host again: join --signed takes the answer in.",
+		Example: "  cgn-ctl pki join --dir pki --role agent --host gpu2.example > gpu2.request\n" +
+			"  cgn-ctl pki sign --dir pki --role agent gpu2.request > gpu2.signed\n" +
+			"  cgn-ctl pki join --dir pki --signed gpu2.signed",
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if signed != "" {
+				return a.acceptSigned(dir, signed)
+			}
+			o.Roles = rolesOf(roles)
+			bundle, err := pki.Request(dir, o)
+			if err != nil {
+				return err
+			}
+			_, err = a.out.Write(bundle)
+			return err
+		},
+	}
+	c.Flags().StringVar(&dir, "dir", "pki", "directory for keys and certificates; made with mode 0700")
+	c.Flags().StringSliceVar(&o.Hosts, "host", nil, "DNS names and addresses of the new host (default localhost, 127.0.0.1, ::1)")
+	c.Flags().StringSliceVar(&roles, "role", []string{string(pki.Agent)}, "roles of the new host")
+	c.Flags().StringVar(&signed, "signed", "", "answer of sign to take in; - is standard input")
+	c.Flags().BoolVar(&o.Force, "force", false, "ask for certificates that are there already")
+	return c
+}
+
+func newPKISign(a *app) *cobra.Command {
+	var o pki.Options
+	var roles []string
+	var dir string
+	c := &cobra.Command{
+		Use:     "sign REQUEST|-",
+		Short:   "Sign the request of a host that joins",
+		Example: "  cgn-ctl pki sign --dir pki --role agent gpu2.request > gpu2.signed",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			bundle, err := a.readBundle(args[0])
+			if err != nil {
+				return err
+			}
+			o.Roles = rolesOf(roles)
+			answer, grants, err := pki.Sign(dir, bundle, o)
+			if err != nil {
+				return err
+			}
+			for _, g := range grants {
+				fmt.Fprintf(a.err, "signed: role %s of %s\n", g.Role, strings.Join(g.Hosts, ", "))
+			}
+			_, err = a.out.Write(answer)
+			return err
+		},
+	}
+	c.Flags().StringVar(&dir, "dir", "pki", "directory with ca.crt and ca.key")
+	c.Flags().StringSliceVar(&roles, "role", []string{string(pki.Agent)}, "roles that the host may have; a request for any other is refused")
+	o.Lifetime = pki.DefaultLifetime
+	c.Flags().Var((*days)(&o.Lifetime), "lifetime", "how long the certificates are valid: days like 397d, or 12h")
+	return c
+}
+
+func (a *app) acceptSigned(dir, name string) error {
+	answer, err := a.readBundle(name)
+	if err != nil {
+		return err
+	}
+	roles, err := pki.Accept(dir, answer)
+	if err != nil {
+		return err
+	}
+	rows := []madeFiles{}
+	for _, r := range roles {
+		f := pki.FilesIn(dir, r)
+		rows = append(rows, madeFiles{string(r), f.Cert, f.Key, f.CA})
+	}
+	return a.show(rows, func(t *table) {
+		t.row("ROLE", "CERTIFICATE", "KEY", "CA")
+		for _, r := range rows {
+			t.row(r.Role, r.Cert, r.Key, r.CA)
+		}
+	})
+}
+
+func (a *app) readBundle(name string) ([]byte, error) {
+	in := io.Reader(os.Stdin)
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in = f
+	}
+	return io.ReadAll(io.LimitReader(in, maxBundle+1))
+}
+
+func rolesOf(names []string) (roles []pki.Role) {
+	for _, n := range names {
+		roles = append(roles, pki.Role(n))
+	}
+	return roles
+}

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestJoinByCommands: the three commands of the help bring a host into a fleet.
+func TestJoinByCommands(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	run := func(args ...string) string {
+		t.Helper()
+		var out, errOut strings.Builder
+		root := newRoot(&out, &errOut, func(string) string { return "" })
+		root.SetArgs(args)
+		if err := root.Execute(); err != nil {
+			t.Fatalf("%v: %v %s", args, err, errOut.String())
+		}
+		return out.String()
+	}
+	save := func(name, text string) string {
+		t.Helper()
+		if err := os.WriteFile(at(name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return at(name)
+	}
+	run("pki", "bootstrap", "--dir", at("ca"))
+	request := save("request", run("pki", "join", "--dir", at("host"), "--host", "gpu2.example"))
+	signed := save("signed", run("pki", "sign", "--dir", at("ca"), request))
+	if out := run("pki", "join", "--dir", at("host"), "--signed", signed); !strings.Contains(out, "agent.crt") {
+		t.Error(out)
+	}
+	root := newRoot(&strings.Builder{}, &strings.Builder{}, func(string) string { return "" })
+	root.SetArgs([]string{"pki", "sign", "--dir", at("ca"), "--role", "router", request})
+	if err := root.Execute(); err == nil || !strings.Contains(err.Error(), "wrong role") {
+		t.Error("signed a role that was not to be let in:", err)
+	}
+}

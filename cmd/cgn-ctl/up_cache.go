@@ -1,0 +1,71 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"path/filepath"
+
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/kvcached"
+)
+
+// Ports that the cache of `up` takes where they are free.
+const (
+	upRESP    = "127.0.0.1:6380"
+	upS3      = "127.0.0.1:9000"
+	upKVAdmin = "127.0.0.1:9093"
+)
+
+const (
+	upCacheRAM = 256 << 20 // of shared memory, taken as it is used
+	upCacheSSD = 512 << 20
+)
+
+// cacheAt is where the host's cache is reached.
+type cacheAt struct {
+	RESP string `json:"resp"`
+	S3   string `json:"s3"`
+	QUIC string `json:"quic,omitempty"`
+	Sock string `json:"sock"` // gRPC
+	// Admin has /readyz and /metrics.
+	Admin string `json:"admin"`
+}
+
+// announced is the address under which nodes name the cache.
+func (c *cacheAt) announced() string { return "unix://" + c.Sock }
+
+// startCache starts the KV cache of this host: one for all engines here.
+func (l *local) startCache() error {
+	var c kvcached.Config
+	if err := config.Defaults(&c); err != nil {
+		return err
+	}
+	dir := filepath.Join(l.dir, "kv")
+	c.Daemon.Data, c.Daemon.Sock = dir, filepath.Join(dir, "kv.sock")
+	c.Daemon.RAM, c.Daemon.SSD = upCacheRAM, upCacheSSD
+	c.Daemon.Heartbeat, c.Daemon.DrainTimeout = config.Duration(heartbeat), config.Duration(drainRequests)
+	c.Etcd.Endpoints, c.GRPC.Announce = []string{l.etcd}, true
+	for into, usual := range map[*string]string{&c.Daemon.Admin: upKVAdmin, &c.RESP.Listen: upRESP, &c.S3.Listen: upS3} {
+		ln, err := reserve("KV cache", usual, false)
+		if err != nil {
+			return err
+		}
+		*into = ln.Addr().String()
+		_ = ln.Close()
+	}
+	d, err := kvcached.New(c)
+	if err != nil {
+		return fmt.Errorf("KV cache: %w", err)
+	}
+	sock, _ := c.Sockets()
+	l.cache = &cacheAt{RESP: d.At("resp"), S3: d.At("s3"), QUIC: d.At("quic"), Sock: sock, Admin: d.AdminAddr().String()}
+	what := fmt.Sprintf("RESP for engines; S3 at http://%s, admin port http://%s, sockets in %s", l.cache.S3, d.AdminAddr(), dir)
+	l.parts.run(part{Name: "kvcached", Where: "redis://" + l.cache.RESP, What: what}, d.Run)
+	return nil
+}
+
+// redisLine is a command that works as pasted.
+func (c *cacheAt) redisLine() string {
+	host, port, _ := net.SplitHostPort(c.RESP)
+	return fmt.Sprintf("redis-cli -h %s -p %s SET greeting hello && redis-cli -h %s -p %s GET greeting", host, port, host, port)
+}

@@ -1,0 +1,64 @@
+// Command cgn-kvcached is the KV cache of a host: blocks in shared memory and on
+// SSD, for engines, for other hosts and for programs of this one.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/cognitora/dataplane/internal/buildinfo"
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/lifecycle"
+	"github.com/cognitora/dataplane/internal/logging"
+	"github.com/cognitora/dataplane/kvcached"
+)
+
+const about = `Keeps KV blocks in shared memory and on SSD. Programs of this host come to the sockets beside
+--sock, engines to --resp (as redis) or --s3, the caches of other hosts to --quic.
+
+  cgn-kvcached --data DIR --ram 1GiB --ssd 4GiB --resp 127.0.0.1:6380`
+
+func main() {
+	if err := run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "cgn-kvcached:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args, env []string, out, errOut io.Writer) error {
+	var c kvcached.Config
+	var ignored []string
+	err := config.Load(&c, config.Options{
+		Program: "cgn-kvcached", About: about, Version: buildinfo.String(), Args: args, Env: env, Out: out,
+		Foreign: []string{
+			"CGN_ROUTER_", "CGN_BACKEND", "CGN_MODEL", "CGN_PREFIX_", "CGN_ADMISSION_", "CGN_TIMEOUTS_", "CGN_RETRY_", "CGN_UPSTREAM_TLS_", "CGN_ADMIN",
+			"CGN_AGENT_", "CGN_ENGINE_", "CGN_LIMITS_",
+		},
+		Ignored: func(name string) { ignored = append(ignored, name) },
+	})
+	switch {
+	case errors.Is(err, config.ErrAnswered):
+		return nil
+	case err != nil:
+		return err
+	}
+	log := logging.New(errOut, c.Log.Level, c.Log.Format)
+	slog.SetDefault(log)
+	c.Logger = log
+	for _, name := range ignored {
+		log.Warn("no setting has the name of this environment variable; see --help", "variable", name)
+	}
+	d, err := kvcached.New(c)
+	if err != nil {
+		return err
+	}
+	signals := lifecycle.Listen(context.Background(), func() {
+		log.Info("SIGHUP changes nothing: changed certificates are taken within 2 s of the next handshake without it; passwords, keys of clients and all settings take a restart")
+	})
+	defer signals.Close()
+	return d.Run(signals.Drain(), signals.Force())
+}

@@ -1,0 +1,38 @@
+package cluster
+
+import (
+	"crypto/rand"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// TokenFile is what Token keeps in its directory.
+const TokenFile = "instance"
+
+// Token is a program's Registration.Instance: it tells it from another one that has the same id. Kept in dir, which is
+// made if it is not there, it survives a restart, which then takes the id back without waiting for the old lease to
+// end. Without dir each start has another one. Errors are of the files.
+func Token(dir string) (string, error) {
+	if dir == "" {
+		return rand.Text(), nil
+	}
+	file := filepath.Join(dir, TokenFile)
+	kept, err := os.ReadFile(file)
+	if token := strings.TrimSpace(string(kept)); err == nil && token != "" {
+		return token, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	token := rand.Text()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
+		return "", err
+	}
+	return token, nil
+}

@@ -1,0 +1,157 @@
+package netpath
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/transport"
+)
+
+var sizes = []int{64 << 10, 1 << 20, 8 << 20}
+
+// A pull is measured until it has been done atMost times, or for that long.
+const (
+	atMost = 7
+	enough = 2 * time.Second
+)
+
+// roads are the conditions that are compared.
+var roads = []struct {
+	name string
+	Conditions
+}{
+	{"no delay, no loss", Conditions{}},
+	{"20 ms, no loss", Conditions{Delay: delay}},
+	{"20 ms, 1 % loss", Conditions{Delay: delay, Loss: loss}},
+}
+
+// ways are what is compared on each.
+var ways = []struct {
+	name    string
+	Lane    transport.Lane
+	stripes int
+}{{"quic", transport.QUIC, 0}, {"quic, 16 stripes", transport.QUIC, 16}, {"tls", transport.TLS, 0}}
+
+// slow is a road on which 8 MiB take two seconds at least, so that there is time to cancel.
+var slow = Conditions{Delay: delay, Loss: loss, Rate: 4 << 20}
+
+// pool is a peer's connections, out of B. A block is pulled over so many of them; 0: as many as by default.
+func (h *hosts) pool(stripes int) *transport.Pool {
+	h.t.Helper()
+	id, err := pki.Load(pki.FilesIn(h.pki(), pki.KVCached))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	pool, err := transport.NewPool(transport.PoolOptions{
+		Identity: id, Tuning: transport.Tuning{Rate: 125e6, RTT: 2 * delay}, Stripes: stripes, ListenUDP: h.B.ListenUDP, DialTCP: h.B.DialTCP,
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { _ = pool.Close() })
+	return pool
+}
+
+// pull reads a block of A, whose length is known as it is in a fleet, into memory; begun is called when it begins to come.
+func pull(ctx context.Context, p *transport.Peer, a block.Addr, length int, begun func()) (into []byte, err error) {
+	_, err = p.Get(ctx, transport.Get{Addr: a, Namespace: space, Hint: length, Alloc: func(_ transport.Found, n int) ([]byte, error) {
+		into = make([]byte, n)
+		begun()
+		return into, nil
+	}})
+	return into, err
+}
+
+// congestion is the name of TCP's congestion control in A, which sends.
+func (h *hosts) congestion() (name string) {
+	h.A.Do(func() {
+		text, err := os.ReadFile("/proc/sys/net/ipv4/tcp_congestion_control")
+		if name = strings.TrimSpace(string(text)); err != nil {
+			name = err.Error()
+		}
+	})
+	return name
+}
+
+// lanes pulls blocks of all sizes over both lanes on every road, and shows how fast that is.
+func (h *hosts) lanes(t *testing.T) {
+	var table strings.Builder
+	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "MB/s (median ms)\tlane\t64 KiB\t1 MiB\t8 MiB\t")
+	for _, road := range roads {
+		h.Set(road.Conditions)
+		for _, lane := range ways {
+			pool := h.pool(lane.stripes)
+			peer, err := pool.Peer(transport.Target{Address: h.a.quic, Name: h.A.Addr.String(), Lane: lane.Lane})
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(w, "%s\t%s\t", road.name, lane.name)
+			for _, size := range sizes {
+				a, want := h.a.put(t, size)
+				var took []time.Duration
+				for first := time.Now(); len(took) == 0 || len(took) < atMost && time.Since(first) < enough; {
+					began := time.Now()
+					got, err := pull(t.Context(), peer, a, len(want), func() {})
+					took = append(took, time.Since(began))
+					if err != nil || !bytes.Equal(got, want) {
+						t.Fatalf("%s, %s, %d bytes after %v: %v", road.name, lane.name, size, time.Since(began), err)
+					}
+				}
+				slices.Sort(took)
+				median := took[len(took)/2]
+				fmt.Fprintf(w, "%.2f (%d)\t", float64(size)/median.Seconds()/1e6, median.Milliseconds())
+			}
+			fmt.Fprintln(w)
+			_ = pool.Close()
+		}
+	}
+	_ = w.Flush()
+	ab, ba := h.Counts()
+	t.Logf("\n%sTCP uses %s; from A %+v, from B %+v", table.String(), h.congestion(), ab, ba)
+	if ab.Lost == 0 || ba.Lost == 0 {
+		t.Error("nothing was lost: this shows nothing")
+	}
+}
+
+// cancels breaks pulls off in the middle: neither side holds anything afterwards, and the next pull is right.
+func (h *hosts) cancels(t *testing.T) {
+	a, want := h.a.put(t, 8<<20)
+	for _, lane := range []transport.Lane{transport.QUIC, transport.TLS} {
+		h.Set(slow)
+		pool := h.pool(0)
+		peer, err := pool.Peer(transport.Target{Address: h.a.quic, Lane: lane})
+		if err != nil {
+			t.Fatal(err)
+		}
+		gaveUp := h.a.metric(t, "peer_gave_up_total")
+		ctx, cancel := context.WithCancel(t.Context())
+		var began time.Time
+		if _, err := pull(ctx, peer, a, len(want), func() { began = time.Now(); cancel() }); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: a pull that was cancelled: %v", lane, err)
+		}
+		here := time.Since(began)
+		there := within(t, soon, "A gives up too", func() bool {
+			return h.a.metric(t, "peer_gave_up_total") > gaveUp && h.a.metric(t, "peer_in_flight_bytes") == 0 && h.a.metric(t, "ram_held_bytes") == 0
+		})
+		t.Logf("%s: cancelled here after %v, there within %v of that", lane, here, there)
+		if here > time.Second || there > 5*time.Second {
+			t.Errorf("%s: that is long", lane)
+		}
+		h.Set(Conditions{})
+		if got, err := pull(t.Context(), peer, a, len(want), func() {}); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: the pull after it: %v", lane, err)
+		}
+		_ = pool.Close()
+	}
+}

@@ -1,0 +1,108 @@
+package netpath
+
+import (
+	"math/rand/v2"
+	"os"
+	"sync/atomic"
+	"time"
+)
+
+// line is one direction of a path.
+type line struct {
+	from, to   *os.File
+	conditions *atomic.Pointer[Conditions]
+	chance     *rand.Rand
+	onTheWay   chan packet // bounded; one more is dropped
+	empty      chan []byte // buffers of packets that have arrived
+	last       time.Time   // when the packet before this one is fully sent, at the path's rate
+	due        time.Time   // when the packet before this one arrives
+
+	forwarded, lost, dropped atomic.Uint64
+}
+
+type packet struct {
+	bytes []byte
+	due   time.Time
+}
+
+func newLine(from, to *os.File, c *atomic.Pointer[Conditions], queue int, seed uint64) *line {
+	return &line{
+		from: from, to: to, conditions: c, chance: rand.New(rand.NewPCG(seed, 0)),
+		onTheWay: make(chan packet, queue), empty: make(chan []byte, queue),
+	}
+}
+
+// read takes packets in until the device is closed.
+func (l *line) read() {
+	defer close(l.onTheWay)
+	for {
+		buf := l.buffer()
+		n, err := l.from.Read(buf)
+		if err != nil {
+			return
+		}
+		if n == 0 || buf[0]>>4 != 4 { // what the kernel itself says over IPv6, whenever it likes: the path has IPv4
+			l.recycle(buf)
+			continue
+		}
+		c := l.conditions.Load()
+		if c.Loss > 0 && l.chance.Float64() < c.Loss {
+			l.lost.Add(1)
+			l.recycle(buf)
+			continue
+		}
+		select {
+		case l.onTheWay <- packet{buf[:n], l.arrival(c, n)}:
+		default:
+			l.dropped.Add(1)
+			l.recycle(buf)
+		}
+	}
+}
+
+// arrival is when a packet of n bytes that comes in now is there. Packets keep their order.
+func (l *line) arrival(c *Conditions, n int) time.Time {
+	sent := time.Now()
+	if c.Rate > 0 {
+		if l.last.After(sent) {
+			sent = l.last
+		}
+		sent = sent.Add(time.Duration(int64(n) * int64(time.Second) / c.Rate))
+		l.last = sent
+	}
+	if due := sent.Add(c.Delay); due.After(l.due) {
+		l.due = due
+	}
+	return l.due
+}
+
+// write lets packets out when their time has come.
+func (l *line) write() {
+	for p := range l.onTheWay {
+		time.Sleep(time.Until(p.due))
+		if _, err := l.to.Write(p.bytes); err == nil {
+			l.forwarded.Add(1)
+		}
+		l.recycle(p.bytes)
+	}
+}
+
+func (l *line) buffer() []byte {
+	select {
+	case b := <-l.empty:
+		return b
+	default:
+		return make([]byte, mtu)
+	}
+}
+
+func (l *line) recycle(b []byte) {
+	select {
+	case l.empty <- b[:mtu]:
+	default:
+	}
+}
+
+func (l *line) counts() Counts {
+	return Counts{Forwarded: l.forwarded.Load(), Lost: l.lost.Load(), Dropped: l.dropped.Load()}
+}

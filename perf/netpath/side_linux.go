@@ -1,0 +1,164 @@
+package netpath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Side is one of the two namespaces. It has loopback and a device to the other side, and nothing else.
+type Side struct {
+	Addr netip.Addr // of its end of the path, in a network of 4 addresses
+
+	tun  *os.File
+	jobs chan func() // run on the thread that is in the namespace
+	end  chan struct{}
+}
+
+func newSide(addr netip.Addr, queue int) (*Side, error) {
+	s := &Side{Addr: addr, jobs: make(chan func()), end: make(chan struct{})}
+	made := make(chan error)
+	go s.thread(queue, made)
+	if err := <-made; err != nil {
+		<-s.end
+		return nil, fmt.Errorf("netpath: %w", err)
+	}
+	return s, nil
+}
+
+// thread keeps a thread of its own in a new namespace. It is not unlocked: the thread ends with the goroutine, so
+// that nothing else runs in the namespace.
+func (s *Side) thread(queue int, made chan<- error) {
+	defer close(s.end)
+	runtime.LockOSThread()
+	err := unix.Unshare(unix.CLONE_NEWNET)
+	if err == nil {
+		err = s.device(queue)
+	} else {
+		err = os.NewSyscallError("unshare", err)
+	}
+	made <- err
+	if err != nil {
+		return
+	}
+	for job := range s.jobs {
+		job()
+	}
+}
+
+const device = "path0"
+
+// device makes the TUN device of the namespace that the calling thread is in.
+func (s *Side) device(queue int) error {
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: "/dev/net/tun", Err: err}
+	}
+	ifr, err := unix.NewIfreq(device)
+	if err == nil {
+		ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+		err = os.NewSyscallError("TUNSETIFF", unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr))
+	}
+	if err == nil {
+		err = s.configure(queue)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return err
+	}
+	s.tun = os.NewFile(uintptr(fd), device)
+	return nil
+}
+
+// configure gives the device its address and starts it, and loopback.
+func (s *Side) configure(queue int) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(fd)
+	address := s.Addr.As4()
+	up := func(r *unix.Ifreq) error { r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING); return nil }
+	for _, step := range []struct {
+		device  string
+		request uint
+		name    string
+		set     func(r *unix.Ifreq) error
+	}{
+		{"lo", unix.SIOCSIFFLAGS, "SIOCSIFFLAGS", up},
+		{device, unix.SIOCSIFMTU, "SIOCSIFMTU", func(r *unix.Ifreq) error { r.SetUint32(mtu); return nil }},
+		{device, unix.SIOCSIFTXQLEN, "SIOCSIFTXQLEN", func(r *unix.Ifreq) error { r.SetUint32(uint32(queue)); return nil }},
+		{device, unix.SIOCSIFADDR, "SIOCSIFADDR", func(r *unix.Ifreq) error { return r.SetInet4Addr(address[:]) }},
+		{device, unix.SIOCSIFNETMASK, "SIOCSIFNETMASK", func(r *unix.Ifreq) error { return r.SetInet4Addr([]byte{255, 255, 255, 252}) }},
+		{device, unix.SIOCSIFFLAGS, "SIOCSIFFLAGS", up},
+	} {
+		r, err := unix.NewIfreq(step.device)
+		if err == nil {
+			err = step.set(r)
+		}
+		if err == nil {
+			err = unix.IoctlIfreq(fd, step.request, r)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", step.device, os.NewSyscallError(step.name, err))
+		}
+	}
+	return nil
+}
+
+// Do runs f on the side's thread and waits for it. Sockets that f makes itself, not on another goroutine, are in the
+// namespace and stay there. f must neither call Do nor end its goroutine, as T.Fatal does.
+func (s *Side) Do(f func()) {
+	done := make(chan struct{})
+	s.jobs <- func() {
+		defer close(done)
+		f()
+	}
+	<-done
+}
+
+// Start starts a program in the namespace. It is killed when this process ends, or the path is closed.
+func (s *Side) Start(cmd *exec.Cmd) (err error) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	s.Do(func() { err = cmd.Start() })
+	return err
+}
+
+// ListenUDP opens a socket with a free port in the namespace.
+func (s *Side) ListenUDP() (c net.PacketConn, err error) {
+	s.Do(func() { c, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.Addr, 0))) })
+	return c, err
+}
+
+// DialTCP connects from the namespace to an address, not a name.
+func (s *Side) DialTCP(ctx context.Context, address string) (c net.Conn, err error) {
+	to, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return nil, err
+	}
+	s.Do(func() {
+		var d net.Dialer
+		c, err = d.DialTCP(ctx, "tcp4", netip.AddrPort{}, to)
+	})
+	return c, err
+}
+
+// shut closes the device and ends the thread.
+func (s *Side) shut() {
+	if err := s.tun.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+		panic(err) // of a device: a bug
+	}
+	close(s.jobs)
+	<-s.end
+}

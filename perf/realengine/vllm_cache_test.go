@@ -1,0 +1,205 @@
+package realengine
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cognitora/dataplane/internal/etcdserver"
+	"github.com/cognitora/dataplane/internal/pki"
+)
+
+// cache is a cgn-kvcached of a fleet on this machine.
+type cache struct {
+	*program
+	id, resp, admin string
+}
+
+// caches starts daemons that know each other from an etcd in this process, with certificates made as an operator makes them.
+func (s setup) caches(t *testing.T, ids ...string) (all []*cache) {
+	t.Helper()
+	certificates := filepath.Join(s.run, "pki")
+	if out, err := exec.Command(filepath.Join(s.bin, "cgn-ctl"), "pki", "bootstrap", "--dir", certificates, "--role", "kvcached").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	etcd, err := etcdserver.Start(filepath.Join(s.run, "etcd"), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(etcd.Close)
+	files := pki.FilesIn(certificates, pki.KVCached)
+	for _, id := range ids {
+		c := &cache{id: id, resp: free(t), admin: "http://" + free(t)}
+		data := filepath.Join(s.run, "cache-"+id)
+		c.program = s.launch(t, "cache-"+id, nil, filepath.Join(s.bin, "cgn-kvcached"), "--data", data, "--sock", filepath.Join(data, "kv.sock"),
+			"--ram", "256MiB", "--ssd", "0", "--resp", c.resp, "--quic", free(t), "--admin", strings.TrimPrefix(c.admin, "http://"),
+			"--cache-id", id, "--etcd", "http://"+etcd.Endpoint(), "--fleet.lane", "quic",
+			"--tls.ca", files.CA, "--tls.cert", files.Cert, "--tls.key", files.Key)
+		all = append(all, c)
+	}
+	for _, c := range all {
+		within(t, soon, "cache "+c.id+" knows the others", func() bool {
+			if c.ended() {
+				t.Fatalf("cache %s ended: %v", c.id, c.cmd.ProcessState)
+			}
+			return healthy(c.admin+"/readyz") && c.metric(t, "fleet_members") == float64(len(ids))
+		})
+	}
+	return all
+}
+
+// metric adds the daemon's samples of cgn_kvcached_NAME.
+func (c *cache) metric(t *testing.T, name string) float64 {
+	t.Helper()
+	return scrape(t, c.admin, "cgn_kvcached_"+name, "")
+}
+
+// scrape adds the samples of that name in a program's /metrics whose labels have label among them.
+func scrape(t *testing.T, url, name, label string) (total float64) {
+	t.Helper()
+	resp, err := http.Get(url + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	page, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for _, m := range sample.FindAllStringSubmatch(string(page), -1) {
+		if m[1] != name || !strings.Contains(m[2], label) {
+			continue
+		}
+		var v float64
+		if _, err := fmt.Sscan(m[3], &v); err != nil {
+			t.Errorf("%s/metrics: %s", url, m[0])
+		}
+		total, found = total+v, true
+	}
+	if !found {
+		t.Fatalf("%s/metrics has no %s {%s}", url, name, label)
+	}
+	return total
+}
+
+// onCache are the flags of a server that keeps its blocks in a cache.
+func onCache(c *cache) []string {
+	connector, _ := json.Marshal(object{
+		"kv_connector": "KvcachedConnector", "kv_connector_module_path": "kvcached_connector", "kv_role": "kv_both",
+		"kv_load_failure_policy": "recompute", "kv_connector_extra_config": object{"address": c.resp, "revision": "1"},
+	})
+	return []string{"--enable-prompt-tokens-details", "--kv-transfer-config", string(connector)}
+}
+
+// asks sends a chat to one engine, without a router.
+func (e *engine) asks(t *testing.T, text string) (said string, c counts) {
+	t.Helper()
+	w := &site{owner: t, url: e.url(), client: http.DefaultClient}
+	a := w.must(t, "/v1/chat/completions", chatBody(user(text), object{"max_tokens": 24}))
+	c, ok := a.counts()
+	if !ok || c.cached < 0 || a.text() == "" {
+		t.Fatalf("no text or no cached-token count: %v", a)
+	}
+	return a.text(), c
+}
+
+const (
+	blockTokens = 32 // as vllmFlags say
+	layers      = 2  // of the model
+)
+
+// TestVLLMCache: what one server has computed, another one on another host's cache does not compute again.
+func TestVLLMCache(t *testing.T) {
+	s := prepared(t, "vllm")
+	caches := s.caches(t, "a", "b")
+	first := s.engine(t, "vllm-on-a", vllmFlags(s.model, onCache(caches[0])...)...)
+	second := s.engine(t, "vllm-on-b", vllmFlags(s.model, onCache(caches[1])...)...)
+	first.awaitReady(t)
+	second.awaitReady(t)
+	f := &fleet{caches[0], caches[1], first, second}
+	t.Run("Loads", f.loads)
+	t.Run("Grows", f.grows)
+	t.Run("CacheStops", f.stops)
+}
+
+// fleet is two servers, each with the cache of its host.
+type fleet struct {
+	a, b          *cache
+	first, second *engine
+}
+
+// source is how many prompt tokens the engine says to have from there.
+func (e *engine) source(t *testing.T, from string) int {
+	t.Helper()
+	return int(scrape(t, e.url(), "vllm:prompt_tokens_by_source_total", `source="`+from+`"`))
+}
+
+// loads: prompts that the first server has computed. Its texts are what the second one has to say.
+func (f *fleet) loads(t *testing.T) {
+	prompts, loaded := 4, 0
+	for i := range prompts {
+		text := prose(fmt.Sprint("kept ", i), 1200)
+		want, cold := f.first.asks(t, text)
+		computed, external, pulled := f.second.source(t, "local_compute"), f.second.source(t, "external_kv_transfer"), f.b.metric(t, "fleet_pulled_total")
+		got, warm := f.second.asks(t, text)
+		blocks := (cold.prompt - 1) / blockTokens
+		computed, external = f.second.source(t, "local_compute")-computed, f.second.source(t, "external_kv_transfer")-external
+		pulled = f.b.metric(t, "fleet_pulled_total") - pulled
+		t.Logf("%d prompt tokens: the first server computed %d, the second %d and loaded %d, for which its cache pulled %.0f blocks; both said %q",
+			cold.prompt, cold.prompt-cold.cached, computed, external, pulled, want)
+		if got != want || cold.cached != 0 || warm.prompt != cold.prompt {
+			t.Errorf("the first server said %q (%+v), the second %q (%+v)", want, cold, got, warm)
+		}
+		if warm.cached != blocks*blockTokens || external != warm.cached || computed != warm.prompt-warm.cached || pulled != float64(blocks*layers) {
+			t.Errorf("%d whole blocks: %+v", blocks, warm)
+		}
+		loaded += external
+	}
+	bytes, quic := f.b.metric(t, "fleet_pulled_bytes_total"), scrape(t, f.b.admin, "cgn_kvcached_pool_received_bytes_total", `lane="quic"`)
+	if hits := scrape(t, f.second.url(), "vllm:external_prefix_cache_hits_total", ""); int(hits) != loaded || bytes == 0 || quic != bytes {
+		t.Errorf("loaded %d tokens, %.0f by the engine's count; cache b pulled %.0f bytes, %.0f over QUIC", loaded, hits, bytes, quic)
+	}
+	if _, c := f.second.asks(t, prose("never seen", 1200)); c.cached != 0 {
+		t.Errorf("%d tokens of a new prompt were cached", c.cached)
+	}
+}
+
+// grows: the two servers answer a conversation in turns, each going on from what the other one has computed.
+func (f *fleet) grows(t *testing.T) {
+	text, before := prose("conversation", 600), 0
+	for turn := range 4 {
+		e := []*engine{f.first, f.second}[turn%2]
+		said, c := e.asks(t, text)
+		if blocks := before / blockTokens; c.cached < (blocks-1)*blockTokens {
+			t.Errorf("turn %d: %d of %d tokens were cached, the turn before had %d", turn+1, c.cached, c.prompt, before)
+		}
+		t.Logf("turn %d, %s: %d of %d tokens loaded", turn+1, e.id, c.cached, c.prompt)
+		text, before = text+said+prose(fmt.Sprint("turn ", turn), 300), c.prompt
+	}
+}
+
+// stops: a server whose cache has ended computes, and answers the same.
+func (f *fleet) stops(t *testing.T) {
+	text := prose("kept 0", 1200)
+	want, _ := f.first.asks(t, text)
+	fresh := prose("after the end", 1200)
+	other, _ := f.first.asks(t, fresh)
+	f.b.stop(t)
+	if got, c := f.second.asks(t, text); got != want {
+		t.Errorf("without its cache it said %q instead of %q (%+v)", got, want, c)
+	}
+	if got, c := f.second.asks(t, fresh); got != other || c.cached != 0 {
+		t.Errorf("without its cache it said %q instead of %q (%+v)", got, other, c)
+	}
+	log, err := os.ReadFile(filepath.Join(f.second.run, f.second.id+".log"))
+	if err != nil || !strings.Contains(string(log), "blocks not looked up") {
+		t.Errorf("its log does not say so: %v", err)
+	}
+}
