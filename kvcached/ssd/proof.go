@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 
 	"github.com/cognitora/dataplane/kvcached/block"
 )
@@ -39,7 +40,11 @@ func readProof(o *Options) (c checkpoint, err error) {
 	}
 	defer func() { _ = f.Close() }()
 	b := alignedBytes(page)
-	if f.ReadAt([][]byte{b}, 0) != nil || string(b[:len(proofMagic)]) != proofMagic ||
+	err = f.ReadAt([][]byte{b}, 0)
+	if size, sizeErr := f.Size(); sizeErr == nil && size == 0 || err == nil && !slices.ContainsFunc(b, func(c byte) bool { return c != 0 }) {
+		return c, nil // the tier ended before its first checkpoint
+	}
+	if err != nil || string(b[:len(proofMagic)]) != proofMagic ||
 		block.Sum(b[:proofSize]) != binary.LittleEndian.Uint32(b[proofSize:]) || c.decode(b[len(proofMagic):proofSize]) != nil {
 		o.Logger.Warn("ssd: the copy of the checkpoint is damaged; it is written again", "dir", o.Dir)
 		return checkpoint{}, nil

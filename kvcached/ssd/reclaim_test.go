@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // dirSize is the sum of the sizes of all files.
@@ -159,6 +161,43 @@ func TestBudget(t *testing.T) {
 	}
 	passed.Store(int64(24 * time.Hour))
 	write(t, tier, 2, 1, 10<<10, false)
+	mustClose(t, tier)
+}
+
+// TestBudgetOutlivesKill: what was written behind the last checkpoint counts as written today.
+func TestBudgetOutlivesKill(t *testing.T) {
+	sim, rows := newSimFS(), vfs.NewCrashableMem()
+	now := time.Unix(1e9, 0)
+	options := func(sim *simFS) Options {
+		o := simOptions(sim, rows)
+		o.DailyWrites, o.now = 100<<10, func() time.Time { return now }
+		return o
+	}
+	tier := open(t, options(sim))
+	write(t, tier, 1, 1, 80<<10, true)
+	after := sim.killed(func() { rows = rows.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 0}) })
+	mustClose(t, tier)
+	var first int64
+	for round := range 2 { // a start that ends early counts nothing twice
+		tier = open(t, options(after))
+		used := tier.Stats().WrittenToday
+		if round == 0 {
+			first = used // twice the record's size if a checkpoint was made while it was written
+		}
+		if used < 84<<10 || used != first {
+			t.Error("written today:", used, "at first:", first)
+		}
+		if err := tier.Write(ctx, record(2), make([]byte, 20<<10), false); !errors.Is(err, ErrBudget) {
+			t.Error("a kill renewed the budget:", err)
+		}
+		if round > 0 {
+			<-tier.Ready() // else there is no checkpoint, and it would all count for tomorrow
+		}
+		mustClose(t, tier)
+	}
+	now = now.Add(24 * time.Hour)
+	tier = open(t, options(after))
+	write(t, tier, 2, 1, 20<<10, false)
 	mustClose(t, tier)
 }
 

@@ -158,6 +158,7 @@ func (t *Tier) recoverSegment(ctx context.Context, s *segment, dead map[block.Ad
 	var failed error
 	err := t.walk(ctx, s, from, s.pageCount(), true, func(h *header, head []byte, damage error) {
 		t.log.seq = max(t.log.seq, h.seq)
+		t.budget.take(t.o.now(), 0, int64(h.pages())*page, true) // unless it was being written at the checkpoint, which then counted it, too
 		if damage != nil {
 			t.stats.torn.Add(1)
 			if r, ok, err := t.rows.get(&h.Addr); err != nil || !ok || r.place != h.place { // else dropRow warns
