@@ -68,7 +68,7 @@ check-bpf: ## BPF programs in this kernel, and whether their objects are up to d
 check-bpf-vm: ## the same tests in Debian 12's kernel, in qemu (not in check yet: no root, no KVM; fetches 120 MB once)
 	@mkdir -p .cache
 	CGO_ENABLED=0 $(GO) test -c -o .cache/bpf.test ./bpf
-	VM_LIMIT=1500 perf/vm/vm.sh run .cache/bpf.test -test.skip='^TestBpftool$$'
+	VM_LIMIT=1500 perf/vm/vm.sh run .cache/bpf.test -test.skip='^Test(Bpftool|Walkthrough)$$'
 
 ROUNDS ?= 200
 check-kill: build ## kill -9 the KV cache under load ROUNDS (200) times: no wrong byte, nothing durable lost, warm every time
