@@ -90,7 +90,7 @@ type Sockets struct {
 	Timeouts      uint64 // retransmission timeouts
 	StallsSend    uint64 // the other side's window became zero
 	StallsReceive uint64 // our own window became zero: the program does not read
-	BytesSent     uint64 // payload, each byte once
+	BytesSent     uint64 // payload, each byte once; both are behind by a connection's last seven packets out, until it ends
 	BytesReceived uint64
 
 	RTT          time.Duration // smoothed, of the connection that was looked at last: at its second packet that comes in, and each eighth after it

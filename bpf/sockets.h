@@ -15,7 +15,8 @@ struct peer_key {
 	__u16 unused;
 };
 
-// Counts of the connections to a peer, or to a listening port. Established ones are opened - closed.
+// Counts of the connections to a peer, or to a listening port. Established ones are opened - closed. The bytes of a connection are behind by what its last
+// seven packets out had and acknowledged, until it ends.
 struct sockets {
 	__u64 opened;	      // connections established
 	__u64 closed;	      // of these, ended
@@ -123,6 +124,7 @@ struct sock_state {
 	__u32 pieces;	    // pieces of this answer that can be tokens
 	__u32 timeouts;	    // retransmission timeouts since a packet came in
 	__u32 packets;	    // that came in
+	__u32 out_bytes;    // payload that went out and is not in the counters yet
 	__u16 port;	    // local, for ROLE_PORT
 	__u8 role;
 	__u8 phase;
@@ -132,7 +134,8 @@ struct sock_state {
 	__u8 full_here;	    // our window is zero
 	__u8 out_known;	    // out_next is valid
 	__u8 fin_in;	    // the other side has sent all
-	__u8 unused2[2];
+	__u8 out_packets;   // that went out, modulo 256
+	__u8 unused2;
 };
 
 // Purpose: what has to be remembered of a counted socket. Writer: sockops, skb_in and skb_out (under the socket's own order of events). Reader: these.
@@ -157,10 +160,14 @@ static __always_inline struct sockets *counts_of(struct sock_state *s)
 	return bpf_map_lookup_elem(&cgn_ports, &port);
 }
 
-// take counts what the kernel has counted of a socket since the last time. Callers have the socket's lock, which skb_in has not; what came in is acknowledged
+// take counts what has been sent, and what the kernel has counted of a socket, since the last time. Callers have the socket's lock, which skb_in has not; what came in is acknowledged
 // by a packet that goes out, or the socket ends. The kernel counts the other side's FIN as a byte.
 static __always_inline void take(struct sock_state *s, struct sockets *c, __u64 received, __u32 retransmits)
 {
+	if (s->out_bytes) {
+		ADD(c->bytes_sent, s->out_bytes);
+		s->out_bytes = 0;
+	}
 	received -= s->fin_in;
 	if ((__s64)(received - s->in_bytes) > 0) {
 		ADD(c->bytes_received, received - s->in_bytes);

@@ -72,6 +72,7 @@ type socketsSockState struct {
 	Pieces      uint32
 	Timeouts    uint32
 	Packets     uint32
+	OutBytes    uint32
 	Port        uint16
 	Role        uint8
 	Phase       uint8
@@ -81,8 +82,8 @@ type socketsSockState struct {
 	FullHere    uint8
 	OutKnown    uint8
 	FinIn       uint8
-	Unused2     [2]uint8
-	_           [4]byte
+	OutPackets  uint8
+	Unused2     uint8
 }
 
 type socketsSockets struct {
