@@ -305,7 +305,7 @@ func TestAHostIsKilled(t *testing.T) {
 		slowest = max(slowest, time.Since(start))
 	}
 	t.Logf("%d misses took %s, the slowest %s", n-1, time.Since(begun), slowest)
-	if slowest > 5*time.Second {
+	if slowest > 10*time.Second {
 		t.Errorf("a miss took %s", slowest)
 	}
 	if got := redis(t, a.At("resp"), "SET own 1", "GET own", "GET "+block.Text(testSpace.String(), testAddr(0))); strings.Join(got, " ") != "+OK 1 of-b" {

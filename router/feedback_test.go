@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
@@ -249,5 +248,5 @@ func TestDeadRequestsLeaveNoBelief(t *testing.T) {
 	if o := r.header.Get("x-cgn-overlap"); !strings.HasPrefix(o, "0/") {
 		t.Errorf("overlap %s", o)
 	}
-	within(t, time.Second, "no wrong prediction", func() bool { n, sum := s.errors(); return n == 1 && sum == 0 })
+	eventually(t, "no wrong prediction", func() bool { n, sum := s.errors(); return n == 1 && sum == 0 })
 }

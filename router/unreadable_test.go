@@ -38,7 +38,7 @@ var unreadable = []struct {
 }
 
 func impatient(c *router.Config) {
-	c.Limits.HeaderTimeout, c.Limits.BodyTimeout = config.Duration(50*time.Millisecond), config.Duration(50*time.Millisecond)
+	c.Limits.HeaderTimeout, c.Limits.BodyTimeout = config.Duration(500*time.Millisecond), config.Duration(500*time.Millisecond)
 	c.Limits.MaxBody, c.Limits.MaxBodyTotal = 1<<20, 2<<20
 }
 

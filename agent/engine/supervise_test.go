@@ -19,7 +19,7 @@ import (
 	"github.com/cognitora/dataplane/internal/config"
 )
 
-const patience = 10 * time.Second // for what happens at once on an idle machine
+const patience = 20 * time.Second // for what happens at once on an idle machine
 
 // eventually polls until ok holds.
 func eventually(t *testing.T, what string, ok func() bool) {

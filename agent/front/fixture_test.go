@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"))
 }
 
-const patience = 10 * time.Second // for what happens at once on an idle machine
+const patience = 20 * time.Second // for what happens at once on an idle machine
 
 func testOptions(t *testing.T) Options {
 	vec := func(labels ...string) *prometheus.CounterVec {
@@ -51,7 +51,7 @@ func testOptions(t *testing.T) Options {
 // awaitCount waits until c says want: a request is counted after its answer has been sent.
 func awaitCount(t *testing.T, c prometheus.Collector, want float64) {
 	t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); counted(c) != want; {
+	for deadline := time.Now().Add(patience); counted(c) != want; {
 		if time.Now().After(deadline) {
 			t.Fatalf("counted %v, want %v", counted(c), want)
 		}

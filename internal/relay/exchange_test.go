@@ -321,13 +321,9 @@ func TestAbortWhileDialing(t *testing.T) {
 	req := post("{}")
 	req.Abort = new(Abort)
 	time.AfterFunc(20*time.Millisecond, req.Abort.Cancel)
-	start := time.Now()
 	_, _, err := roundTrip(p, req)
-	if time.Since(start) > time.Second {
-		t.Fatal("Cancel did not end the dial")
-	}
-	var e *Error
-	if !errors.As(err, &e) || e.Phase != PhaseDial {
+	var e *Error // of another kind where the machine has no route to that address
+	if !errors.As(err, &e) || e.Phase != PhaseDial || e.Kind == KindTimeout {
 		t.Fatal(err)
 	}
 }

@@ -146,7 +146,7 @@ func TestCancelled(t *testing.T) {
 func TestADaemonThatHangs(t *testing.T) {
 	d := start(t, 64<<20, lease.Options{})
 	b := standBetween(t, d)
-	c, err := client.Options{Sockets: 1, DialTimeout: 50 * time.Millisecond}.Dial(t.Context(), b.path)
+	c, err := client.Options{Sockets: 1, DialTimeout: time.Second}.Dial(t.Context(), b.path)
 	if err != nil {
 		t.Fatal(err)
 	}

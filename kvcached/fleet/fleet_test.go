@@ -115,7 +115,7 @@ func startWith(t *testing.T, id string, o Options, server func(*transport.Server
 		stopped = true
 		cancel()
 		err := <-done
-		closing, end := context.WithTimeout(context.Background(), time.Second)
+		closing, end := context.WithTimeout(context.Background(), 20*time.Second)
 		defer end()
 		if err = errors.Join(err, h.server.Close(closing), h.pool.Close(), h.Store.Close()); err != nil {
 			t.Error(err)

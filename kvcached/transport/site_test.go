@@ -322,7 +322,7 @@ func (s *site) serve(so ServerOptions, address string) {
 }
 
 func closeServer(t testing.TB, s *Server) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	if err := s.Close(ctx); err != nil {
 		t.Error(err)

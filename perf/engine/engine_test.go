@@ -121,10 +121,13 @@ func decoded(t testing.TB, doc string) map[string]any {
 	return m
 }
 
-// eventually polls until ok, for at most two seconds.
+// soon is a bound of what takes milliseconds on an idle machine.
+const soon = 20 * time.Second
+
+// eventually polls until ok, for at most that long.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline, tick := time.After(2*time.Second), time.Tick(time.Millisecond); !ok(); {
+	for deadline, tick := time.After(soon), time.Tick(time.Millisecond); !ok(); {
 		select {
 		case <-tick:
 		case <-deadline:

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/go-zeromq/zmq4"
 	"github.com/vmihailenco/msgpack/v5"
@@ -146,7 +145,7 @@ func kvEngine(t *testing.T, change ...func(*Config)) *Engine {
 // subscribe connects a SUB socket and waits until the engine knows of it.
 func subscribe(t *testing.T, e *Engine) zmq4.Socket {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
 	t.Cleanup(cancel)
 	s := zmq4.NewSub(ctx)
 	t.Cleanup(func() { _ = s.Close() })
@@ -203,7 +202,7 @@ func TestEventsReachSubscriberAndReplay(t *testing.T) {
 
 func checkReplay(t *testing.T, e *Engine, from uint64, want []uint64) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
 	defer cancel()
 	d := zmq4.NewDealer(ctx)
 	defer d.Close()
@@ -282,7 +281,7 @@ func TestRestartKeepsEndpointsAndStartsCountingAgain(t *testing.T) {
 }
 
 func TestPublisherConnectsToABoundSubscriber(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
 	defer cancel()
 	sub := zmq4.NewSub(ctx)
 	defer sub.Close()

@@ -176,17 +176,21 @@ func TestOpenCountsFromDue(t *testing.T) {
 func TestStreams(t *testing.T) {
 	e := started(t, instant.Config{})
 	bodies := NewChat(ChatConfig{Model: instant.Model, PromptBytes: 100, Tokens: 60, Stream: true, Wish: "pace=5000"})
-	begun := 0
-	r := Streams{Target: Target{Addr: e.Addr()}, Bodies: bodies, N: 50, Ramp: 50 * time.Millisecond,
-		Window: Window{Warmup: 50 * time.Millisecond, Measure: 100 * time.Millisecond, Begin: func() { begun++ }, End: func() { begun++ }}}.Run()
-	if r.Requests != 50 || r.Failed() != 0 || r.Tokens < 500 || r.Tokens > 1500 || begun != 2 || e.Tokens() != 3000 || r.Token.Count == 0 {
-		t.Errorf("%+v, %d tokens sent", r, e.Tokens())
+	run := func() *Result {
+		begun, sent := 0, e.Tokens()
+		r := Streams{Target: Target{Addr: e.Addr()}, Bodies: bodies, N: 50, Ramp: 50 * time.Millisecond,
+			Window: Window{Warmup: 50 * time.Millisecond, Measure: 100 * time.Millisecond, Begin: func() { begun++ }, End: func() { begun++ }}}.Run()
+		if r.Requests != 50 || r.Failed() != 0 || begun != 2 || e.Tokens()-sent != 3000 {
+			t.Errorf("%+v, %d tokens sent", r, e.Tokens()-sent)
+		}
+		return r
 	}
+	often(t, "of 3000 tokens about 1000 are counted", func() bool { r := run(); return r.Tokens >= 500 && r.Tokens <= 1500 && r.Token.Count > 0 })
 	var left atomic.Int64
 	gone := make(chan struct{}, 50)
 	e = started(t, instant.Config{Left: func(time.Time) { left.Add(1); gone <- struct{}{} }})
 	endless := NewChat(ChatConfig{Model: instant.Model, PromptBytes: 100, Tokens: 1e6, Stream: true, Wish: "pace=5000"})
-	r = Streams{Target: Target{Addr: e.Addr()}, Bodies: endless, N: 50, Abandon: true, Window: Window{Measure: 50 * time.Millisecond}}.Run()
+	r := Streams{Target: Target{Addr: e.Addr()}, Bodies: endless, N: 50, Abandon: true, Window: Window{Measure: 50 * time.Millisecond}}.Run()
 	for range 50 {
 		<-gone
 	}
@@ -252,19 +256,36 @@ func TestSimulatedEngine(t *testing.T) {
 	target := Target{Addr: strings.TrimPrefix(e.URL(), "http://")}
 	cfg := ChatConfig{Model: "sim", PromptBytes: 500, Tokens: 20}
 	window := Window{Warmup: 100 * time.Millisecond, Measure: 300 * time.Millisecond}
-	r, _ := Closed{Target: target, Bodies: NewChat(cfg), Clients: 4, Window: window}.Run()
-	if r.Requests == 0 || r.Failed() != 0 {
-		t.Errorf("closed: %+v", r)
-	}
+	often(t, "closed: some requests are counted", func() bool {
+		r, _ := Closed{Target: target, Bodies: NewChat(cfg), Clients: 4, Window: window}.Run()
+		if r.Failed() != 0 {
+			t.Errorf("closed: %+v", r)
+		}
+		return r.Requests > 0
+	})
 	cfg.Stream = true
-	r = Streams{Target: target, Bodies: NewChat(cfg), N: 20, Window: Window{Measure: 50 * time.Millisecond}}.Run()
+	r := Streams{Target: target, Bodies: NewChat(cfg), N: 20, Window: Window{Measure: 50 * time.Millisecond}}.Run()
 	if r.Requests != 20 || r.Failed() != 0 {
 		t.Errorf("streams: %+v", r)
 	}
-	r = Open{Target: target, Bodies: NewChat(cfg), Arrivals: Poisson(200, 1), Window: window}.Run()
-	if r.Requests == 0 || r.Failed() != 0 || r.TTFT.Count == 0 {
-		t.Errorf("open: %+v", r)
+	often(t, "open: some requests are counted", func() bool {
+		r := Open{Target: target, Bodies: NewChat(cfg), Arrivals: Poisson(200, 1), Window: window}.Run()
+		if r.Failed() != 0 {
+			t.Errorf("open: %+v", r)
+		}
+		return r.Requests > 0 && r.TTFT.Count > 0
+	})
+}
+
+// often tries what a busy machine may keep from being so, 20 times at most.
+func often(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for range 20 {
+		if so() {
+			return
+		}
 	}
+	t.Error("never: " + what)
 }
 
 // TestStop: a window that is stopped ends at once, whatever runs in it.

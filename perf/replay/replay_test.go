@@ -136,7 +136,11 @@ func TestFailures(t *testing.T) {
 			io.Copy(io.Discard, r.Body)
 			f(w, r)
 		})
-		r := play(t, Config{URL: url, Source: at(0), Timeout: 200 * time.Millisecond})
+		cfg := Config{URL: url, Source: at(0)}
+		if want == "timeout" {
+			cfg.Timeout = 200 * time.Millisecond
+		}
+		r := play(t, cfg)
 		if r.Failures[want] != 1 {
 			t.Errorf("%s: got %v", want, r.Failures)
 		}

@@ -38,15 +38,11 @@ func TestSilentNodesDoNotHoldUpOthers(t *testing.T) {
 	t.Parallel()
 	silent, good := listen(t, "tcp", "127.0.0.1:0"), newEngine(t, nil, "m")
 	defer silent.Close()
-	o := Options{Log: slog.New(slog.DiscardHandler)}
+	o := Options{Log: slog.New(slog.DiscardHandler), ProbeTimeout: time.Minute} // none of them ends in this test
 	for i := range 400 {
 		o.Backends = append(o.Backends, Backend{URL: "http://" + silent.Addr().String(), ID: fmt.Sprint("silent-", i), Model: "none"})
 	}
-	began := time.Now()
 	o.Backends = append(o.Backends, Backend{URL: good.URL, ID: "good"})
 	f := run(t, o)
 	eventually(t, f, "the good one", serves("m", 1))
-	if took := time.Since(began); took > f.opts.ProbeTimeout {
-		t.Errorf("after %v", took)
-	}
 }

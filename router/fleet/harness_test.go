@@ -132,7 +132,7 @@ func run(t *testing.T, o Options) *Fleet {
 
 func eventually(t *testing.T, f *Fleet, what string, ok func(s *Snapshot) bool) {
 	t.Helper()
-	deadline := time.Now().Add(8 * time.Second)
+	deadline := time.Now().Add(20 * time.Second)
 	look := time.NewTicker(2 * time.Millisecond)
 	defer look.Stop()
 	for ; !ok(f.Load()); <-look.C {
