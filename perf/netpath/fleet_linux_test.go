@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -44,7 +43,7 @@ func (h *hosts) fleet(t *testing.T) {
 			from = "a"
 		}
 		asked := 0
-		took := within(t, 2*time.Minute, "B has the block", func() bool {
+		took := within(t, patience, "B has the block", func() bool {
 			asked++
 			outcome, err := h.brings(t.Context(), a, from)
 			if err != nil {

@@ -3,10 +3,12 @@ package netpath
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"net"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,12 +17,16 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// linkEnv names the link that tests need, where the better one is not enough.
+const linkEnv = "NETPATH_LINK"
+
 // path is closed with the test.
 func path(t *testing.T, o Options) *Path {
 	t.Helper()
 	p, err := New(o)
-	if errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) {
-		t.Skipf("needs root and /dev/net/tun, for network namespaces and TUN devices: %v", err)
+	needed := os.Getenv(linkEnv) == string(o.Link)
+	if lacking := errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, errors.ErrUnsupported); lacking && !needed {
+		t.Skipf("needs root and /dev/net/tun or sch_netem, for network namespaces and what joins them: %v", err)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -29,11 +35,33 @@ func path(t *testing.T, o Options) *Path {
 	return p
 }
 
+// bestLink is the one that is asked for, or netem where the kernel has it.
+func bestLink() Link {
+	if l := os.Getenv(linkEnv); l != "" {
+		return Link(l)
+	}
+	p, err := New(Options{Link: Netem})
+	if err != nil {
+		return Relay
+	}
+	p.Close()
+	return Netem
+}
+
+// links runs a test on each.
+func links(t *testing.T, test func(t *testing.T, l Link)) {
+	for _, l := range []Link{Relay, Netem} {
+		t.Run(string(l), func(t *testing.T) { test(t, l) })
+	}
+}
+
 // TestLosesAndDelays sends numbered packets one way, each with the time at which it was sent. As many are on their way at a time
 // as a socket takes in however late it is read.
-func TestLosesAndDelays(t *testing.T) {
+func TestLosesAndDelays(t *testing.T) { links(t, losesAndDelays) }
+
+func losesAndDelays(t *testing.T, l Link) {
 	const packets, atOnce, delay = 4000, 100, 20 * time.Millisecond
-	p := path(t, Options{Conditions: Conditions{Delay: delay, Loss: 0.1}, Seed: 1})
+	p := path(t, Options{Conditions: Conditions{Delay: delay, Loss: 0.1}, Link: l, Seed: 1})
 	to, from := listen(t, p.B), listen(t, p.A)
 	began := time.Now()
 	arrived, next := 0, 0
@@ -46,16 +74,18 @@ func TestLosesAndDelays(t *testing.T) {
 		if (sent+1)%atOnce > 0 {
 			continue
 		}
-		for patience := time.Now().Add(soon); arrived+p.lost() < sent+1; {
+		lost := p.lost()
+		for patience := time.Now().Add(soon); arrived+lost < sent+1; {
 			if err := to.SetReadDeadline(time.Now().Add(delay)); err != nil {
 				t.Fatal(err)
 			}
 			_, _, err := to.ReadFrom(buf[:])
 			if errors.Is(err, os.ErrDeadlineExceeded) && time.Now().Before(patience) {
-				continue // the last ones may be counted as lost by now
+				lost = p.lost() // the last ones may be counted by now
+				continue
 			}
 			if err != nil {
-				t.Fatalf("of %d packets %d have arrived: %+v: %v", sent+1, arrived, p.ab.counts(), err)
+				t.Fatalf("of %d packets %d have arrived, %d were lost: %v", sent+1, arrived, lost, err)
 			}
 			i, at := int(binary.LittleEndian.Uint64(buf[:])), time.Duration(binary.LittleEndian.Uint64(buf[8:]))
 			if i < next || time.Since(began)-at < delay {
@@ -65,7 +95,7 @@ func TestLosesAndDelays(t *testing.T) {
 		}
 	}
 	if lost := p.lost(); arrived+lost != packets || lost < packets*8/100 || lost > packets*12/100 {
-		t.Errorf("of %d packets %d arrived: %+v", packets, arrived, p.ab.counts())
+		t.Errorf("of %d packets %d arrived, %d were lost", packets, arrived, lost)
 	}
 }
 
@@ -86,9 +116,11 @@ func listen(t *testing.T, s *Side) net.PacketConn {
 }
 
 // TestRate: a stream takes as long as the rate makes it, and nothing of it is dropped or changed.
-func TestRate(t *testing.T) {
+func TestRate(t *testing.T) { links(t, keepsRate) }
+
+func keepsRate(t *testing.T, link Link) {
 	const rate, bytes = 8 << 20, 1 << 20
-	p := path(t, Options{Conditions: Conditions{Rate: rate}})
+	p := path(t, Options{Conditions: Conditions{Rate: rate}, Link: link})
 	var l net.Listener
 	var err error
 	p.A.Do(func() { l, err = net.Listen("tcp4", p.A.Addr.String()+":0") })
@@ -117,7 +149,29 @@ func TestRate(t *testing.T) {
 	if took := time.Since(began); err != nil || n != bytes || took < time.Second*bytes/rate {
 		t.Errorf("%d bytes in %v: %v", n, took, err)
 	}
-	if _, ba := p.Counts(); ba.Dropped > 0 {
+	if _, ba := p.Counts(); ba.Dropped > 0 || ba.Lost > 0 || ba.Forwarded < bytes/mtu {
 		t.Errorf("%+v", ba)
 	}
+	if mean := p.B.meanPacket(t); mean > mtu+14 {
+		t.Errorf("%.0f bytes per packet: the device is given more than one at a time", mean)
+	}
+}
+
+// meanPacket is the mean length of what the side has sent into the path, with Ethernet's header where it has one.
+func (s *Side) meanPacket(t *testing.T) float64 {
+	t.Helper()
+	var text []byte
+	var err error
+	s.Do(func() { text, err = os.ReadFile("/proc/thread-self/net/dev") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, line, _ := strings.Cut(string(text), device+":")
+	var received [8]float64
+	var bytes, packets float64
+	if _, err := fmt.Sscan(line, &received[0], &received[1], &received[2], &received[3], &received[4], &received[5], &received[6], &received[7],
+		&bytes, &packets); err != nil || packets == 0 {
+		t.Fatalf("%v in %s", err, text)
+	}
+	return bytes / packets
 }

@@ -2,7 +2,6 @@ package netpath
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -18,15 +17,14 @@ import (
 type Side struct {
 	Addr netip.Addr // of its end of the path, in a network of 4 addresses
 
-	tun  *os.File
 	jobs chan func() // run on the thread that is in the namespace
 	end  chan struct{}
 }
 
-func newSide(addr netip.Addr, queue int) (*Side, error) {
+func newSide(addr netip.Addr) (*Side, error) {
 	s := &Side{Addr: addr, jobs: make(chan func()), end: make(chan struct{})}
 	made := make(chan error)
-	go s.thread(queue, made)
+	go s.thread(made)
 	if err := <-made; err != nil {
 		<-s.end
 		return nil, fmt.Errorf("netpath: %w", err)
@@ -36,15 +34,10 @@ func newSide(addr netip.Addr, queue int) (*Side, error) {
 
 // thread keeps a thread of its own in a new namespace. It is not unlocked: the thread ends with the goroutine, so
 // that nothing else runs in the namespace.
-func (s *Side) thread(queue int, made chan<- error) {
+func (s *Side) thread(made chan<- error) {
 	defer close(s.end)
 	runtime.LockOSThread()
-	err := unix.Unshare(unix.CLONE_NEWNET)
-	if err == nil {
-		err = s.device(queue)
-	} else {
-		err = os.NewSyscallError("unshare", err)
-	}
+	err := os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET))
 	made <- err
 	if err != nil {
 		return
@@ -54,31 +47,7 @@ func (s *Side) thread(queue int, made chan<- error) {
 	}
 }
 
-const device = "path0"
-
-// device makes the TUN device of the namespace that the calling thread is in.
-func (s *Side) device(queue int) error {
-	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return &os.PathError{Op: "open", Path: "/dev/net/tun", Err: err}
-	}
-	ifr, err := unix.NewIfreq(device)
-	if err == nil {
-		ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
-		err = os.NewSyscallError("TUNSETIFF", unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr))
-	}
-	if err == nil {
-		err = s.configure(queue)
-	}
-	if err != nil {
-		_ = unix.Close(fd)
-		return err
-	}
-	s.tun = os.NewFile(uintptr(fd), device)
-	return nil
-}
-
-// configure gives the device its address and starts it, and loopback.
+// configure gives the device its address and starts it, and loopback. The calling thread is the side's.
 func (s *Side) configure(queue int) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -86,7 +55,7 @@ func (s *Side) configure(queue int) error {
 	}
 	defer unix.Close(fd)
 	address := s.Addr.As4()
-	up := func(r *unix.Ifreq) error { r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING); return nil }
+	up := func(r *unix.Ifreq) error { r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_NOARP); return nil }
 	for _, step := range []struct {
 		device  string
 		request uint
@@ -154,11 +123,8 @@ func (s *Side) DialTCP(ctx context.Context, address string) (c net.Conn, err err
 	return c, err
 }
 
-// shut closes the device and ends the thread.
+// shut ends the thread.
 func (s *Side) shut() {
-	if err := s.tun.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
-		panic(err) // of a device: a bug
-	}
 	close(s.jobs)
 	<-s.end
 }

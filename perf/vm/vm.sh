@@ -5,14 +5,15 @@
 #   vm.sh run TESTBIN [ARG...]   boots, and runs TESTBIN -test.v -test.short ARG... as root
 #
 # It succeeds only if the guest says so by a number that this run drew, which a crash cannot, and every test that TESTBIN lists has passed.
-# VM_LIMIT (seconds, 540), VM_MEM (MiB, 768), VM_CPUS (2), VM_LOG (a file that the guest's console is written to).
+# VM_LIMIT (seconds, 540), VM_MEM (MiB, 768), VM_CPUS (2), VM_LOG (a file that the guest's console is written to), VM_FILES (programs that go into
+# the guest's /bin), VM_ENV (NAME=VALUE..., for the test binary).
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "$0")/../.."
 VM=${VM:-$PWD/.cache/vm}
 root=$VM/root
 arch=x86_64-linux-gnu
-modules='tun tcp_diag inet_diag'
+modules='inet_diag tcp_diag tun veth sch_netem' # in the order in which the guest loads them
 
 fail() { echo "vm.sh: $*" >&2; exit 1; }
 
@@ -59,10 +60,14 @@ initrd() {
 	cp "$root/bin/busybox" "$dir/bin/"
 	ln -s busybox "$dir/bin/sh"
 	install -m 755 "$2" "$dir/test.bin"
+	# shellcheck disable=SC2086 # a list
+	[ -z "${VM_FILES:-}" ] || install -m 755 ${VM_FILES} "$dir/bin/"
 	for name in $modules; do
 		file=$(find "$VM/kernel/lib/modules" -name "${name//_/[-_]}.ko" | head -1)
-		[ -n "$file" ] && cp "$file" "$dir/lib/$name.ko"
+		[ -n "$file" ] || fail "the kernel has no module $name"
+		cp "$file" "$dir/lib/$name.ko"
 	done
+	echo "$modules" >"$dir/lib/modules"
 	install -m 755 perf/vm/init "$dir/init"
 	(cd "$dir" && find . | libraries "$(command -v cpio || echo "$root/bin/cpio")" -o -H newc --quiet) >"$1"
 	rm -r "$dir"
@@ -105,7 +110,7 @@ run() {
 	libraries timeout --kill-after=5 "$limit" "$root/usr/bin/qemu-system-x86_64" -L "$root/usr/share/qemu" -L "$root/usr/share/seabios" \
 		-accel tcg,thread=multi -cpu max -m "${VM_MEM:-768}" -smp "${VM_CPUS:-2}" -nodefaults -no-user-config -display none -no-reboot \
 		-serial stdio -device isa-debug-exit,iobase=0xf4,iosize=0x04 -kernel "$VM/vmlinux" -initrd "$work/initrd" \
-		-append "console=ttyS0 quiet panic=-1 vm.number=$number vm.limit=$((limit - 20)) -- $*" </dev/null 2>&1 | stdbuf -oL tr -d '\r' | tee "$log" || status=${PIPESTATUS[0]}
+		-append "console=ttyS0 quiet panic=-1 vm.number=$number vm.limit=$((limit - 20)) ${VM_ENV:-} -- $*" </dev/null 2>&1 | stdbuf -oL tr -d '\r' | tee "$log" || status=${PIPESTATUS[0]}
 	verdict "$log" "$bin" "$status" "$number"
 }
 
@@ -118,7 +123,7 @@ run)
 	run "$@"
 	;;
 *)
-	sed -n '2,9s/^# \{0,1\}//p' "$0"
+	sed -n '2,10s/^# \{0,1\}//p' "$0"
 	exit 2
 	;;
 esac
