@@ -120,6 +120,7 @@ func (a *Agent) prepareEngine() (err error) {
 	c := a.config
 	a.engine, err = engine.New(&c.Engine, engine.Options{
 		TP: c.Agent.TP, DType: c.Agent.DType, MaxConcurrent: c.Agent.MaxConcurrent,
+		Role: c.Agent.Role, Host: hostOf(a.node.Address), StateDir: c.Agent.StateDir,
 		Counters: a.metrics.engine, Log: a.log,
 	})
 	return err

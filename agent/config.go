@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -188,6 +189,9 @@ func (c *Config) validateNode(p *problems) {
 	if c.Agent.Heartbeat.Std().Milliseconds() < 100 {
 		p.add("agent.heartbeat", "%s is too short; use 100ms or more, 5s suits most fleets", c.Agent.Heartbeat)
 	}
+	if c.Engine.NeedsStateDir() && c.Agent.StateDir == "" {
+		p.add("engine.offload.lmcache_config", "empty; name LMCache's configuration file, or give agent.state_dir, where the agent writes one")
+	}
 	if c.Agent.TP < 0 || c.Agent.GPUIndex < 0 || c.Agent.MaxConcurrent < 0 || c.Agent.MaxConcurrent > 1<<20 {
 		p.add("agent.max_concurrent", "tp and gpu_index must not be negative, and max_concurrent must be in 0..%d", 1<<20)
 	}
@@ -222,6 +226,14 @@ func (c *Config) advertised(addr net.Addr) string {
 		return scheme + net.JoinHostPort(host, port)
 	}
 	return scheme + host
+}
+
+// hostOf is the host of the advertised URL; empty for a socket.
+func hostOf(advertised string) string {
+	if u, err := url.Parse(advertised); err == nil {
+		return u.Hostname()
+	}
+	return ""
 }
 
 // nodeID is the configured name, else host name and port or socket name.

@@ -16,6 +16,9 @@ type Launch struct {
 	DType         string // "": the engine's own choice
 	MaxConcurrent int    // requests computed at once; 0: the engine's own choice
 	APIKey        string // "": none
+	Role          string // prefill, decode or both
+	Host          string // under which other nodes reach this one
+	StateDir      string // where LMCache's configuration is
 }
 
 // Command renders the program, its arguments and the additions to its
@@ -43,6 +46,8 @@ func (c *Config) Command(l Launch) (argv, env []string) {
 	default:
 		argv = []string{c.Binary}
 	}
+	flags, vars := c.offloadCommand(l)
+	argv, env = append(argv, flags...), append(env, vars...)
 	fill := strings.NewReplacer("{model}", c.Model, "{host}", spawnHost, "{port}", port)
 	for _, a := range c.Args {
 		argv = append(argv, fill.Replace(a))

@@ -34,6 +34,9 @@ type Config struct {
 	Args   []string `toml:"args" flag:"-" help:"further arguments of the started engine; {model}, {host} and {port} are replaced"`
 	Env    []string `toml:"env" flag:"-" help:"NAME=value pairs added to the started engine's environment"`
 
+	KVOffload string  `toml:"kv_offload" default:"none" flag:"kv-offload" oneof:"none|nixl|lmcache|nixl+lmcache|kvbm|kvcached|hicache" help:"what a started engine moves KV blocks out of the GPU with: vllm knows nixl, lmcache, nixl+lmcache, kvbm and kvcached, sglang knows hicache"`
+	Offload   Offload `toml:"offload" help:"What the software that kv_offload names is told."`
+
 	Models     []string `toml:"models" help:"names the node serves; empty: what the engine's /v1/models lists"`
 	APIKeyFile string   `toml:"api_key_file" help:"file with the key the engine asks for, sent as Authorization: Bearer"`
 
@@ -63,6 +66,7 @@ func (c *Config) Validate() error {
 	} else {
 		c.validateAttach(bad)
 	}
+	c.validateOffload(bad)
 	if c.ScrapeInterval.Std() < minScrapeInterval {
 		bad("scrape_interval", "%s is too often for an engine; use %s or more", c.ScrapeInterval, minScrapeInterval)
 	}

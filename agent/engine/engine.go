@@ -32,6 +32,9 @@ type Options struct {
 	TP            int    // tensor-parallel size for a started engine
 	DType         string // data type for a started engine
 	MaxConcurrent int    // requests at once for a started engine; 0: its own choice
+	Role          string // of the node: prefill, decode or both
+	Host          string // under which other nodes reach this one
+	StateDir      string // where LMCache's configuration is written
 	Counters      Counters
 	Log           *slog.Logger
 }
@@ -112,7 +115,12 @@ func (e *Engine) prepareSpawn(o Options) error {
 			return err
 		}
 	}
-	argv, env := e.config.Command(Launch{Port: port, TP: o.TP, DType: o.DType, MaxConcurrent: o.MaxConcurrent, APIKey: e.key})
+	if err := e.config.writeLMCacheFile(o.StateDir); err != nil {
+		return err
+	}
+	argv, env := e.config.Command(Launch{
+		Port: port, TP: o.TP, DType: o.DType, MaxConcurrent: o.MaxConcurrent, APIKey: e.key, Role: o.Role, Host: o.Host, StateDir: o.StateDir,
+	})
 	if argv[0], err = lookUp(argv[0]); err != nil {
 		return err
 	}

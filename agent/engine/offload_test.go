@@ -1,0 +1,113 @@
+package engine
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestOffload has a row for each pair of engine and offload: what is rendered, or what is refused.
+func TestOffload(t *testing.T) {
+	const port, host = "VLLM_NIXL_SIDE_CHANNEL_PORT=5600", "VLLM_NIXL_SIDE_CHANNEL_HOST=10.0.0.7"
+	const lmcacheEnv = "LMCACHE_CONFIG_FILE=/state/lmcache.yaml PYTHONHASHSEED=0"
+	const tiers = `{"kv_connector":"OffloadingConnector","kv_role":"kv_both","kv_connector_extra_config":{"spec_name":"TieringOffloadingSpec","cpu_bytes_to_use":8589934592,` +
+		`"secondary_tiers":[{"type":"obj","store_config":{"bucket":"kv","endpoint_override":"127.0.0.1:9000","scheme":"http","access_key":"cognitora","secret_key":"cognitora"}}]}}`
+	rows := map[[2]string]struct{ argv, env string }{
+		{VLLM, OffloadNone}:    {},
+		{VLLM, OffloadNIXL}:    {`--kv-transfer-config {"kv_connector":"NixlConnector","kv_role":"kv_both"}`, host + " " + port},
+		{VLLM, OffloadLMCache}: {`--kv-transfer-config {"kv_connector":"LMCacheConnectorV1","kv_role":"kv_both"}`, lmcacheEnv},
+		{VLLM, OffloadNIXLLMCache}: {`--kv-transfer-config {"kv_connector":"MultiConnector","kv_role":"kv_both","kv_connector_extra_config":{"connectors":[` +
+			`{"kv_connector":"NixlConnector","kv_role":"kv_both"},{"kv_connector":"LMCacheConnectorV1","kv_role":"kv_both"}]}}`, host + " " + port + " " + lmcacheEnv},
+		{VLLM, OffloadKVBM}: {`--kv-transfer-config {"kv_connector":"DynamoConnector","kv_role":"kv_both","kv_connector_module_path":"kvbm.vllm_integration.connector"}`,
+			"DYN_KVBM_CPU_CACHE_GB=8 DYN_KVBM_DISK_CACHE_GB=0"},
+		{VLLM, OffloadKVCached}: {"--kv-transfer-config " + tiers, "PYTHONHASHSEED=0"},
+		{SGLang, OffloadNone}:   {},
+		{SGLang, OffloadHiCache}: {
+			"--enable-hierarchical-cache --hicache-ratio 2 --hicache-write-policy write_through --hicache-storage-backend nixl", ""},
+		{LlamaCPP, OffloadNone}:     {},
+		{OpenAICompat, OffloadNone}: {},
+	}
+	for _, kind := range []string{VLLM, SGLang, LlamaCPP, OpenAICompat} {
+		for _, offload := range []string{OffloadNone, OffloadNIXL, OffloadLMCache, OffloadNIXLLMCache, OffloadKVBM, OffloadKVCached, OffloadHiCache} {
+			c := valid(func(c *Config) { c.Kind, c.KVOffload, c.Binary = kind, offload, "engine" })
+			row, possible := rows[[2]string{kind, offload}]
+			if err := c.Validate(); possible != (err == nil) || !possible && !strings.Contains(err.Error(), "possible: "+strings.Join(offloads[kind], ", ")) {
+				t.Errorf("%s with %s: %v", kind, offload, err)
+			}
+			if !possible {
+				continue
+			}
+			plain := valid(func(c *Config) { c.Kind, c.Binary = kind, "engine" })
+			before, envBefore := plain.Command(Launch{Port: 1})
+			argv, env := c.Command(Launch{Port: 1, Role: "both", Host: "10.0.0.7", StateDir: "/state"})
+			if got := strings.Join(argv[len(before):], " "); !slices.Equal(argv[:len(before)], before) || got != row.argv {
+				t.Errorf("%s with %s adds\n %s, not\n %s", kind, offload, got, row.argv)
+			}
+			if got := strings.Join(env[len(envBefore):], " "); got != row.env {
+				t.Errorf("%s with %s sets\n %s, not\n %s", kind, offload, got, row.env)
+			}
+		}
+	}
+}
+
+// TestOffloadRoles: with NIXL a node that only prefills produces, and one that only decodes consumes.
+func TestOffloadRoles(t *testing.T) {
+	for role, want := range map[string]string{"prefill": "kv_producer", "decode": "kv_consumer", "both": "kv_both"} {
+		for _, offload := range []string{OffloadNIXL, OffloadNIXLLMCache} {
+			c := valid(func(c *Config) { c.KVOffload = offload })
+			argv, _ := c.Command(Launch{Role: role})
+			var got connector
+			if err := json.Unmarshal([]byte(argv[len(argv)-1]), &got); err != nil || got.Role != want {
+				t.Errorf("%s as %s: %s, %v", offload, role, got.Role, err)
+			}
+		}
+	}
+}
+
+func TestOffloadProblems(t *testing.T) {
+	for _, c := range []struct {
+		change func(*Config)
+		want   string
+	}{
+		{func(c *Config) { c.KVOffload, c.URL = OffloadNIXL, "http://h:1" }, "engine.kv_offload: nixl is for an engine that the agent starts"},
+		{func(c *Config) { c.KVOffload, c.Args = OffloadNIXL, []string{"--kv-transfer-config={}"} }, "engine.args: --kv-transfer-config is set by"},
+		{func(c *Config) { c.KVOffload, c.Offload.NIXLPort = OffloadNIXLLMCache, 0 }, "engine.offload.nixl_port"},
+		{func(c *Config) { c.KVOffload, c.Offload.RemoteURL = OffloadLMCache, "localhost" }, "engine.offload.remote_url"},
+		{func(c *Config) { c.KVOffload, c.Offload.CPUBytes = OffloadKVBM, 1<<20 }, "engine.offload.cpu_bytes"},
+		{func(c *Config) { c.KVOffload, c.Offload.CPUBytes = OffloadKVCached, 0 }, "engine.offload.cpu_bytes"},
+		{func(c *Config) { c.KVOffload, c.Offload.S3Endpoint = OffloadKVCached, "localhost" }, "engine.offload.s3_endpoint"},
+		{func(c *Config) { c.KVOffload, c.Offload.S3Bucket = OffloadKVCached, "" }, "engine.offload.s3_bucket"},
+		{func(c *Config) { c.Kind, c.KVOffload, c.Offload.HiCacheRatio = SGLang, OffloadHiCache, 1 }, "engine.offload.hicache_ratio"},
+		{func(c *Config) {
+			c.Kind, c.KVOffload, c.Args = SGLang, OffloadHiCache, []string{"--hicache-ratio", "3"}
+		}, "engine.args: --hicache-ratio"},
+	} {
+		if err := valid(c.change).Validate(); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v, not %s", err, c.want)
+		}
+	}
+}
+
+// TestLMCacheFile: the agent's own file names the cache daemon, and is for nobody else to read.
+func TestLMCacheFile(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	c := valid(func(c *Config) { c.KVOffload = OffloadLMCache })
+	if err := c.writeLMCacheFile(dir); err != nil || !c.NeedsStateDir() {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, "lmcache.yaml")
+	text, err := os.ReadFile(name)
+	if err != nil || !strings.Contains(string(text), `remote_url: "redis://127.0.0.1:6380"`) || !strings.Contains(string(text), "max_local_cpu_size: 8\n") {
+		t.Errorf("%s, %v", text, err)
+	}
+	if info, err := os.Stat(name); err != nil || info.Mode().Perm() != 0o600 {
+		t.Error(info, err)
+	}
+	c.Offload.LMCacheConfig = "/etc/lmcache.yaml"
+	if _, env := c.Command(Launch{StateDir: dir}); c.NeedsStateDir() || env[0] != "LMCACHE_CONFIG_FILE=/etc/lmcache.yaml" {
+		t.Error(env)
+	}
+}
