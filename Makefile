@@ -58,7 +58,7 @@ check-kv: build ## redis and S3 clients against kvcached (needs python3 with ven
 check-net: build ## two cache daemons in network namespaces, with 20 ms and 1 % loss between them (skipped unless root)
 	@NETPATH_BIN='$(CURDIR)/bin' CGO_ENABLED=0 $(GO) test -count=1 -v -run '^TestCaches$$' ./perf/netpath
 
-check-net-vm: build ## the same with sch_netem between them, in Debian 12's kernel, in qemu (not in check: 3 minutes; no root, no KVM; fetches 120 MB once)
+check-net-vm: build ## the same with sch_netem between them, in Debian 12's kernel, in qemu (not in check: 3 to 7 minutes; no root, no KVM; fetches 120 MB once)
 	@mkdir -p .cache
 	CGO_ENABLED=0 $(GO) test -c -ldflags '-s -w' -o .cache/netpath.test ./perf/netpath
 	VM_LIMIT=1500 VM_MEM=2048 VM_FILES='bin/cgn-kvcached bin/cgn-ctl' VM_ENV='NETPATH_BIN=/bin NETPATH_LINK=netem' perf/vm/vm.sh run .cache/netpath.test
