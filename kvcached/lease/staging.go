@@ -63,7 +63,11 @@ func (c *conn) stage(h frame.Header, size uint64) error {
 
 // newSegment makes a segment, all of its pages in place, and maps it for reading.
 func newSegment(size int64) (fd int, data []byte, err error) {
-	fd, err = unix.MemfdCreate("cgn-kvcached-staging", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
+	const name, flags = "cgn-kvcached-staging", unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	fd, err = unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL)
+	if err == unix.EINVAL {
+		fd, err = unix.MemfdCreate(name, flags) // kernel before 6.3
+	}
 	if err != nil {
 		return -1, nil, fmt.Errorf("memfd: %w", err)
 	}
