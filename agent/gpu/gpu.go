@@ -1,0 +1,139 @@
+// Package gpu reads this host's NVIDIA GPUs through NVML: how busy their SMs
+// are, memory, power, and why clocks are held down, of whole GPUs and of MIG
+// devices. NVML is a C library, so only a build with cgo and the tag nvml can
+// load it; other builds say so and know nothing of GPUs.
+package gpu
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+)
+
+// Device is one GPU, or one MIG device of a GPU, as it was at At. What the
+// driver does not tell is unknown.
+type Device struct {
+	Name     string // "0" is the GPU with that index, "0:1" its GPU instance 1
+	Index    int    // of the GPU
+	Instance int    // GPU instance of a MIG device; -1: the device is a GPU
+	UUID     string // GPU-... or MIG-...
+	Model    string
+	Split    bool   // a GPU divided into MIG devices, which have entries of their own
+	Why      string // why SMPct cannot be known; "" where it can
+
+	// SMPct is the share of time that SMs had a warp, over all SMs, since the
+	// reading before: 0..100, GPM's metric 2. Unknown without GPM.
+	SMPct cluster.Gauge
+	// BusyPct is NVML's utilization.gpu: the share of time in which any kernel
+	// ran, 100 while one stream decodes. It is shown and never counts as load.
+	BusyPct     cluster.Gauge
+	Memory      cluster.Gauge // bytes
+	MemoryUsed  cluster.Gauge // bytes, with what the driver reserves
+	Watts       cluster.Gauge // of a GPU; MIG devices have none of their own
+	Throttle    Throttle
+	HasThrottle bool // Throttle is known
+	At          time.Time
+}
+
+// Throttle is the set of reasons for which a GPU's clocks are below their most,
+// in NVML's bits (nvmlClocksEventReasons).
+type Throttle uint64
+
+// throttleReasons names the bits that slow a GPU at work down; idle clocks and
+// those that an operator set are no throttling.
+var throttleReasons = [...]struct {
+	bit  Throttle
+	name string
+}{
+	{0x04, "sw_power_cap"}, {0x08, "hw_slowdown"}, {0x10, "sync_boost"},
+	{0x20, "sw_thermal"}, {0x40, "hw_thermal"}, {0x80, "hw_power_brake"},
+}
+
+// Each calls fn with every reason and whether it holds.
+func (t Throttle) Each(fn func(reason string, holds bool)) {
+	for _, r := range throttleReasons {
+		fn(r.name, t&r.bit != 0)
+	}
+}
+
+// Watts is the power of all GPUs of the host together; unknown where there is
+// none, or one does not tell.
+func Watts(devices []Device) (watts cluster.Gauge) {
+	sum, gpus := 0.0, 0
+	for i := range devices {
+		if devices[i].Instance >= 0 {
+			continue
+		}
+		w, known := devices[i].Watts.Get()
+		if !known {
+			return cluster.Gauge{}
+		}
+		sum, gpus = sum+w, gpus+1
+	}
+	if gpus == 0 {
+		return cluster.Gauge{}
+	}
+	return cluster.Known(sum)
+}
+
+// SMPct is the mean over devices, which are those of one engine; unknown where
+// there is none, or one is unknown: a mean of some would look like less load.
+func SMPct(devices []Device) cluster.Gauge {
+	if len(devices) == 0 {
+		return cluster.Gauge{}
+	}
+	sum := 0.0
+	for i := range devices {
+		v, known := devices[i].SMPct.Get()
+		if !known {
+			return cluster.Gauge{}
+		}
+		sum += v
+	}
+	return cluster.Known(sum / float64(len(devices)))
+}
+
+// Memory is the memory of devices together in bytes, each GPU instance's once;
+// 0 where one is unknown.
+func Memory(devices []Device) (bytes int64) {
+	for i := range devices {
+		v, known := devices[i].Memory.Get()
+		if !known {
+			return 0
+		}
+		if i > 0 && devices[i].Name == devices[i-1].Name {
+			continue // two compute instances of one GPU instance share its memory
+		}
+		bytes += int64(v)
+	}
+	return bytes
+}
+
+// Select returns the devices of one engine: those named, by index, GPU:instance
+// or UUID, or, without names, count GPUs from first on. It returns nil where
+// one of them is not there, so that a part never passes for the whole.
+func Select(devices []Device, names []string, first, count int) []Device {
+	if len(names) == 0 {
+		for i := range max(count, 1) {
+			names = append(names, strconv.Itoa(first+i))
+		}
+	}
+	var picked []Device
+	for _, name := range names {
+		found := false
+		for i := range devices {
+			if devices[i].named(name) {
+				picked, found = append(picked, devices[i]), true
+				break
+			}
+		}
+		if !found {
+			return nil
+		}
+	}
+	return picked
+}
+
+func (d *Device) named(name string) bool { return name == d.Name || strings.EqualFold(name, d.UUID) }

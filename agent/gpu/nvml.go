@@ -1,0 +1,338 @@
+//go:build cgo && nvml
+
+package gpu
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/dl"
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+)
+
+// BuiltIn tells whether this program can load NVML.
+const BuiltIn = true
+
+const (
+	libraryName = "libnvidia-ml.so.1"
+	// lookAgain is how often devices are listed anew: MIG devices come and go.
+	lookAgain = 30 * time.Second
+	maxGPUs   = 64
+	maxMIG    = 16 // of one GPU; today's have 7
+)
+
+// required functions have been in NVML since 2012. Calling one that the library
+// lacks would end the process, so each is looked up before its first call.
+var required = []string{
+	"nvmlInit_v2", "nvmlShutdown", "nvmlErrorString", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2",
+	"nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetPowerUsage",
+}
+
+// What newer drivers export, each group as a whole or not at all.
+var (
+	gpmFunctions = []string{"nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree", "nvmlGpmSampleGet", "nvmlGpmMetricsGet"}
+	migFunctions = []string{"nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetGpuInstanceId"}
+)
+
+// library is an initialised NVML.
+type library struct {
+	api                          nvml.Interface
+	gpm, migGPM, mig             bool
+	eventReasons, throttleReason bool
+	metrics                      nvml.GpmMetricsGetType // 10 KB, used again and again
+	units                        []*unit
+	listed                       time.Time
+}
+
+// unit is one device with what is kept between two readings of it.
+type unit struct {
+	device          Device // what does not change
+	handle, gpu     nvml.Device
+	before, current nvml.GpmSample // nil: no GPM
+	sampled         bool           // before holds a sample
+}
+
+func open(path string) (driver, error) {
+	if path == "" {
+		path = libraryName
+	}
+	// NODELETE: the calls of go-nvml stay bound to this mapping for as long as the process lives.
+	file := dl.New(path, dl.RTLD_LAZY|dl.RTLD_GLOBAL|dl.RTLD_NODELETE)
+	if err := file.Open(); err != nil {
+		return nil, fmt.Errorf("NVML is not here: %w; it comes with NVIDIA's driver, gpu.library names it elsewhere", err)
+	}
+	has := func(names ...string) bool {
+		for _, n := range names {
+			if file.Lookup(n) != nil {
+				return false
+			}
+		}
+		return true
+	}
+	for _, n := range required {
+		if !has(n) {
+			return nil, fmt.Errorf("%s exports no %s: it is not NVML, or older than 2012; set gpu.library", path, n)
+		}
+	}
+	l := &library{
+		api: nvml.New(nvml.WithLibraryPath(path)), gpm: has(gpmFunctions...), mig: has(migFunctions...),
+		eventReasons: has("nvmlDeviceGetCurrentClocksEventReasons"), throttleReason: has("nvmlDeviceGetCurrentClocksThrottleReasons"),
+	}
+	l.migGPM = l.gpm && has("nvmlGpmMigSampleGet")
+	if r := l.api.Init(); r != nvml.SUCCESS {
+		return nil, failure("nvmlInit", r)
+	}
+	return l, nil
+}
+
+// failure says what r means to an operator.
+func failure(call string, r nvml.Return) error {
+	switch r {
+	case nvml.ERROR_DRIVER_NOT_LOADED:
+		return fmt.Errorf("%s: NVIDIA's driver is not loaded", call)
+	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
+		return fmt.Errorf("%s: library and driver are of two versions, as after an upgrade; restart the agent", call)
+	case nvml.ERROR_NO_PERMISSION:
+		return fmt.Errorf("%s: not permitted; the agent needs /dev/nvidiactl and /dev/nvidia*", call)
+	}
+	return fmt.Errorf("%s: %s", call, r.Error())
+}
+
+// lost tells whether r says that nothing of NVML works any more.
+func lost(r nvml.Return) bool {
+	return r == nvml.ERROR_UNINITIALIZED || r == nvml.ERROR_DRIVER_NOT_LOADED || r == nvml.ERROR_LIB_RM_VERSION_MISMATCH
+}
+
+func (l *library) close() {
+	l.forget()
+	_ = l.api.Shutdown() // what is lost cannot be shut down, and need not be
+}
+
+func (l *library) forget() {
+	for _, u := range l.units {
+		u.free()
+	}
+	l.units = nil
+}
+
+func (u *unit) free() {
+	for _, s := range []nvml.GpmSample{u.before, u.current} {
+		if s != nil {
+			_ = s.Free()
+		}
+	}
+	u.before, u.current, u.sampled = nil, nil, false
+}
+
+func (l *library) read() ([]Device, error) {
+	if l.listed.IsZero() || time.Since(l.listed) > lookAgain {
+		if err := l.list(); err != nil {
+			return nil, err
+		}
+	}
+	devices := make([]Device, len(l.units))
+	for i, u := range l.units {
+		r := l.measure(u, &devices[i])
+		if lost(r) {
+			return nil, failure("reading GPU "+u.device.Name, r)
+		}
+		if r == nvml.ERROR_GPU_IS_LOST || r == nvml.ERROR_INVALID_ARGUMENT {
+			l.listed = time.Time{} // it fell off the bus, or a MIG device was destroyed
+		}
+	}
+	return devices, nil
+}
+
+// list finds the devices, and keeps the samples of those that were there before.
+func (l *library) list() error {
+	count, r := l.api.DeviceGetCount()
+	if r != nvml.SUCCESS {
+		return failure("nvmlDeviceGetCount", r)
+	}
+	old := l.units
+	l.units = make([]*unit, 0, len(old))
+	for i := range min(count, maxGPUs) {
+		gpu, r := l.api.DeviceGetHandleByIndex(i)
+		switch {
+		case lost(r):
+			l.units = append(l.units, old...) // for close to free
+			return failure("nvmlDeviceGetHandleByIndex", r)
+		case r != nvml.SUCCESS:
+			continue // it fell off the bus; the others go on
+		}
+		l.add(old, &unit{gpu: gpu, handle: gpu, device: Device{Name: fmt.Sprint(i), Index: i, Instance: -1}})
+	}
+	for _, u := range old {
+		if !l.keeps(u) {
+			u.free()
+		}
+	}
+	l.listed = time.Now()
+	return nil
+}
+
+func (l *library) keeps(u *unit) bool {
+	for _, k := range l.units {
+		if k == u {
+			return true
+		}
+	}
+	return false
+}
+
+// add lists u, or what it was in old, and its MIG devices.
+func (l *library) add(old []*unit, u *unit) {
+	u.device.UUID, _ = u.handle.GetUUID()
+	u.device.Model, _ = u.handle.GetName()
+	split := false
+	if l.mig && u.device.Instance < 0 {
+		mode, _, r := u.handle.GetMigMode()
+		split = r == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE
+	}
+	u.device.Split = split
+	known := false
+	for _, o := range old {
+		if o.device.UUID == u.device.UUID && o.device.Name == u.device.Name && o.device.Split == split && o.handle == u.handle {
+			u, known = o, true
+			break
+		}
+	}
+	if !known {
+		l.prepare(u)
+	}
+	l.units = append(l.units, u)
+	if split {
+		l.addMIG(old, u)
+	}
+}
+
+func (l *library) addMIG(old []*unit, parent *unit) {
+	count, r := parent.gpu.GetMaxMigDeviceCount()
+	if r != nvml.SUCCESS {
+		return
+	}
+	for i := range min(count, maxMIG) {
+		handle, r := parent.gpu.GetMigDeviceHandleByIndex(i)
+		if r != nvml.SUCCESS {
+			continue // ERROR_NOT_FOUND: this slot is empty
+		}
+		instance, r := handle.GetGpuInstanceId()
+		if r != nvml.SUCCESS {
+			continue
+		}
+		l.add(old, &unit{gpu: parent.gpu, handle: handle, device: Device{
+			Name: fmt.Sprintf("%d:%d", parent.device.Index, instance), Index: parent.device.Index, Instance: instance,
+		}})
+	}
+}
+
+// prepare allocates u's samples, or says why there are none.
+func (l *library) prepare(u *unit) {
+	switch {
+	case !l.gpm, u.device.Instance >= 0 && !l.migGPM:
+		u.device.Why = "this driver has no GPM; 520 or later has"
+		return
+	}
+	// Where the question itself fails, as for a structure's version that the
+	// driver does not know, the samples tell.
+	if support, r := u.gpu.GpmQueryDeviceSupport(); r == nvml.SUCCESS && support.IsSupportedDevice == 0 {
+		u.device.Why = "this GPU has no GPM; Hopper and later have"
+		return
+	}
+	if err := u.allocate(l.api); err != nil {
+		u.device.Why = err.Error()
+	}
+}
+
+func (u *unit) allocate(api nvml.Interface) error {
+	var r nvml.Return
+	if u.before, r = api.GpmSampleAlloc(); r != nvml.SUCCESS {
+		u.before = nil
+		return failure("nvmlGpmSampleAlloc", r)
+	}
+	if u.current, r = api.GpmSampleAlloc(); r != nvml.SUCCESS {
+		u.current = nil
+		u.free()
+		return failure("nvmlGpmSampleAlloc", r)
+	}
+	return nil
+}
+
+// measure fills d in. It returns the worst of what was answered: one that means
+// a lost driver or device, else success.
+func (l *library) measure(u *unit, d *Device) (worst nvml.Return) {
+	*d = u.device
+	note := func(r nvml.Return) bool {
+		if lost(r) || !lost(worst) && (r == nvml.ERROR_GPU_IS_LOST || r == nvml.ERROR_INVALID_ARGUMENT && u.device.Instance >= 0) {
+			worst = r
+		}
+		return r == nvml.SUCCESS
+	}
+	if m, r := u.handle.GetMemoryInfo(); note(r) {
+		d.Memory, d.MemoryUsed = cluster.Known(float64(m.Total)), cluster.Known(float64(m.Used))
+	}
+	if u.before != nil {
+		l.sm(u, d, note)
+	}
+	if u.device.Instance < 0 {
+		l.measureGPU(u, d, note)
+	}
+	d.At = time.Now()
+	return worst
+}
+
+// measureGPU reads what MIG devices do not have.
+func (l *library) measureGPU(u *unit, d *Device, note func(nvml.Return) bool) {
+	if busy, r := u.handle.GetUtilizationRates(); note(r) {
+		d.BusyPct = cluster.Known(float64(busy.Gpu))
+	}
+	if milliwatts, r := u.handle.GetPowerUsage(); note(r) {
+		d.Watts = cluster.Known(float64(milliwatts) / 1000)
+	}
+	var reasons uint64
+	r := nvml.ERROR_NOT_SUPPORTED
+	switch {
+	case l.eventReasons:
+		reasons, r = u.handle.GetCurrentClocksEventReasons()
+	case l.throttleReason:
+		reasons, r = u.handle.GetCurrentClocksThrottleReasons() //nolint:staticcheck // what drivers before 535 have
+	}
+	if note(r) {
+		d.Throttle, d.HasThrottle = Throttle(reasons), true
+	}
+}
+
+// sm takes a sample and compares it with the one before.
+func (l *library) sm(u *unit, d *Device, note func(nvml.Return) bool) {
+	var r nvml.Return
+	if u.device.Instance < 0 {
+		r = u.current.Get(u.gpu)
+	} else {
+		r = u.current.MigGet(u.gpu, u.device.Instance)
+	}
+	if !note(r) {
+		u.sampled = false
+		d.Why = failure("GPM sample", r).Error()
+		return
+	}
+	u.before, u.current = u.current, u.before
+	if !u.sampled {
+		u.sampled = true
+		return
+	}
+	m := &l.metrics
+	m.NumMetrics, m.Sample1, m.Sample2 = 1, u.current, u.before
+	m.Metrics[0].MetricId = uint32(nvml.GPM_METRIC_SM_UTIL)
+	if r := l.api.GpmMetricsGet(m); !note(r) {
+		d.Why = failure("nvmlGpmMetricsGet", r).Error()
+		return
+	}
+	v := m.Metrics[0].Value
+	if status := nvml.Return(m.Metrics[0].NvmlReturn); status != nvml.SUCCESS || !(v >= 0 && v <= 100.5) {
+		d.Why = fmt.Sprintf("GPM's SM utilisation: %s, %g", status.Error(), v)
+		return
+	}
+	d.SMPct = cluster.Known(min(v, 100))
+}

@@ -1,0 +1,384 @@
+//go:build cgo && nvml
+
+package gpu
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// TestMain makes the test binary a program that reads the library in TEST_NVML
+// twice and prints what it got: symbols stay bound to the library that a process
+// has loaded first, so another one needs another process.
+func TestMain(m *testing.M) {
+	if path := os.Getenv("TEST_NVML"); path != "" {
+		d, err := open(path)
+		if err == nil {
+			_, err = d.read()
+		}
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(3)
+		}
+		devices, _ := d.read()
+		_ = json.NewEncoder(os.Stdout).Encode(devices)
+		d.close()
+		os.Exit(0)
+	}
+	code := m.Run()
+	if built.path != "" {
+		_ = os.RemoveAll(filepath.Dir(built.path))
+	}
+	os.Exit(code)
+}
+
+// compile makes the stand-in NVML with the header that go-nvml carries.
+func compile(t testing.TB, to string, flags ...string) {
+	t.Helper()
+	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	cc := os.Getenv("CC")
+	if cc == "" {
+		cc = "cc"
+	}
+	args := append([]string{"-shared", "-fPIC", "-O1", "-w", "-DNVML_NO_UNVERSIONED_FUNC_DEFS", "-I", filepath.Join(strings.TrimSpace(string(dir)), "pkg", "nvml"),
+		"-o", to, "testdata/nvml.c"}, flags...)
+	if out, err := exec.Command(cc, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", cc, err, out)
+	}
+}
+
+var built struct {
+	sync.Once
+	path string
+}
+
+// fake is the stand-in library with a file that says what it answers.
+type fake struct {
+	t    testing.TB
+	file string
+	says map[string]string
+}
+
+func newFake(t testing.TB) *fake {
+	t.Helper()
+	built.Do(func() {
+		dir, err := os.MkdirTemp("", "nvml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, "libnvidia-ml.so.1")
+		compile(t, path)
+		built.path = path
+	})
+	if built.path == "" {
+		t.Fatal("there is no library")
+	}
+	f := &fake{t: t, file: filepath.Join(t.TempDir(), "says"), says: map[string]string{}}
+	t.Setenv("NVML_FAKE", f.file)
+	return f
+}
+
+// say changes answers: key, value, key, value...
+func (f *fake) say(pairs ...any) {
+	f.t.Helper()
+	for i := 0; i < len(pairs); i += 2 {
+		f.says[fmt.Sprint(pairs[i])] = fmt.Sprint(pairs[i+1])
+	}
+	var text strings.Builder
+	for k, v := range f.says {
+		fmt.Fprintf(&text, "%s %s\n", k, v)
+	}
+	if err := os.WriteFile(f.file, []byte(text.String()), 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fake) open() *library {
+	f.t.Helper()
+	d, err := open(built.path)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() {
+		f.say("nvmlShutdown", 0, "nvmlGpmSampleFree", 0)
+		d.close()
+	})
+	return d.(*library)
+}
+
+func read(t testing.TB, l *library) []Device {
+	t.Helper()
+	devices, err := l.read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return devices
+}
+
+// TestReads: every figure is what the driver said, SM utilisation from the second reading on.
+func TestReads(t *testing.T) {
+	f := newFake(t)
+	f.say("count", 2, "sm1", 37.25, "sm2", 62.75, "power1", 412345, "used2", 70e9, "throttle2", 0x24)
+	l := f.open()
+	if first := read(t, l); len(first) != 2 || !first[0].SMPct.IsZero() {
+		t.Fatalf("the first reading: %+v", first)
+	}
+	d := read(t, l)
+	if sm := d[0].SMPct.Or(-1); sm != 37.25 {
+		t.Errorf("SM %v", sm)
+	}
+	if d[0].Watts.Or(-1) != 412.345 || d[1].MemoryUsed.Or(-1) != 70e9 || d[1].Memory.Or(-1) != 80e9 || d[0].BusyPct.Or(-1) != 100 {
+		t.Errorf("%+v", d)
+	}
+	if got := SMPct(Select(d, nil, 0, 2)); got.Or(-1) != 50 {
+		t.Errorf("mean of both %v", got)
+	}
+	if got := Watts(d); got.Or(-1) != 412.345+350.5 {
+		t.Errorf("power of both %v", got)
+	}
+	if Memory(d) != 160e9 {
+		t.Errorf("memory of both %d", Memory(d))
+	}
+	var reasons []string
+	d[1].Throttle.Each(func(r string, holds bool) {
+		if holds {
+			reasons = append(reasons, r)
+		}
+	})
+	if !d[1].HasThrottle || fmt.Sprint(reasons) != "[sw_power_cap sw_thermal]" {
+		t.Errorf("throttled by %v", reasons)
+	}
+}
+
+// TestMIG: instances have SM utilisation and memory of their own; the GPU keeps power.
+func TestMIG(t *testing.T) {
+	f := newFake(t)
+	f.say("count", 2, "mig2", 2, "nvmlGpmSampleGet", 0, "total200", 40e9, "total201", 20e9)
+	l := f.open()
+	read(t, l)
+	d := read(t, l)
+	if len(d) != 4 || d[1].Name != "1" || !d[1].Split || d[2].Name != "1:5" || d[3].Name != "1:6" || d[3].UUID != "MIG-0201" {
+		t.Fatalf("%+v", d)
+	}
+	if d[2].SMPct.Or(-1) != 35 || d[3].SMPct.Or(-1) != 36 {
+		t.Errorf("SM of the instances %v %v", d[2].SMPct, d[3].SMPct)
+	}
+	if !d[2].Watts.IsZero() || !d[2].BusyPct.IsZero() || Watts(d).Or(-1) != 701 {
+		t.Errorf("an instance has the GPU's power: %+v", d[2])
+	}
+	picked := Select(d, []string{"1:6", "mig-0200"}, 0, 0)
+	if len(picked) != 2 || SMPct(picked).Or(-1) != 35.5 || Memory(picked) != 60e9 {
+		t.Errorf("picked %+v", picked)
+	}
+	if Select(d, []string{"1:6", "1:7"}, 0, 0) != nil {
+		t.Error("a part passes for the whole")
+	}
+
+	// An instance is destroyed: it is gone with the reading after.
+	f.say("mig2", 1, "fail201", 2)
+	read(t, l)
+	if d := read(t, l); len(d) != 3 || d[2].SMPct.Or(-1) != 35 {
+		t.Errorf("after one instance is gone: %+v", d)
+	}
+}
+
+// TestEachCallFails: what one call would have told is unknown, the rest stays.
+func TestEachCallFails(t *testing.T) {
+	for _, c := range []struct {
+		call   string
+		lacks  func(*Device) bool
+		others func(*Device) bool
+	}{
+		{"nvmlDeviceGetMemoryInfo", func(d *Device) bool { return d.Memory.IsZero() && d.MemoryUsed.IsZero() }, func(d *Device) bool { return !d.SMPct.IsZero() && !d.Watts.IsZero() }},
+		{"nvmlDeviceGetPowerUsage", func(d *Device) bool { return d.Watts.IsZero() }, func(d *Device) bool { return !d.SMPct.IsZero() && !d.Memory.IsZero() }},
+		{"nvmlDeviceGetUtilizationRates", func(d *Device) bool { return d.BusyPct.IsZero() }, func(d *Device) bool { return !d.SMPct.IsZero() }},
+		{"nvmlDeviceGetCurrentClocksEventReasons", func(d *Device) bool { return !d.HasThrottle }, func(d *Device) bool { return !d.SMPct.IsZero() }},
+		{"nvmlGpmQueryDeviceSupport", func(d *Device) bool { return d.Why == "" }, func(d *Device) bool { return !d.SMPct.IsZero() }},
+		{"nvmlGpmSampleAlloc", func(d *Device) bool { return d.SMPct.IsZero() && d.Why != "" }, func(d *Device) bool { return !d.Watts.IsZero() }},
+		{"nvmlGpmSampleGet", func(d *Device) bool { return d.SMPct.IsZero() && d.Why != "" }, func(d *Device) bool { return !d.Watts.IsZero() }},
+		{"nvmlGpmMetricsGet", func(d *Device) bool { return d.SMPct.IsZero() && d.Why != "" }, func(d *Device) bool { return !d.Watts.IsZero() }},
+		{"metric", func(d *Device) bool { return d.SMPct.IsZero() && d.Why != "" }, func(d *Device) bool { return !d.Watts.IsZero() }},
+		{"nvmlDeviceGetUUID", func(d *Device) bool { return d.UUID == "" }, func(d *Device) bool { return !d.SMPct.IsZero() }},
+		{"nvmlDeviceGetName", func(d *Device) bool { return d.Model == "" }, func(d *Device) bool { return !d.SMPct.IsZero() }},
+		{"nvmlDeviceGetMigMode", func(d *Device) bool { return !d.Split }, func(d *Device) bool { return !d.SMPct.IsZero() }},
+	} {
+		for _, r := range []int{2, 3, 4, 15, 999} {
+			t.Run(fmt.Sprintf("%s/%d", c.call, r), func(t *testing.T) {
+				f := newFake(t)
+				f.say(c.call, r)
+				l := f.open()
+				read(t, l)
+				d := read(t, l)
+				if len(d) != 1 || !c.lacks(&d[0]) || !c.others(&d[0]) {
+					t.Errorf("%+v", d)
+				}
+				f.say("nvmlGpmSampleAlloc", 0)
+			})
+		}
+	}
+	for _, call := range []string{"nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetGpuInstanceId"} {
+		t.Run(call, func(t *testing.T) {
+			f := newFake(t)
+			f.say("mig1", 2, call, 3)
+			if d := read(t, f.open()); len(d) != 1 || !d[0].Split {
+				t.Errorf("%+v", d)
+			}
+		})
+	}
+	t.Run("GPM of a strict version, and none", func(t *testing.T) {
+		f := newFake(t)
+		f.say("count", 2, "strict", 1)
+		l := f.open()
+		read(t, l)
+		if d := read(t, l); d[0].SMPct.IsZero() {
+			t.Errorf("%+v", d)
+		}
+		f.say("strict", 0, "gpm2", 0)
+		l = f.open()
+		read(t, l)
+		if d := read(t, l); d[0].SMPct.IsZero() || !d[1].SMPct.IsZero() || !strings.Contains(d[1].Why, "Hopper") {
+			t.Errorf("%+v", d)
+		}
+	})
+	t.Run("memory for one sample only", func(t *testing.T) {
+		f := newFake(t)
+		f.say("samples", 1)
+		l := f.open()
+		if d := read(t, l); d[0].Why == "" || l.units[0].before != nil {
+			t.Errorf("%+v", d)
+		}
+		f.say("samples", 2)
+		l.listed, l.units = l.listed.AddDate(-1, 0, 0), nil
+		if d := read(t, l); d[0].Why != "" {
+			t.Errorf("the sample was not given back: %+v", d)
+		}
+	})
+	t.Run("absurd", func(t *testing.T) {
+		f := newFake(t)
+		for _, v := range []string{"-3", "1e30", "nan", "inf"} {
+			f.say("sm1", v)
+			l := f.open()
+			read(t, l)
+			if d := read(t, l); !d[0].SMPct.IsZero() {
+				t.Errorf("SM %s is taken for %v", v, d[0].SMPct)
+			}
+		}
+	})
+}
+
+// TestLost: one GPU falling off the bus leaves the others; a driver that goes is an error that says so.
+func TestLost(t *testing.T) {
+	f := newFake(t)
+	f.say("count", 2)
+	l := f.open()
+	read(t, l)
+	f.say("fail1", 15)
+	d := read(t, l)
+	if len(d) != 2 || !d[0].Watts.IsZero() || !d[0].SMPct.IsZero() || d[1].SMPct.IsZero() {
+		t.Errorf("%+v", d)
+	}
+	if !Watts(d).IsZero() || !SMPct(d).IsZero() {
+		t.Error("a lost GPU counts as zero")
+	}
+	f.say("fail1", 0)
+	read(t, l)
+	if d := read(t, l); d[0].SMPct.IsZero() {
+		t.Errorf("it is back: %+v", d[0])
+	}
+	for r, text := range map[int]string{9: "driver is not loaded", 1: "fake error 1", 18: "restart the agent"} {
+		for _, call := range []string{"nvmlDeviceGetPowerUsage", "nvmlGpmSampleGet"} {
+			f.say(call, r)
+			if _, err := l.read(); err == nil || !strings.Contains(err.Error(), text) {
+				t.Errorf("%s %d: %v", call, r, err)
+			}
+			f.say(call, 0)
+		}
+	}
+	for _, call := range []string{"nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2"} {
+		f.say(call, 9)
+		l.listed = l.listed.AddDate(-1, 0, 0)
+		if _, err := l.read(); err == nil || !strings.Contains(err.Error(), "not loaded") {
+			t.Errorf("%s: %v", call, err)
+		}
+		f.say(call, 0)
+	}
+}
+
+// TestOpenFails: what is not there, not NVML, or has no driver behind it, is an error and no crash.
+func TestOpenFails(t *testing.T) {
+	f := newFake(t)
+	if _, err := open(filepath.Join(t.TempDir(), "none.so")); err == nil || !strings.Contains(err.Error(), "NVML is not here") {
+		t.Errorf("absent: %v", err)
+	}
+	if _, err := open("libm.so.6"); err == nil || !strings.Contains(err.Error(), "exports no nvmlInit_v2") {
+		t.Errorf("another library: %v", err)
+	}
+	for r, text := range map[int]string{9: "driver is not loaded", 4: "/dev/nvidia", 18: "two versions", 999: "fake error 999"} {
+		f.say("nvmlInit_v2", r)
+		if _, err := open(built.path); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("nvmlInit %d: %v", r, err)
+		}
+	}
+}
+
+// TestOldDriver: a library without GPM, MIG and event reasons is read for what it has.
+func TestOldDriver(t *testing.T) {
+	f := newFake(t)
+	f.say("throttle1", 4)
+	path := filepath.Join(t.TempDir(), "old.so")
+	compile(t, path, "-DOLD")
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "TEST_NVML="+path)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var d []Device
+	if err := json.Unmarshal(out, &d); err != nil || len(d) != 1 {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if !d[0].SMPct.IsZero() || !strings.Contains(d[0].Why, "no GPM") || d[0].Watts.Or(-1) != 350.5 || d[0].Throttle != 4 {
+		t.Errorf("%+v", d[0])
+	}
+}
+
+// TestMonitorWithLibrary: readings go and come with the driver.
+func TestMonitorWithLibrary(t *testing.T) {
+	f := newFake(t)
+	m := New(&Config{NVML: "auto", Library: built.path, Interval: 1e8}, slog.New(slog.DiscardHandler))
+	if d := m.Devices(); d != nil || m.State() != "starting" {
+		t.Errorf("%v %s", d, m.State())
+	}
+	l := f.open()
+	for range 2 {
+		read(t, l)
+	}
+	f.say("nvmlDeviceGetCount_v2", 9)
+	l.listed = l.listed.AddDate(-1, 0, 0)
+	if err := m.follow(t.Context(), l); err == nil {
+		t.Error("a lost driver is followed")
+	}
+	f.say("nvmlDeviceGetCount_v2", 0)
+}
+
+// BenchmarkRead is one reading of 8 GPUs, with a library that answers from a
+// file: what is left beyond the driver's own time is less than this.
+func BenchmarkRead(b *testing.B) {
+	f := newFake(b)
+	f.say("count", 8)
+	l := f.open()
+	b.ReportAllocs()
+	for b.Loop() {
+		read(b, l)
+	}
+}

@@ -1,0 +1,315 @@
+package power
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// GPUs reads what all GPUs of the host draw together, and when that was read.
+type GPUs func() (watts float64, at time.Time, known bool)
+
+// nvidiaGPUs is where NVIDIA's driver lists its GPUs, whoever reads them.
+const nvidiaGPUs = "/proc/driver/nvidia/gpus"
+
+// Source is one way to read power, for metrics and people.
+type Source struct {
+	Name  string // redfish, dcmi, rapl
+	State string // ok, off, starting, or what is wrong
+	Read  int64  // readings
+	Fail  int64  // failed ones
+}
+
+// Meter reads every source again and again. Make it with New, then Run it.
+type Meter struct {
+	config  *Config
+	log     *slog.Logger
+	gpus    GPUs
+	gpuSeen func() bool // NVIDIA's driver has GPUs
+
+	bmc  *bmc
+	rapl *rapl
+	ipmi func(path string) (port, error)
+
+	redfishSource, dcmiSource, raplSource source
+
+	mu    sync.Mutex
+	state state
+}
+
+type source struct {
+	name       string
+	state      atomic.Pointer[string]
+	read, fail atomic.Int64
+}
+
+func (s *source) enter(state string) (changed bool) {
+	if old := s.state.Load(); old != nil && *old == state {
+		return false
+	}
+	next := state // the parameter itself stays off the heap
+	s.state.Store(&next)
+	return true
+}
+
+func (s *source) show() Source {
+	return Source{s.name, *s.state.Load(), s.read.Load(), s.fail.Load()}
+}
+
+// New prepares a meter. RAPL's files are opened; nothing is asked before Run.
+// gpus may be nil.
+func New(c *Config, gpus GPUs, log *slog.Logger) (*Meter, error) {
+	m := &Meter{config: c, log: log, gpus: gpus, gpuSeen: hasNVIDIA, ipmi: openIPMI, state: state{start: time.Now(), hold: c.StaleAfter.Std()}}
+	for s, name := range map[*source]string{&m.redfishSource: "redfish", &m.dcmiSource: "dcmi", &m.raplSource: "rapl"} {
+		s.name = name
+		s.enter("off")
+	}
+	if c.Redfish.Address != "" {
+		var err error
+		if m.bmc, err = newBMC(&c.Redfish); err != nil {
+			return nil, err
+		}
+		m.redfishSource.enter("starting")
+	}
+	if c.IPMIDevice != "off" {
+		m.dcmiSource.enter("starting")
+	}
+	if c.RAPL != "off" {
+		m.openRAPL(powercap)
+	}
+	return m, nil
+}
+
+func (m *Meter) openRAPL(root string) {
+	r, err := openRAPL(root)
+	if err != nil {
+		m.raplSource.enter(err.Error())
+		m.raplSource.fail.Add(1)
+		m.log.Info("the CPUs' power is not read", "reason", err)
+		return
+	}
+	m.rapl = r
+	m.raplSource.enter("starting")
+	m.state.expected[cpu], m.state.expected[dram] = true, r.has(dram)
+}
+
+func hasNVIDIA() bool {
+	entries, err := os.ReadDir(nvidiaGPUs)
+	return err == nil && len(entries) > 0
+}
+
+// Close releases a meter that is not going to run.
+func (m *Meter) Close() { m.rapl.close() }
+
+// Run reads until ctx ends, and waits for what it started. A BMC is logged out
+// of, within 2 s.
+func (m *Meter) Run(ctx context.Context) {
+	defer m.rapl.close()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { m.every(ctx, m.config.Interval.Std(), m.readHost) })
+	if m.config.IPMIDevice != "off" {
+		wg.Go(func() { m.followDCMI(ctx) })
+	}
+	if m.bmc != nil {
+		wg.Go(func() { m.followRedfish(ctx) })
+	}
+}
+
+// every calls fn at once and then each interval until ctx ends.
+func (m *Meter) every(ctx context.Context, interval time.Duration, fn func()) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		fn()
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// readHost reads what costs microseconds: RAPL, and what the GPUs said last.
+func (m *Meter) readHost() {
+	if m.rapl != nil {
+		watts, known, err := m.rapl.read(m.state.now) // start never changes
+		m.outcome(&m.raplSource, err)
+		m.mu.Lock()
+		now := m.state.now()
+		for _, c := range []component{cpu, dram} {
+			if known[c] {
+				m.state.add(c, now, watts[c])
+			}
+		}
+		m.mu.Unlock()
+	}
+	seen := m.gpuSeen()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if seen {
+		m.state.expected[gpu] = true
+	}
+	if m.gpus == nil {
+		return
+	}
+	if watts, at, known := m.gpus(); known {
+		m.state.add(gpu, at.Sub(m.state.start), watts)
+	}
+}
+
+// outcome counts a reading and logs where the source's state changes.
+func (m *Meter) outcome(s *source, err error) {
+	if err == nil {
+		s.read.Add(1)
+		if s.enter("ok") {
+			m.log.Info("power is read", "source", s.name)
+		}
+		return
+	}
+	s.fail.Add(1)
+	if s.enter(err.Error()) {
+		m.log.Warn("power cannot be read, trying again", "source", s.name, "error", err)
+	}
+}
+
+// Readings returns every fresh reading, the node's first.
+func (m *Meter) Readings() []Reading {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.state.now()
+	list := make([]Reading, 0, components+1)
+	if r, known := m.state.node(now); known {
+		list = append(list, r)
+	}
+	for c := range components {
+		if r, fresh := m.state.of(c, now); fresh {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// Node returns what the host draws, if that is known now.
+func (m *Meter) Node() (Reading, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.state.node(m.state.now())
+}
+
+// Sources says how each source is.
+func (m *Meter) Sources() []Source {
+	return []Source{m.redfishSource.show(), m.dcmiSource.show(), m.raplSource.show()}
+}
+
+// Waits after failures.
+const (
+	retryMost   = time.Minute
+	refusedWait = 5 * time.Minute // BMCs lock accounts after a few wrong passwords
+)
+
+// followDCMI asks the BMC through the kernel's device, opening it where needed.
+func (m *Meter) followDCMI(ctx context.Context) {
+	path, auto := m.config.IPMIDevice, m.config.IPMIDevice == "auto"
+	if auto {
+		path = ipmiAuto
+	}
+	var d *dcmi
+	defer func() {
+		if d != nil {
+			_ = d.port.Close()
+		}
+	}()
+	wait := m.config.BMCInterval.Std()
+	for {
+		err := m.readDCMI(ctx, path, &d)
+		if auto && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)) || errors.Is(err, errNoDCMI) {
+			m.dcmiSource.enter(err.Error())
+			m.log.Info("DCMI is not read", "reason", err)
+			return
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		m.outcome(&m.dcmiSource, err)
+		if wait = min(2*wait, retryMost); err == nil {
+			wait = m.config.BMCInterval.Std()
+		}
+		if !sleep(ctx, wait) {
+			return
+		}
+	}
+}
+
+func (m *Meter) readDCMI(ctx context.Context, path string, d **dcmi) error {
+	if *d == nil {
+		p, err := m.ipmi(path)
+		if err != nil {
+			return err
+		}
+		*d = &dcmi{port: p}
+	}
+	watts, err := (*d).read(ctx)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.state.add(system, m.state.now(), watts)
+	return nil
+}
+
+// followRedfish asks the BMC's Redfish service.
+func (m *Meter) followRedfish(ctx context.Context) {
+	defer m.bmc.close()
+	interval := m.config.BMCInterval.Std()
+	wait := interval
+	for {
+		watts, known, err := m.bmc.read(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		m.outcome(&m.redfishSource, err)
+		m.mu.Lock()
+		now := m.state.now()
+		for _, c := range []component{chassis, psu} {
+			if known[c] {
+				m.state.add(c, now, watts[c])
+			}
+		}
+		m.mu.Unlock()
+		switch {
+		case err == nil:
+			wait = interval
+		case errors.Is(err, errRefused):
+			wait = refusedWait
+		default:
+			wait = min(2*wait, retryMost)
+		}
+		if !sleep(ctx, wait) {
+			return
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// String is for logs.
+func (r Reading) String() string {
+	return fmt.Sprintf("%s %.1f W (%s, %s old)", r.Component, r.Watts, r.Source, r.Age().Round(time.Millisecond))
+}

@@ -1,0 +1,193 @@
+package power
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/stmcginnis/gofish"
+	"github.com/stmcginnis/gofish/common"
+)
+
+// Bounds on what a BMC can make the agent do.
+const (
+	maxAnswer   = 1 << 20 // bytes of one document
+	maxMembers  = 64      // chassis, and power supplies of one
+	maxSupplies = 32
+	readLimit   = time.Minute     // one reading, the search for the chassis included
+	logoutLimit = 2 * time.Second // a session that is not ended ends by itself at the BMC
+	lookAgain   = time.Hour       // until the chassis and its supplies are listed anew
+)
+
+var (
+	errRefused = errors.New("the BMC refuses the account, or what it asks for; check power.redfish.username, its password_file and its role at the BMC")
+	errStatus  = errors.New("the BMC answers")
+)
+
+// bmc reads one BMC. It is used by one goroutine.
+type bmc struct {
+	config *RedfishConfig
+	http   *http.Client
+	fence  *fence
+	client *gofish.APIClient // nil: not logged in
+	plan   *plan             // nil: not looked for yet
+}
+
+// plan is which documents are read.
+type plan struct {
+	made        time.Time
+	environment link   // its PowerWatts
+	supplies    []link // metrics of each supply
+	power       link   // the older document with both
+}
+
+func newBMC(c *RedfishConfig) (*bmc, error) {
+	fence, err := c.transport()
+	if err != nil {
+		return nil, err
+	}
+	return &bmc{config: c, fence: fence, http: &http.Client{
+		Transport: fence, Timeout: c.Timeout.Std(),
+		CheckRedirect: func(_ *http.Request, via []*http.Request) error {
+			if len(via) > 3 {
+				return errors.New("the BMC redirects again and again")
+			}
+			return nil // to the same host: the transport sees to that
+		},
+	}}, nil
+}
+
+// read returns what the chassis and its power supplies draw.
+func (b *bmc) read(ctx context.Context) (watts [components]float64, known [components]bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
+	b.fence.turn = ctx
+	c, p, err := b.measure()
+	if errors.Is(err, errUnauthorized) { // the session has ended
+		b.logout()
+		if c, p, err = b.measure(); errors.Is(err, errUnauthorized) {
+			b.logout()
+			err = errRefused
+		}
+	}
+	if err != nil {
+		b.plan = nil
+	}
+	watts[chassis], known[chassis] = c.watts, c.known
+	watts[psu], known[psu] = p.watts, p.known
+	return watts, known, err
+}
+
+func (b *bmc) measure() (chassis, psu reading, err error) {
+	if b.client == nil {
+		if err := b.login(); err != nil {
+			return chassis, psu, err
+		}
+	}
+	if b.plan == nil || time.Since(b.plan.made) > lookAgain {
+		if b.plan, err = b.look(); err != nil {
+			return chassis, psu, err
+		}
+	}
+	chassis, psu, err = b.follow(b.plan)
+	if err == nil && !chassis.known && !psu.known {
+		err = errors.New("the BMC tells no power now")
+	}
+	return chassis, psu, err
+}
+
+func (b *bmc) login() error {
+	c := gofish.ClientConfig{Endpoint: strings.TrimRight(b.config.Address, "/"), Username: b.config.Username, HTTPClient: b.http}
+	if b.config.PasswordFile != "" {
+		var err error
+		if c.Password, err = readPassword(b.config.PasswordFile); err != nil {
+			return fmt.Errorf("power.redfish.password_file: %w", err)
+		}
+	}
+	client, err := gofish.ConnectContext(context.Background(), c) // the fence has the context
+	if err = plain(err); errors.Is(err, errUnauthorized) {
+		return errRefused
+	}
+	if err == nil {
+		b.client = client
+	}
+	return err
+}
+
+// logout gives the session back: BMCs have few.
+func (b *bmc) logout() {
+	if b.client != nil {
+		b.client.Logout()
+		b.client = nil
+	}
+}
+
+func (b *bmc) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), logoutLimit)
+	defer cancel()
+	b.fence.turn = ctx
+	b.logout()
+	b.http.CloseIdleConnections()
+}
+
+// get reads one document.
+func (b *bmc) get(path link, into any) error {
+	if path == "" {
+		return fmt.Errorf("a document of the BMC lacks a link: %w", errMissing)
+	}
+	resp, err := b.client.Get(string(path))
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, plain(err))
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, plain(err))
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("%s: the BMC's document is no JSON object", path)
+	}
+	return nil
+}
+
+var (
+	errUnauthorized = errors.New("the BMC answers 401 or 403")
+	errMissing      = errors.New("the BMC has no such document")
+)
+
+// plain makes an error of gofish short: it would hold the whole answer.
+func plain(err error) error {
+	var answer *common.Error
+	var at *url.Error
+	var late interface{ Timeout() bool }
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &late) && late.Timeout():
+		return errors.New("the BMC does not answer in time; power.redfish.timeout says how long it has")
+	case errors.As(err, &answer):
+		switch answer.HTTPReturnedStatusCode {
+		case 0:
+			return errors.New("the BMC's answer breaks off")
+		case http.StatusUnauthorized, http.StatusForbidden:
+			return errUnauthorized
+		case http.StatusNotFound, http.StatusMethodNotAllowed:
+			return errMissing
+		}
+		return fmt.Errorf("%w %d", errStatus, answer.HTTPReturnedStatusCode)
+	case errors.As(err, &at):
+		return at.Err
+	}
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	if errors.As(err, &syntax) || errors.As(err, &kind) {
+		return errors.New("the BMC's service root is no Redfish document")
+	}
+	return err
+}
