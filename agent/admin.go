@@ -17,6 +17,17 @@ type status struct {
 	Etcd     string       `json:"etcd"`               // off, connecting, connected or lost
 	InFlight int          `json:"in_flight"`
 	Engine   engineStatus `json:"engine"`
+	GPU      string       `json:"gpu"` // ok, off, built without NVML, or what is wrong
+	Power    powerStatus  `json:"power"`
+}
+
+// powerStatus is what the host draws, as far as that is known, and how each source is.
+type powerStatus struct {
+	Watts   float64           `json:"watts,omitempty"`
+	Average float64           `json:"watts_avg30,omitempty"`
+	Source  string            `json:"source,omitempty"`
+	AgeMs   int64             `json:"age_ms,omitempty"`
+	Sources map[string]string `json:"sources"` // ok, off, or what is wrong
 }
 
 type engineStatus struct {
@@ -34,6 +45,7 @@ func (a *Agent) status() status {
 		Ready: a.ready(), Node: a.node.NodeID, Address: a.node.Address, Draining: a.draining.Load(),
 		Etcd: a.member.state(), InFlight: a.front.InFlight(),
 		Engine: engineStatus{a.node.Engine, a.engine.URL(), e.Ready, e.Reason, e.Models, e.Restarts},
+		GPU:    a.gpus.State(), Power: a.powerStatus(),
 	}
 	if c := a.member.cordon.Load(); c != nil {
 		if s.Cordoned = c.Reason; s.Cordoned == "" {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/cognitora/dataplane/agent/engine"
 	"github.com/cognitora/dataplane/agent/front"
+	"github.com/cognitora/dataplane/agent/gpu"
+	"github.com/cognitora/dataplane/agent/power"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/lifecycle"
@@ -38,6 +40,8 @@ type Agent struct {
 	member   *membership
 	node     cluster.NodeHealth // what never changes
 	cpu      *cpuMeter
+	gpus     *gpu.Monitor
+	power    *power.Meter
 	metrics  *instruments
 	draining atomic.Bool
 }
@@ -78,7 +82,7 @@ func (a *Agent) prepare() error {
 		return err
 	}
 	a.log = a.log.With("node", a.node.NodeID)
-	if err := errors.Join(a.prepareEngine(), a.prepareMember()); err != nil {
+	if err := errors.Join(a.prepareEngine(), a.prepareMember(), a.prepareMeters()); err != nil {
 		return err
 	}
 	if err := a.prepareFront(); err != nil {
@@ -97,6 +101,9 @@ func (a *Agent) Close() {
 	}
 	if a.front != nil {
 		a.front.Close()
+	}
+	if a.power != nil {
+		a.power.Close()
 	}
 }
 
@@ -229,6 +236,14 @@ func (a *Agent) start(force context.Context) *running {
 	r.group.Go("registration", func(context.Context) error {
 		defer close(r.leftAt)
 		return a.member.run(memberLife)
+	})
+	r.group.Go("gpus", func(context.Context) error {
+		a.gpus.Run(memberLife)
+		return nil
+	})
+	r.group.Go("power", func(context.Context) error {
+		a.power.Run(memberLife)
+		return nil
 	})
 	r.group.Go("changes", func(context.Context) error {
 		a.forwardChanges(memberLife)

@@ -15,6 +15,8 @@ import (
 
 	"github.com/cognitora/dataplane/agent/engine"
 	"github.com/cognitora/dataplane/agent/front"
+	"github.com/cognitora/dataplane/agent/gpu"
+	"github.com/cognitora/dataplane/agent/power"
 	"github.com/cognitora/dataplane/internal/address"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
@@ -25,6 +27,8 @@ import (
 // the engine's model or URL.
 type Config struct {
 	Agent  NodeConfig     `toml:"agent" help:"The node and its front."`
+	GPU    gpu.Config     `toml:"gpu" help:"How the host's NVIDIA GPUs are read. Needs the build with NVML (make build-gpu)."`
+	Power  power.Config   `toml:"power" help:"Who says what the host draws: Redfish before IPMI before the sum of GPUs and CPUs. See docs/power.md."`
 	Engine engine.Config  `toml:"engine" help:"The inference engine: attached to with url, or started and supervised."`
 	Etcd   cluster.Access `toml:"etcd" help:"Where the node is announced. Without endpoints the agent is only a front."`
 	TLS    TLSConfig      `toml:"tls" help:"Certificate of the front. With a ca, clients must show a certificate of it whose role is router or ctl."`
@@ -51,10 +55,10 @@ type NodeConfig struct {
 
 	Role          string      `toml:"role" default:"both" flag:"role" oneof:"prefill|decode|both" help:"which part of a request the node computes; routers send nothing to prefill nodes so far"`
 	Device        string      `toml:"device" default:"" oneof:"|gpu|cpu" help:"what the engine computes on; empty: unknown"`
-	GPUIndex      int         `toml:"gpu_index" default:"0" help:"first GPU of the engine; announced, and used by nothing so far"`
+	GPUIndex      int         `toml:"gpu_index" default:"0" help:"first GPU of the engine, announced; with tp, the GPUs whose SM utilisation is the node's, where gpu.devices names none"`
 	TP            int         `toml:"tp" default:"0" help:"tensor-parallel size, announced and given to a started engine; 0: unknown"`
 	DType         string      `toml:"dtype" default:"" help:"data type such as bfloat16, announced and given to a started vllm or sglang; empty: unknown"`
-	VRAM          config.Size `toml:"vram_bytes" default:"0" help:"memory of the node's GPUs together; 0: unknown"`
+	VRAM          config.Size `toml:"vram_bytes" default:"0" help:"memory of the node's GPUs together; 0: what NVML says, where it is read"`
 	MaxConcurrent int         `toml:"max_concurrent" default:"0" flag:"max-concurrent" help:"requests the engine computes at once, announced and given to a started engine; 0: what the engine says, if it does"`
 }
 

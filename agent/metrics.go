@@ -91,6 +91,7 @@ func (in *instruments) watch(a *Agent) {
 		}
 		emit(defInfo, 1, a.node.NodeID, a.node.Engine, a.node.Version)
 	})
+	in.watchMeters(a)
 }
 
 func emitKnown(emit func(def int, value float64, labels ...string), s *enginemetrics.Stats) {
@@ -122,5 +123,6 @@ func oneIf(b bool) float64 {
 func Metrics() []metric.Def {
 	in := newInstruments()
 	in.set.Read(stateDefs, func(func(int, float64, ...string)) {})
+	in.set.Read(meterDefs, func(func(int, float64, ...string)) {})
 	return in.set.Defs()
 }

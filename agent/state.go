@@ -3,6 +3,7 @@ package agent
 import (
 	"time"
 
+	"github.com/cognitora/dataplane/agent/gpu"
 	"github.com/cognitora/dataplane/internal/buildinfo"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/enginemetrics"
@@ -45,6 +46,11 @@ func (a *Agent) health() cluster.NodeHealth {
 		h.FreeBlocks = cluster.Known(free)
 	}
 	h.CPUPct = a.cpu.percent(time.Now())
+	h.SMPct, _ = a.smPct()
+	h.PowerWatts, h.PowerWattsAvg30, _ = a.watts()
+	if h.VRAMBytes == 0 {
+		h.VRAMBytes = gpu.Memory(a.engineGPUs())
+	}
 	h.Fit()
 	return h
 }

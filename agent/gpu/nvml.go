@@ -4,6 +4,7 @@ package gpu
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
@@ -184,8 +185,9 @@ func (l *library) keeps(u *unit) bool {
 
 // add lists u, or what it was in old, and its MIG devices.
 func (l *library) add(old []*unit, u *unit) {
-	u.device.UUID, _ = u.handle.GetUUID()
-	u.device.Model, _ = u.handle.GetName()
+	uuid, _ := u.handle.GetUUID()
+	model, _ := u.handle.GetName()
+	u.device.UUID, u.device.Model = strings.ToValidUTF8(uuid, "?"), strings.ToValidUTF8(model, "?") // labels of metrics
 	split := false
 	if l.mig && u.device.Instance < 0 {
 		mode, _, r := u.handle.GetMigMode()

@@ -71,6 +71,15 @@ type fake struct {
 
 func newFake(t testing.TB) *fake {
 	t.Helper()
+	Library(t)
+	f := &fake{t: t, file: filepath.Join(t.TempDir(), "says"), says: map[string]string{}}
+	t.Setenv("NVML_FAKE", f.file)
+	return f
+}
+
+// Library is the path of the stand-in, made once.
+func Library(t testing.TB) string {
+	t.Helper()
 	built.Do(func() {
 		dir, err := os.MkdirTemp("", "nvml")
 		if err != nil {
@@ -83,9 +92,7 @@ func newFake(t testing.TB) *fake {
 	if built.path == "" {
 		t.Fatal("there is no library")
 	}
-	f := &fake{t: t, file: filepath.Join(t.TempDir(), "says"), says: map[string]string{}}
-	t.Setenv("NVML_FAKE", f.file)
-	return f
+	return built.path
 }
 
 // say changes answers: key, value, key, value...

@@ -150,11 +150,10 @@ func (m *Meter) readHost() {
 		}
 		m.mu.Unlock()
 	}
-	seen := m.gpuSeen()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if seen {
-		m.state.expected[gpu] = true
+	if !m.state.expected[gpu] {
+		m.state.expected[gpu] = m.gpuSeen()
 	}
 	if m.gpus == nil {
 		return
