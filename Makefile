@@ -11,7 +11,7 @@ FUZZTIME   ?= 30s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help build up test check check-race check-fuzz check-sdk check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-vm check-kill check-abuse check-llama check-vllm \
+.PHONY: help build build-gpu up test check check-gpu check-race check-fuzz check-sdk check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-vm check-kill check-abuse check-llama check-vllm \
 	bench perf perf-full perf-index perf-kv perf-peers gate generate bpf proto lint clean $(BINARIES)
 
 help: ## list the targets
@@ -26,6 +26,10 @@ build: $(BINARIES) ## build bin/cgn-router, bin/cgn-agent, bin/cgn-kvcached and 
 $(BINARIES):
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/$@ ./cmd/$@
 
+build-gpu: ## build bin/cgn-agent-gpu: the agent that can load NVML, dynamically linked (needs a C compiler)
+	@perf/tools.sh cc
+	CGO_ENABLED=1 $(GO) build -tags nvml -trimpath -ldflags '$(LDFLAGS)' -o bin/cgn-agent-gpu ./cmd/cgn-agent
+
 up: build ## run a fleet on this machine: etcd, 3 simulated engines with agents, a KV cache, a router (UP=flags of cgn-ctl up)
 	@bin/cgn-ctl up $(UP)
 
@@ -38,11 +42,17 @@ test: ## vet and test everything in pure Go (no C compiler needed)
 	@CGO_ENABLED=0 $(GO) test ./...
 	@perf/tools.sh
 
-check: check-race check-fuzz check-sdk check-kv check-net check-kill check-abuse check-llama ## everything slow: race detector, fuzzing, SDK suites, caches on a bad path, real llama.cpp engines
+check: check-race check-gpu check-fuzz check-sdk check-kv check-net check-kill check-abuse check-llama ## everything slow: race detector, fuzzing, SDK suites, caches on a bad path, real llama.cpp engines
 
 check-race: ## tests under the race detector (needs a C compiler)
 	@perf/tools.sh cc
 	CGO_ENABLED=1 $(GO) test -race -timeout 20m ./...
+
+check-gpu: build-gpu ## the agent with NVML, beside a library built here that exports NVML's symbols (needs a C compiler)
+	CGO_ENABLED=1 $(GO) vet -tags nvml ./agent/gpu ./cmd/cgn-agent
+	CGO_ENABLED=1 $(GO) test -race -count=1 -tags nvml ./agent/gpu
+	CGO_ENABLED=1 $(GO) test -count=1 -tags nvml ./cmd/cgn-agent
+	bin/cgn-agent-gpu --version
 
 check-fuzz: ## every fuzz target for FUZZTIME (30s) each
 	@GO='$(GO)' FUZZTIME=$(FUZZTIME) perf/fuzz.sh

@@ -71,6 +71,7 @@ if [ -n "$skips" ]; then
 fi
 echo '== not run by make test; make check runs these'
 row check-race cc
+row check-gpu cc
 row check-fuzz
 row check-sdk python node
 row check-kv python node redis-cli

@@ -33,7 +33,6 @@ type service struct {
 	logins   int
 	logouts  int
 	requests int
-	conns    int
 	wrong    func(w http.ResponseWriter, r *http.Request) bool // answers in place of the documents
 }
 
