@@ -16,7 +16,12 @@ import (
 func TestDeadlinesOfClientsOpenNoBreaker(t *testing.T) {
 	s := serve(t, simulate(t, 2))
 	for i := range 12 {
-		r := s.chat(chatBody(fmt.Sprint("hello ", i), `,"stream":true,"max_tokens":4000`), "x-cgn-deadline-ms", "60")
+		var r *reply
+		for ms := 60; ms <= 4000; ms *= 2 { // the head must come before the deadline
+			if r = s.chat(chatBody(fmt.Sprint("hello ", i), `,"stream":true,"max_tokens":4000`), "x-cgn-deadline-ms", fmt.Sprint(ms)); r.status != 504 {
+				break
+			}
+		}
 		if r.status != 200 || !strings.Contains(string(r.body), "deadline_exceeded") || strings.Contains(string(r.body), "[DONE]") {
 			t.Fatalf("request %d: %v", i, r)
 		}

@@ -32,9 +32,11 @@ func TestLoneNodeAnswers500(t *testing.T) {
 	if p.sum("cgn_router_last_resort_total") == 0 || p.sum("cgn_router_node_breaker_opens_total") == 0 {
 		t.Error("no metric tells")
 	}
-	if status, page := s.get(s.admin + "/readyz"); status != 200 || !bytes.Contains(page, []byte("no node is well")) {
-		t.Errorf("/readyz: %d %s", status, page)
-	}
+	eventually(t, "/readyz says so", func() bool { // after a while without an answer the node is on trial
+		s.chat(chatBody("once more", streaming))
+		status, page := s.get(s.admin + "/readyz")
+		return status == 200 && bytes.Contains(page, []byte("no node is well"))
+	})
 	s.engines[0].SetFault(nil)
 	eventually(t, "it is healthy again", func() bool {
 		mustAll(t, "when it is well", []*reply{s.chat(chatBody("hello", plain))})

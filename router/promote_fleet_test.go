@@ -54,10 +54,12 @@ func TestPromotesFromAnotherHost(t *testing.T) {
 	})
 	// The keeper of locations may hear of a's blocks later than the router: what has not come then comes with a later request.
 	eventually(t, "all of them are on b", func() bool {
-		if r := s.chat(string(body), "x-cgn-node", "b"); r.status != 200 || r.node() != "b" {
-			t.Fatalf("it went to %s: %d", r.node(), r.status)
+		r := s.chat(string(body), "x-cgn-node", "b")
+		if r.status == 200 && r.node() != "b" {
+			t.Fatalf("it went to %s", r.node())
 		}
-		return s.explain(string(body)).Candidates[1].Host == held
+		e := s.explain(string(body)) // a busy machine may let the lease of a node end
+		return r.status == 200 && len(e.Candidates) == 2 && e.Candidates[1].Host == held
 	})
 	eventually(t, "they are counted", func() bool { return s.metrics().sum("cgn_router_caches_promoted_blocks_total") >= float64(held) })
 }

@@ -71,6 +71,7 @@ type churnClient struct {
 	o      *observed
 	addr   string
 	random *rand.Rand
+	stalls bool // has had an answer that stalls: that takes as long as the idle time
 }
 
 // run makes up to streams requests and returns how many it has made.
@@ -84,6 +85,10 @@ func (k *churnClient) run(streams int) (made int) {
 	r := bufio.NewReader(c)
 	for made < streams {
 		events, how := byte(1+k.random.IntN(60)), churnEnds[k.random.IntN(len(churnEnds))]
+		if how == 's' && k.stalls {
+			how = 'c'
+		}
+		k.stalls = k.stalls || how == 's'
 		c.SetDeadline(time.Now().Add(6 * soon))
 		fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n%c%c", events, how)
 		made++
@@ -161,12 +166,12 @@ func TestChurn(t *testing.T) {
 	o := newObserved()
 	o.done = make(chan Outcome, 2*streams)
 	f := newFront(t, rawServer(t, "tcp", churnEngine), func(f *front) {
-		f.observer, f.idle = passing{o}, 2*time.Second
+		f.observer, f.idle = passing{o}, 6*time.Second // longer than a busy machine stalls
 	})
 	var left sync.WaitGroup
 	for i := range clients {
 		left.Go(func() {
-			k := churnClient{t, o, f.addr, rand.New(rand.NewPCG(seed, uint64(i)))}
+			k := churnClient{t: t, o: o, addr: f.addr, random: rand.New(rand.NewPCG(seed, uint64(i)))}
 			for n := 0; n < streams/clients && !t.Failed(); {
 				n += k.run(streams/clients - n)
 			}

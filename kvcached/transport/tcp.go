@@ -87,6 +87,7 @@ func (l *tlsLane) drop(x *tlsExchange) {
 }
 
 func (l *tlsLane) dial(ctx context.Context) (*tlsExchange, error) {
+	begun, caller := time.Now(), ctx
 	ctx, cancel := context.WithTimeoutCause(ctx, l.timeout, nil)
 	defer cancel()
 	x, err := l.tryDial(ctx)
@@ -94,6 +95,9 @@ func (l *tlsLane) dial(ctx context.Context) (*tlsExchange, error) {
 	defer l.mu.Unlock()
 	if err != nil {
 		l.count.dialErrors.Add(1)
+		if caller.Err() != nil && time.Since(begun) < l.timeout/2 { // the caller had no time: that says nothing about the peer
+			return nil, context.Cause(caller)
+		}
 		return nil, l.back.dialled(context.Background(), err)
 	}
 	l.count.dials.Add(1)

@@ -190,7 +190,14 @@ func TestStreams(t *testing.T) {
 	gone := make(chan struct{}, 50)
 	e = started(t, instant.Config{Left: func(time.Time) { left.Add(1); gone <- struct{}{} }})
 	endless := NewChat(ChatConfig{Model: instant.Model, PromptBytes: 100, Tokens: 1e6, Stream: true, Wish: "pace=5000"})
-	r := Streams{Target: Target{Addr: e.Addr()}, Bodies: endless, N: 50, Abandon: true, Window: Window{Measure: 50 * time.Millisecond}}.Run()
+	all := func() { // what the engine has not seen cannot leave it
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for e.Requests() < 50 {
+			<-tick.C
+		}
+	}
+	r := Streams{Target: Target{Addr: e.Addr()}, Bodies: endless, N: 50, Abandon: true, Window: Window{Measure: 50 * time.Millisecond, Begin: all}}.Run()
 	for range 50 {
 		<-gone
 	}

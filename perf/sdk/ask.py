@@ -10,6 +10,7 @@ gives up after 60 s.
 """
 
 import json
+import random
 import re
 import socket
 import sys
@@ -48,8 +49,14 @@ def engines(path):
 
 
 def port():
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        return s.getsockname()[1]
+    """A port outside of the range that connections take theirs from, so that it stays free until it is used."""
+    for number in random.sample(range(10000, 30000), 100):
+        try:
+            with socket.create_server(("127.0.0.1", number)):
+                return number
+        except OSError:
+            continue
+    sys.exit("ask.py port: none of 100 ports is free")
 
 
 def ready(url):
