@@ -79,12 +79,12 @@ func startWith(t *testing.T, id string, o Options, server func(*transport.Server
 		t.Fatal(err)
 	}
 	epochs++
-	o.Pool, o.Self, o.Epoch, o.LocateTimeout = h.pool, id, epochs, 5*time.Second
+	o.Pool, o.Self, o.Epoch, o.LocateTimeout = h.pool, id, epochs, 20*time.Second
 	if o.Logger == nil {
 		o.Logger = log
 	}
 	if o.AnswerTimeout == 0 {
-		o.AnswerTimeout = 10 * time.Second // the test's machine may be busy
+		o.AnswerTimeout = time.Minute // the test's machine may be busy
 	}
 	if view, err = New(o); err != nil {
 		t.Fatal(err)
