@@ -11,7 +11,7 @@ FUZZTIME   ?= 30s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-gpu up test check check-gpu check-race check-fuzz check-sdk check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-vm check-kill check-abuse check-llama check-vllm \
+.PHONY: help build build-gpu up test check check-gpu check-race check-fuzz check-sdk check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-vm check-kill check-abuse check-seen check-llama check-vllm \
 	bench perf perf-full perf-index perf-kv perf-peers gate generate bpf proto lint clean $(BINARIES)
 
 help: ## list the targets
@@ -42,7 +42,7 @@ test: ## vet and test everything in pure Go (no C compiler needed)
 	@CGO_ENABLED=0 $(GO) test ./...
 	@perf/tools.sh
 
-check: check-race check-gpu check-fuzz check-sdk check-kv check-net check-kill check-abuse check-llama ## everything slow: race detector, fuzzing, SDK suites, caches on a bad path, real llama.cpp engines
+check: check-race check-gpu check-fuzz check-sdk check-kv check-net check-kill check-abuse check-seen check-llama ## everything slow: race detector, fuzzing, SDK suites, caches on a bad path, real llama.cpp engines
 
 check-race: ## tests under the race detector (needs a C compiler)
 	@perf/tools.sh cc
@@ -74,6 +74,10 @@ check-kv-vm: ## the KV cache's arena, lease socket and its client in Debian 12's
 
 check-net: build ## two cache daemons in network namespaces, with 20 ms and 1 % loss between them (skipped unless root)
 	@NETPATH_BIN='$(CURDIR)/bin' CGO_ENABLED=0 $(GO) test -count=1 -v -run '^TestCaches$$' ./perf/netpath
+
+check-seen: build ## dashboard and alerts with a real Prometheus that scrapes a fleet (needs prometheus)
+	@perf/tools.sh promtool
+	SEEN=1 $(GO) test -count=1 -timeout 10m -run '^TestBoardShows$$' ./deploy
 
 check-net-vm: build ## the same with sch_netem between them, in Debian 12's kernel, in qemu (not in check: 3 to 7 minutes; no root, no KVM; fetches 120 MB once)
 	@mkdir -p .cache

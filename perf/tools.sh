@@ -8,7 +8,7 @@ set -u
 has() {
 	case $1 in
 	cc) command -v "${CC:-cc}" >/dev/null 2>&1 ;;
-	python3 | curl | protoc | redis-server | redis-cli | fio | llvm-strip | bpftool) command -v "$1" >/dev/null 2>&1 ;;
+	python3 | curl | protoc | redis-server | redis-cli | fio | llvm-strip | bpftool | promtool) command -v "$1" >/dev/null 2>&1 ;;
 	clang) command -v clang >/dev/null 2>&1 && [ -e /usr/include/bpf/bpf_helpers.h ] ;;
 	root) [ -w /dev/net/tun ] ;;
 	python) python3 -c 'import venv, ensurepip' >/dev/null 2>&1 ;;
@@ -23,6 +23,7 @@ package() {
 	clang) echo 'clang and libbpf (apt-get install clang libbpf-dev)' ;;
 	llvm-strip) echo 'llvm (apt-get install llvm)' ;;
 	python3 | curl | redis-server | fio | bpftool) echo "$1 (apt-get install $1)" ;;
+	promtool) echo 'prometheus with promtool (apt-get install prometheus)' ;;
 	redis-cli) echo 'redis-cli (apt-get install redis-tools)' ;;
 	python) echo 'python3 with venv (apt-get install python3-venv)' ;;
 	root) echo 'root and /dev/net/tun' ;;
