@@ -195,7 +195,7 @@ func (s *Server) serveTLS(raw net.Conn) {
 	out := &cork{Conn: raw}
 	c := &corked{tls.Server(out, s.tls), out}
 	ctx, cancel := context.WithTimeout(s.stop, s.o.Stall)
-	err := c.HandshakeContext(ctx)
+	err := shake(ctx, c.Conn)
 	cancel()
 	if err != nil {
 		s.count.handshakes.Add(1)

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
 	"sync"
 	"time"
@@ -117,13 +118,24 @@ func (l *tlsLane) tryDial(ctx context.Context) (*tlsExchange, error) {
 	}
 	out := &cork{Conn: raw}
 	c := &corked{tls.Client(out, l.tls), out}
-	if err := c.HandshakeContext(ctx); err != nil {
+	if err := shake(ctx, c.Conn); err != nil {
 		_ = raw.Close()
 		return nil, err
 	}
 	x := &tlsExchange{corked: c, raw: raw, lane: l}
 	x.r.Reset(c)
 	return x, nil
+}
+
+// shake does the handshake, and demands our protocol, which QUIC does by itself: TLS is content with a peer that names none.
+func shake(ctx context.Context, c *tls.Conn) error {
+	if err := c.HandshakeContext(ctx); err != nil {
+		return err
+	}
+	if p := c.ConnectionState().NegotiatedProtocol; p != wire.ALPN {
+		return fmt.Errorf("%w: the peer speaks protocol %q (ALPN), not %s", ErrHandshake, p, wire.ALPN)
+	}
+	return nil
 }
 
 func (l *tlsLane) close() {
