@@ -26,8 +26,10 @@ type kvStats struct {
 
 type kvNamespace struct {
 	Namespace string `json:"namespace"`
-	Blocks    uint64 `json:"blocks"`
-	Bytes     uint64 `json:"bytes"`
+	RAMBlocks uint64 `json:"ram_blocks"`
+	RAMBytes  uint64 `json:"ram_bytes"`
+	SSDBlocks uint64 `json:"ssd_blocks"`
+	SSDBytes  uint64 `json:"ssd_bytes"`
 }
 
 // kvEngine is what an engine reports to have of a namespace and an adapter, in blocks.
@@ -59,7 +61,7 @@ func newKVStats(k *kv) *cobra.Command {
 					s.Engines = append(s.Engines, kvEngine{e.Engine, e.Namespace, e.Adapter, e.Blocks, e.Device, e.Host, e.Disk, e.Shared, e.Pinned})
 				}
 				for _, n := range r.Namespaces {
-					s.Namespaces = append(s.Namespaces, kvNamespace{n.Namespace, n.Blocks, n.Bytes})
+					s.Namespaces = append(s.Namespaces, kvNamespace{n.Namespace, n.RamBlocks, n.RamBytes, n.SsdBlocks, n.SsdBytes})
 				}
 				return k.show(s, func(t *table) { s.write(t, all) })
 			})
@@ -83,9 +85,9 @@ func (s *kvStats) write(t *table, all bool) {
 	}
 	t.line(fmt.Sprintf("\nfound in RAM %d, on SSD %d, not found %d: %s hits; %d blocks stored, %d evicted from RAM\n",
 		v["store_hits"], v["store_promotions"], v["store_misses"], ratio, v["store_puts"], v["store_ram_evictions"]))
-	t.row("NAMESPACE", "BLOCKS", "BYTES")
+	t.row("NAMESPACE", "RAM BLOCKS", "RAM BYTES", "SSD BLOCKS", "SSD BYTES")
 	for _, n := range s.Namespaces {
-		t.row(n.Namespace, n.Blocks, n.Bytes)
+		t.row(n.Namespace, n.RAMBlocks, n.RAMBytes, n.SSDBlocks, n.SSDBytes)
 	}
 	if len(s.Engines) > 0 {
 		t.line("")
@@ -192,12 +194,12 @@ func listBlocks(ctx context.Context, client pb.KvClient, namespace string, limit
 	}
 }
 
-// countBlocks is how many blocks the cache has, of one namespace where that is given.
+// countBlocks is how many blocks the cache has at least, of one namespace where that is given: many are in both tiers.
 func countBlocks(ctx context.Context, client pb.KvClient, namespace string) (n uint64, err error) {
 	r, err := client.Stats(ctx, &pb.StatsRequest{})
 	for _, s := range r.GetNamespaces() {
 		if namespace == "" || s.Namespace == namespace {
-			n += s.Blocks
+			n += max(s.RamBlocks, s.SsdBlocks)
 		}
 	}
 	return n, err

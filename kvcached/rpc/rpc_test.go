@@ -226,7 +226,7 @@ func TestManage(t *testing.T) {
 			t.Errorf("%s is %d (%v), want %d", name, got, ok, want)
 		}
 	}
-	if len(st.Namespaces) != 1 || st.Namespaces[0].Blocks != 48 || st.Epoch != f.residency.Epoch() {
+	if len(st.Namespaces) != 1 || st.Namespaces[0].RamBlocks != 48 || st.Epoch != f.residency.Epoch() {
 		t.Errorf("%v", st)
 	}
 	for model, want := range map[string]uint64{"other": 0, "llama": 48} {

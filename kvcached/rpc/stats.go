@@ -56,9 +56,11 @@ const maxUsages = 1000
 func (s *service) Stats(context.Context, *pb.StatsRequest) (*pb.StatsResponse, error) {
 	out := &pb.StatsResponse{Epoch: s.o.Residency.Epoch(), Values: map[string]int64{}}
 	all := s.o.Store.Namespaces()
-	slices.SortFunc(all, func(a, b store.NamespaceUsage) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	slices.SortFunc(all, func(a, b store.NamespaceUsage) int { return cmp.Compare(b.Bytes+b.SSDBytes, a.Bytes+a.SSDBytes) })
 	for _, u := range all[:min(len(all), maxUsages)] {
-		out.Namespaces = append(out.Namespaces, &pb.NamespaceUsage{Namespace: u.Namespace, Blocks: uint64(u.Blocks), Bytes: uint64(u.Bytes)})
+		out.Namespaces = append(out.Namespaces, &pb.NamespaceUsage{
+			Namespace: u.Namespace, RamBlocks: uint64(u.Blocks), RamBytes: uint64(u.Bytes), SsdBlocks: uint64(u.SSDBlocks), SsdBytes: uint64(u.SSDBytes),
+		})
 	}
 	for _, u := range s.o.Residency.Usage(maxUsages) {
 		out.Engines = append(out.Engines, &pb.EngineUsage{

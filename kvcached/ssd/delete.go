@@ -165,7 +165,7 @@ func (t *Tier) SetExpiry(a block.Addr, unixMS int64) (bool, error) {
 		t.writeFailed("row", err)
 		return false, fmt.Errorf("%w: %w", ErrIO, err)
 	}
-	t.publish(e)
+	t.publish(&a, e)
 	return true, nil
 }
 

@@ -21,6 +21,7 @@ type entry struct {
 	crc   uint32
 	flags uint16
 	quota uint16 // number of the account that it counts on
+	space uint16 // and of its namespace in usage
 	state uint8  // 0: the slot is empty
 	used  bool   // read since the record was written or last spared by reclaim
 }

@@ -86,7 +86,9 @@ func (t *Tier) loadRow(a *block.Addr, value []byte) {
 		return
 	}
 	e := r.entry(t.index.hash(a), t.quotaOf(a))
+	e.space = t.usage.add(a.Model, e.bytes())
 	if _, done := t.index.put(e, func(old *entry) bool { return old.state != 0 }); !done {
+		t.usage.sub(e.space, e.bytes())
 		return
 	}
 	t.account(&e, 1)

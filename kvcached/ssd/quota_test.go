@@ -112,4 +112,7 @@ func TestQuotaOfWhatIsReclaimed(t *testing.T) {
 	if used, pending := usedBy(tier, "a"); used != live || pending != 0 {
 		t.Errorf("%d bytes count, %d live", used, live)
 	}
+	if u := tier.Namespaces(); len(u) != 1 || u[0].Bytes != live {
+		t.Errorf("%+v, %d live", u, live)
+	}
 }

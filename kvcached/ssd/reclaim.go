@@ -317,7 +317,7 @@ func (t *Tier) settleOne(m *move, durable bool) bool {
 		t.writeFailed("row", err)
 		return false
 	}
-	t.publish(r.entry(hash, m.old.quota))
+	t.publish(&m.h.Addr, r.entry(hash, m.old.quota))
 	return true
 }
 

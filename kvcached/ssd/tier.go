@@ -129,6 +129,7 @@ type Tier struct {
 	reclaim    chan struct{}
 	pace       pace
 	quotas     quotas
+	usage      usage
 	reclaiming atomic.Bool
 	users      gate
 	warned     atomic.Uint64 // calls of warnDamaged

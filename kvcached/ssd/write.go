@@ -140,7 +140,7 @@ func (t *Tier) writeAt(ctx context.Context, hash uint64, h *header, payload, bod
 		t.writeFailed("row", err)
 		return fmt.Errorf("%w: %w", ErrIO, err)
 	}
-	t.publish(r.entry(hash, t.quotaOf(&h.Addr)))
+	t.publish(&h.Addr, r.entry(hash, t.quotaOf(&h.Addr)))
 	published = true
 	t.doubts.end(hash)
 	t.stats.writes.Add(1)
@@ -197,18 +197,22 @@ func (t *Tier) holds(hash uint64, a *block.Addr) (bool, error) {
 }
 
 // publish makes e what readers find. The address's lock is held.
-func (t *Tier) publish(e entry) {
+func (t *Tier) publish(a *block.Addr, e entry) {
+	e.space = t.usage.add(a.Model, e.bytes())
 	old, _ := t.index.put(e, nil)
 	t.account(&old, -1)
 	t.account(&e, 1)
 }
 
-// account adds e to, or takes it from, what lives in its segment.
+// account adds e to, or takes it from, what lives in its segment. Its namespace's usage has it already, and gives it up here.
 func (t *Tier) account(e *entry, sign int64) {
 	if e.state != stateLive {
 		return
 	}
 	t.quotas.account(e.quota, sign*e.bytes())
+	if sign < 0 {
+		t.usage.sub(e.space, e.bytes())
+	}
 	if s := t.segs.get(e.segment); s != nil {
 		s.live.Add(sign * e.bytes())
 		if e.used {

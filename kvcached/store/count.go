@@ -26,7 +26,7 @@ type counting struct {
 func (s *Store) Count(ctx context.Context) (map[string]int, error) {
 	s.sweepAll()
 	all := map[string]int{}
-	for _, u := range s.Namespaces() {
+	for _, u := range s.ramNamespaces() {
 		all[u.Namespace] = u.Blocks
 	}
 	if s.disk == nil {

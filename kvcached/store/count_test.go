@@ -14,6 +14,11 @@ func TestCount(t *testing.T) {
 	crowd(t, s)
 	get(t, s, keyed("b"), fill(100, '2'))
 	put(t, s, keyed("c"), fill(100, '3'))
+	for _, u := range s.Namespaces() {
+		if u.Namespace == space && (u.Blocks != 2 || u.Bytes == 0 || u.SSDBlocks != 2 || u.SSDBytes == 0) {
+			t.Errorf("%+v, want b and c in RAM, a and b on SSD", u)
+		}
+	}
 	s.recount()
 	for _, want := range []int{3, 0} {
 		blocks, err := s.Count(ctx)

@@ -24,6 +24,7 @@ type disk interface {
 	Touch(addrs ...block.Addr)
 	Scan(ctx context.Context, cursor uint64, visit func(ssd.Info) bool) (uint64, error)
 	Purge(ctx context.Context, match func(namespace string) bool) (int, error)
+	Namespaces() []ssd.NamespaceUsage
 	ForgetNames()
 	Ready() <-chan struct{}
 	Progress() ssd.Progress

@@ -54,16 +54,38 @@ type NamespaceUsage struct {
 	Namespace string // canonical text
 	Blocks    int    // in RAM
 	Bytes     int64  // of the arena
+	SSDBlocks int    // on SSD, as far as the index is loaded; those that are in RAM too count in both
+	SSDBytes  int64  // of segments
 }
 
 // Namespaces lists the namespaces that have blocks.
 func (s *Store) Namespaces() []NamespaceUsage {
+	all := s.ramNamespaces()
+	if s.disk == nil {
+		return all
+	}
+	at := make(map[string]int, len(all))
+	for i := range all {
+		at[all[i].Namespace] = i
+	}
+	for _, u := range s.disk.Namespaces() {
+		i, known := at[u.Namespace]
+		if !known {
+			i, all = len(all), append(all, NamespaceUsage{Namespace: u.Namespace})
+		}
+		all[i].SSDBlocks, all[i].SSDBytes = u.Blocks, u.Bytes
+	}
+	return all
+}
+
+// ramNamespaces lists those that have blocks in RAM, and only what they have there.
+func (s *Store) ramNamespaces() []NamespaceUsage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []NamespaceUsage
 	s.tier.Names().Each(func(n *ram.Name) {
 		if n.Blocks > 0 {
-			all = append(all, NamespaceUsage{n.Text, n.Blocks, n.Bytes})
+			all = append(all, NamespaceUsage{Namespace: n.Text, Blocks: n.Blocks, Bytes: n.Bytes})
 		}
 	})
 	return all

@@ -1948,7 +1948,7 @@ func (*StatsRequest) Descriptor() ([]byte, []int) {
 type StatsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`                                                                             // of the daemon's start
-	Namespaces    []*NamespaceUsage      `protobuf:"bytes,2,rep,name=namespaces,proto3" json:"namespaces,omitempty"`                                                                    // the largest first, at most 1000
+	Namespaces    []*NamespaceUsage      `protobuf:"bytes,2,rep,name=namespaces,proto3" json:"namespaces,omitempty"`                                                                    // those with the most bytes in both tiers first, at most 1000
 	Values        map[string]int64       `protobuf:"bytes,3,rep,name=values,proto3" json:"values,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // such as store_hits; they follow the version of the daemon
 	Engines       []*EngineUsage         `protobuf:"bytes,4,rep,name=engines,proto3" json:"engines,omitempty"`                                                                          // what engines report to have; those with the most blocks first, at most 1000
 	unknownFields protoimpl.UnknownFields
@@ -2123,11 +2123,14 @@ func (x *EngineUsage) GetPinned() uint64 {
 	return 0
 }
 
+// NamespaceUsage is what a namespace takes in each tier. A block that is in both counts in both.
 type NamespaceUsage struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	Blocks        uint64                 `protobuf:"varint,2,opt,name=blocks,proto3" json:"blocks,omitempty"`
-	Bytes         uint64                 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	RamBlocks     uint64                 `protobuf:"varint,2,opt,name=ram_blocks,json=ramBlocks,proto3" json:"ram_blocks,omitempty"`
+	RamBytes      uint64                 `protobuf:"varint,3,opt,name=ram_bytes,json=ramBytes,proto3" json:"ram_bytes,omitempty"`    // of the arena
+	SsdBlocks     uint64                 `protobuf:"varint,4,opt,name=ssd_blocks,json=ssdBlocks,proto3" json:"ssd_blocks,omitempty"` // after a start as far as the index is loaded
+	SsdBytes      uint64                 `protobuf:"varint,5,opt,name=ssd_bytes,json=ssdBytes,proto3" json:"ssd_bytes,omitempty"`    // of segment files, headers included, as a quota counts them
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2169,16 +2172,30 @@ func (x *NamespaceUsage) GetNamespace() string {
 	return ""
 }
 
-func (x *NamespaceUsage) GetBlocks() uint64 {
+func (x *NamespaceUsage) GetRamBlocks() uint64 {
 	if x != nil {
-		return x.Blocks
+		return x.RamBlocks
 	}
 	return 0
 }
 
-func (x *NamespaceUsage) GetBytes() uint64 {
+func (x *NamespaceUsage) GetRamBytes() uint64 {
 	if x != nil {
-		return x.Bytes
+		return x.RamBytes
+	}
+	return 0
+}
+
+func (x *NamespaceUsage) GetSsdBlocks() uint64 {
+	if x != nil {
+		return x.SsdBlocks
+	}
+	return 0
+}
+
+func (x *NamespaceUsage) GetSsdBytes() uint64 {
+	if x != nil {
+		return x.SsdBytes
 	}
 	return 0
 }
@@ -2871,11 +2888,15 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\x04host\x18\x06 \x01(\x04R\x04host\x12\x12\n" +
 	"\x04disk\x18\a \x01(\x04R\x04disk\x12\x16\n" +
 	"\x06shared\x18\b \x01(\x04R\x06shared\x12\x16\n" +
-	"\x06pinned\x18\t \x01(\x04R\x06pinned\"\\\n" +
+	"\x06pinned\x18\t \x01(\x04R\x06pinned\"\xa6\x01\n" +
 	"\x0eNamespaceUsage\x12\x1c\n" +
-	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x16\n" +
-	"\x06blocks\x18\x02 \x01(\x04R\x06blocks\x12\x14\n" +
-	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"L\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1d\n" +
+	"\n" +
+	"ram_blocks\x18\x02 \x01(\x04R\tramBlocks\x12\x1b\n" +
+	"\tram_bytes\x18\x03 \x01(\x04R\bramBytes\x12\x1d\n" +
+	"\n" +
+	"ssd_blocks\x18\x04 \x01(\x04R\tssdBlocks\x12\x1b\n" +
+	"\tssd_bytes\x18\x05 \x01(\x04R\bssdBytes\"L\n" +
 	"\fWatchRequest\x12\x10\n" +
 	"\x03all\x18\x01 \x01(\bR\x03all\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
