@@ -61,7 +61,7 @@ type RESPConfig struct {
 	Listen     string          `toml:"listen" flag:"resp" help:"address of the Redis protocol (host:port, or unix:///path), such as 127.0.0.1:6380; empty: off"`
 	TLS        bool            `toml:"tls" default:"false" help:"speak TLS, with the certificate of [tls]"`
 	Users      []UserConfig    `toml:"users" help:"Who may come in with AUTH. None: everybody, on loopback or a unix socket only."`
-	MaxClients int             `toml:"max_clients" default:"10000" help:"open connections; one more is told so and closed"`
+	MaxClients int             `toml:"max_clients" default:"16384" help:"open connections; one more is told so and closed"`
 	Idle       config.Duration `toml:"idle" default:"0s" help:"a connection without a command for so long is closed; 0: never"`
 	Stall      config.Duration `toml:"stall" default:"60s" help:"time a command that has begun has to arrive, and a reply to be taken"`
 }
@@ -82,7 +82,7 @@ type S3Config struct {
 	Domains    []string        `toml:"domains" help:"names of the server before which clients put the bucket (bucket.name/key) besides localhost; with any other Host the path begins with the bucket"`
 	Region     string          `toml:"region" default:"us-east-1" help:"what GetBucketLocation answers"`
 	Durable    bool            `toml:"durable" default:"false" help:"answer every PUT only when it is on disk"`
-	MaxClients int             `toml:"max_clients" default:"10000" help:"open connections; more wait"`
+	MaxClients int             `toml:"max_clients" default:"16384" help:"open connections; more wait"`
 	Timeout    config.Duration `toml:"timeout" default:"30s" help:"time for each MiB of a body to come or to go"`
 
 	MultipartMemory  config.Size     `toml:"multipart_memory" default:"0" help:"RAM for the parts of multipart uploads that are not complete, of which one alone may take more, for an object of up to 64 MiB and 3/8 of the RAM; 0: a quarter of the RAM"`

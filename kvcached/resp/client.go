@@ -107,7 +107,7 @@ func (c *conn) clientNoEvict() {
 }
 
 // maxClientList is how many connections CLIENT LIST tells of.
-const maxClientList = 10_000
+const maxClientList = 16_384
 
 func (c *conn) clientList() {
 	if len(c.args) > 2 {

@@ -46,7 +46,7 @@ type Options struct {
 	TLS *tls.Config
 	// Memory tells INFO the bytes in use and their limit; nil: zeros.
 	Memory func() (used, limit int64)
-	// MaxClients is how many connections may be open; one more is told so and closed. 0: 10,000.
+	// MaxClients is how many connections may be open; one more is told so and closed. 0: 16,384.
 	MaxClients int
 	// MaxArgs is how many arguments a command may have; more is a protocol error. 0: 65,536.
 	MaxArgs int
@@ -78,7 +78,7 @@ func orDefault[T int | int64 | time.Duration](v, fallback T) T {
 }
 
 func (o Options) withDefaults() Options {
-	o.MaxClients = orDefault(o.MaxClients, 10_000)
+	o.MaxClients = orDefault(o.MaxClients, 16_384)
 	o.MaxArgs = orDefault(o.MaxArgs, 65_536)
 	o.MaxQuery = orDefault(o.MaxQuery, 1<<20)
 	o.MaxBuffered = orDefault(o.MaxBuffered, 256<<20)

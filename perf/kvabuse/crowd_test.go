@@ -66,7 +66,7 @@ func TestIdleClients(t *testing.T) {
 	if err != nil || files < crowdRESP+4000 {
 		t.Logf("%d files may be open (%v): fewer clients come", files, err)
 	}
-	d := newDaemon(t, "--ram", "256MiB", "--ssd", "0", "--resp.max_clients", "11000")
+	d := newDaemon(t, "--ram", "256MiB", "--ssd", "0")
 	d.start(t)
 	good := newGood(t, d)
 	alone := good.run(t, 1000)
