@@ -43,13 +43,13 @@ func (a *Agent) smPct() (pct cluster.Gauge, at time.Time) {
 	return gpu.SMPct(devices), oldest(devices)
 }
 
-// watts is what the host draws, now and as the mean of 30 s, and when it was read.
-func (a *Agent) watts() (watts, avg30 cluster.Gauge, at time.Time) {
+// watts is what the host draws, now and as the mean of 30 s, who says so, and when it was read.
+func (a *Agent) watts() (watts, avg30 cluster.Gauge, source string, at time.Time) {
 	r, known := a.power.Node()
 	if !known {
-		return watts, avg30, at
+		return watts, avg30, "", at
 	}
-	return cluster.Known(r.Watts), cluster.Known(r.Mean), r.At
+	return cluster.Known(r.Watts), cluster.Known(r.Mean), r.Source, r.At
 }
 
 func (a *Agent) powerStatus() powerStatus {

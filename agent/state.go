@@ -47,7 +47,7 @@ func (a *Agent) health() cluster.NodeHealth {
 	}
 	h.CPUPct = a.cpu.percent(time.Now())
 	h.SMPct, _ = a.smPct()
-	h.PowerWatts, h.PowerWattsAvg30, _ = a.watts()
+	h.PowerWatts, h.PowerWattsAvg30, h.PowerSource, _ = a.watts()
 	if h.VRAMBytes == 0 {
 		h.VRAMBytes = gpu.Memory(a.engineGPUs())
 	}

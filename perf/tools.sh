@@ -80,4 +80,4 @@ row check-net root
 row check-kill
 row check-abuse
 row check-llama python
-echo 'not in make check either: make check-bpf, check-bpf-vm, check-vllm'
+echo 'not in make check either: make check-bpf, check-bpf-vm, check-vllm, check-ipmi-vm'

@@ -42,13 +42,14 @@ type port interface {
 
 // dcmi asks the BMC through port.
 type dcmi struct {
-	port port
-	id   int64
+	port  port
+	limit time.Duration // for one answer
+	id    int64
 }
 
 // read returns what the BMC says the whole system draws, in watts.
 func (d *dcmi) read(ctx context.Context) (watts float64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, ipmiTimeout)
+	ctx, cancel := context.WithTimeout(ctx, d.limit)
 	defer cancel()
 	d.id++
 	if err := d.port.send(d.id, netfnGroup, cmdPower, powerRequest[:]); err != nil {

@@ -90,7 +90,7 @@ func TestDCMI(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := &script{answers: [][]byte{c.answer}}
-			d := &dcmi{port: s}
+			d := &dcmi{port: s, limit: ipmiTimeout}
 			watts, err := d.read(t.Context())
 			if watts != c.watts || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 				t.Errorf("%v, %v", watts, err)
@@ -105,7 +105,7 @@ func TestDCMI(t *testing.T) {
 func TestDCMIAnswersOutOfTurn(t *testing.T) {
 	late := message{id: 0, netfn: 0x2d, cmd: cmdPower, data: with(2, 1)}
 	s := &script{answers: [][]byte{golden}, before: []message{late, late}}
-	d := &dcmi{port: s}
+	d := &dcmi{port: s, limit: ipmiTimeout}
 	if watts, err := d.read(t.Context()); watts != 250 || err != nil {
 		t.Errorf("a late answer: %v, %v", watts, err)
 	}

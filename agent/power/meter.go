@@ -252,7 +252,7 @@ func (m *Meter) readDCMI(ctx context.Context, path string, d **dcmi) error {
 		if err != nil {
 			return err
 		}
-		*d = &dcmi{port: p}
+		*d = &dcmi{port: p, limit: ipmiTimeout}
 	}
 	watts, err := (*d).read(ctx)
 	if err != nil {

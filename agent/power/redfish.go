@@ -53,7 +53,7 @@ func newBMC(c *RedfishConfig) (*bmc, error) {
 		return nil, err
 	}
 	return &bmc{config: c, fence: fence, http: &http.Client{
-		Transport: fence, Timeout: c.Timeout.Std(),
+		Transport: fence,
 		CheckRedirect: func(_ *http.Request, via []*http.Request) error {
 			if len(via) > 3 {
 				return errors.New("the BMC redirects again and again")

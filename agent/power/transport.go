@@ -24,6 +24,7 @@ import (
 // is set between requests, by the goroutine that makes them.
 type fence struct {
 	host, scheme string
+	limit        time.Duration // of one answer, its body included
 	turn         context.Context
 	next         *http.Transport
 }
@@ -45,8 +46,8 @@ func (c *RedfishConfig) transport() (*fence, error) {
 		t.InsecureSkipVerify = true // VerifyConnection compares the certificate itself
 		t.VerifyConnection = func(cs tls.ConnectionState) error { return checkPin(cs, pin) }
 	}
-	return &fence{host: u.Host, scheme: u.Scheme, turn: context.Background(), next: &http.Transport{
-		TLSClientConfig: t, TLSHandshakeTimeout: c.Timeout.Std(), ResponseHeaderTimeout: c.Timeout.Std(),
+	return &fence{host: u.Host, scheme: u.Scheme, limit: c.Timeout.Std(), turn: context.Background(), next: &http.Transport{
+		TLSClientConfig: t, TLSHandshakeTimeout: c.Timeout.Std(),
 		MaxConnsPerHost: 1, MaxIdleConns: 1, IdleConnTimeout: 2 * time.Minute,
 		MaxResponseHeaderBytes: 64 << 10, DisableCompression: true,
 	}}, nil
@@ -78,7 +79,7 @@ func (f *fence) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Host != f.host || r.URL.Scheme != f.scheme || r.URL.User != nil {
 		return nil, errors.New("the BMC sends its clients to another address; that is not followed")
 	}
-	ctx, cancel := context.WithCancel(r.Context())
+	ctx, cancel := context.WithTimeout(r.Context(), f.limit)
 	stop := context.AfterFunc(f.turn, cancel)
 	end := func() { stop(); cancel() }
 	r = r.Clone(ctx)
@@ -88,7 +89,7 @@ func (f *fence) RoundTrip(r *http.Request) (*http.Response, error) {
 		end()
 		return nil, err
 	}
-	resp.Body = &bounded{resp.Body, maxAnswer, end}
+	resp.Body = &bounded{resp.Body, ctx, maxAnswer, end}
 	return resp, nil
 }
 
@@ -96,9 +97,10 @@ func (f *fence) RoundTrip(r *http.Request) (*http.Response, error) {
 func (f *fence) CloseIdleConnections() { f.next.CloseIdleConnections() }
 
 // bounded fails past its bytes, where io.LimitReader would look like an end. It
-// closes itself when it fails, which gofish does not.
+// closes itself when it fails, which gofish does not do then.
 type bounded struct {
 	io.ReadCloser
+	ctx  context.Context
 	left int
 	end  func()
 }
@@ -109,6 +111,9 @@ func (b *bounded) Read(p []byte) (int, error) {
 		n, err = b.left, fmt.Errorf("the BMC's answer has more than %d bytes", maxAnswer)
 	}
 	b.left -= n
+	if late := b.ctx.Err(); late != nil {
+		err = late // a server that sees its client go may end the body as if that were all
+	}
 	if err != nil && err != io.EOF {
 		_ = b.Close()
 	}

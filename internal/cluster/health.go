@@ -60,6 +60,8 @@ type NodeHealth struct {
 	PowerWatts      Gauge `json:"power_watts,omitzero"`
 	PowerWattsAvg30 Gauge `json:"power_watts_avg30,omitzero"` // mean of the last 30 s
 
+	PowerSource string `json:"power_source,omitempty"` // who says the watts: redfish, dcmi, nvml, rapl, nvml+rapl; empty: unknown
+
 	KVEpoch uint64 `json:"kv_epoch,omitempty"` // changes when the engine's cache starts empty
 	Ready   bool   `json:"ready"`
 	Version string `json:"version,omitempty"`

@@ -6,14 +6,15 @@
 #
 # It succeeds only if the guest says so by a number that this run drew, which a crash cannot, and every test that TESTBIN lists has passed.
 # VM_LIMIT (seconds, 540), VM_MEM (MiB, 768), VM_CPUS (2), VM_LOG (a file that the guest's console is written to), VM_FILES (programs that go into
-# the guest's /bin), VM_ENV (NAME=VALUE..., for the test binary).
+# the guest's /bin), VM_ENV (NAME=VALUE..., for the test binary), VM_MODULES (further modules that the guest loads), VM_QEMU (further arguments of
+# qemu, for devices).
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "$0")/../.."
 VM=${VM:-$PWD/.cache/vm}
 root=$VM/root
 arch=x86_64-linux-gnu
-modules='inet_diag tcp_diag tun veth sch_netem' # in the order in which the guest loads them
+modules="inet_diag tcp_diag tun veth sch_netem ${VM_MODULES:-}" # in the order in which the guest loads them
 
 fail() { echo "vm.sh: $*" >&2; exit 1; }
 
@@ -107,9 +108,10 @@ run() {
 	trap "rm -rf '$work'" EXIT
 	log=${VM_LOG:-$work/log}
 	initrd "$work/initrd" "$bin"
+	# shellcheck disable=SC2086 # VM_QEMU is a list
 	libraries timeout --kill-after=5 "$limit" "$root/usr/bin/qemu-system-x86_64" -L "$root/usr/share/qemu" -L "$root/usr/share/seabios" \
 		-accel tcg,thread=multi -cpu max -m "${VM_MEM:-768}" -smp "${VM_CPUS:-2}" -nodefaults -no-user-config -display none -no-reboot \
-		-serial stdio -device isa-debug-exit,iobase=0xf4,iosize=0x04 -kernel "$VM/vmlinux" -initrd "$work/initrd" \
+		-serial stdio -device isa-debug-exit,iobase=0xf4,iosize=0x04 ${VM_QEMU:-} -kernel "$VM/vmlinux" -initrd "$work/initrd" \
 		-append "console=ttyS0 quiet panic=-1 vm.number=$number vm.limit=$((limit - 20)) ${VM_ENV:-} -- $*" </dev/null 2>&1 | stdbuf -oL tr -d '\r' | tee "$log" || status=${PIPESTATUS[0]}
 	verdict "$log" "$bin" "$status" "$number"
 }
