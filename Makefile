@@ -11,7 +11,7 @@ FUZZTIME   ?= 30s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-gpu up test check check-gpu check-ipmi-vm check-race check-fuzz check-sdk check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-vm check-kill check-abuse check-seen check-llama check-vllm \
+.PHONY: help build build-gpu up test check check-gpu check-ipmi-vm check-race check-fuzz check-sdk check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-vm check-layout check-kill check-abuse check-seen check-llama check-vllm \
 	bench perf perf-full perf-index perf-kv perf-peers gate generate bpf proto lint clean $(BINARIES)
 
 help: ## list the targets
@@ -42,7 +42,7 @@ test: ## vet and test everything in pure Go (no C compiler needed)
 	@CGO_ENABLED=0 $(GO) test ./...
 	@perf/tools.sh
 
-check: check-race check-gpu check-fuzz check-sdk check-kv check-net check-kill check-abuse check-seen check-llama ## everything slow: race detector, fuzzing, SDK suites, caches on a bad path, real llama.cpp engines
+check: check-race check-gpu check-fuzz check-sdk check-kv check-net check-layout check-kill check-abuse check-seen check-llama ## everything slow: race detector, fuzzing, SDK suites, caches on a bad path, real llama.cpp engines
 
 check-race: ## tests under the race detector (needs a C compiler)
 	@perf/tools.sh cc
@@ -70,12 +70,15 @@ check-kv: build ## redis and S3 clients against kvcached (needs python3 with ven
 	@perf/tools.sh python node redis-cli
 	@GO='$(GO)' perf/kvclients/run.sh
 
-check-kv-vm: ## the KV cache's arena, lease socket and its client in Debian 12's kernel, in qemu (not in check: 5 minutes; no root, no KVM; fetches 120 MB once)
+check-kv-vm: ## the KV cache's arena, lease socket and its client in Debian 12's kernel, in qemu (not in check: 3 minutes; no root, no KVM; fetches 120 MB once)
 	@mkdir -p .cache
 	@for part in ram lease client; do \
 		CGO_ENABLED=0 $(GO) test -c -ldflags '-s -w' -o .cache/kv-$$part.test ./kvcached/$$part && \
 		VM_LIMIT=900 perf/vm/vm.sh run .cache/kv-$$part.test -test.skip='^Test(IdleClients|AgainstRedis|FirstTouch|Fragmentation|Poison)$$' || exit 1; \
 	done
+
+check-layout: ## how much of the KV cache's arena is in use, by layout, with blocks of 4 KiB to 20 MiB, in 3 minutes
+	CGN_SOAK=1 CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 30m -run '^TestFragmentation$$' ./kvcached/ram
 
 check-net: build ## two cache daemons in network namespaces, with 20 ms and 1 % loss between them (skipped unless root)
 	@NETPATH_BIN='$(CURDIR)/bin' CGO_ENABLED=0 $(GO) test -count=1 -v -run '^TestCaches$$' ./perf/netpath

@@ -325,39 +325,43 @@ func (m *mix) run(l layout, arena int, rounds float64, together int) (o outcome)
 	return o
 }
 
-// TestFragmentation holds our layout to how much of a full arena holds payload, on average and at any time. With
-// CGN_SOAK=1 it also prints a table of that beside the layouts that it was chosen over.
+// TestFragmentation holds our layout to how much of a full arena holds payload, on average and at any time. What hangs on an evicted block goes with it
+// and leaves holes elsewhere; 16 blocks of 20 MiB in a row, 31 % of an arena of 1 GiB, can leave less than half of that in use for a moment. With CGN_SOAK=1
+// the arena has 4 GiB, of which they are 8 %, and the layouts that ours was chosen over are held against it.
 func TestFragmentation(t *testing.T) {
 	if Poisoned {
 		t.Skip("freed memory is overwritten in this build, and this arena has none")
 	}
-	const arena, chain = 1 << 30, 16
-	granules := arena / Granule
+	const chain = 16
+	arena, rounds, use, least := 1<<30, 3.0, 0.80, 0.50
 	soak := os.Getenv("CGN_SOAK") != ""
-	rounds := 3.0
 	if soak {
-		rounds = 8
+		arena, rounds, use, least = 4<<30, 4, 0.90, 0.75
 	}
 	var table strings.Builder
-	fmt.Fprintf(&table, "%-36s %-17s %7s %7s %6s\n", "blocks", "layout", "in use", "least", "fails")
+	fmt.Fprintf(&table, "| blocks | layout | in use | least | refused |\n|---|---|---|---|---|\n")
 	for i := range mixes {
 		m := &mixes[i]
 		row := func(name string, l layout, together int) outcome {
 			o := m.run(l, arena, rounds, together)
-			fmt.Fprintf(&table, "%-36s %-17s %6.1f%% %6.1f%% %6d\n", m.name, name, 100*o.use, 100*o.least, o.fails)
+			fmt.Fprintf(&table, "| %s, %d of a size in a row | %s | %.1f %% | %.1f %% | %d |\n", m.name, together, name, 100*o.use, 100*o.least, o.fails)
 			return o
 		}
 		for _, together := range []int{1, chain} {
-			l := newOurs(t, arena, together)
-			name := fmt.Sprintf("extents, chains %d", together)
-			if o := row(name, l, together); o.use < 0.80 || o.least < 0.50 || o.fails > 0 {
-				t.Errorf("%s: %+v", m.name, o)
+			l := newOurs(t, int64(arena), together)
+			ours := row("extents", l, together)
+			if ours.use < use || ours.least < least || ours.fails > 0 {
+				t.Errorf("%s, %d in a row: %+v", m.name, together, ours)
 			}
-			l.extents.check(t, uint32(granules))
-		}
-		if soak {
-			row("buddy", newBuddy(granules), 1)
-			row("size classes", newSlabs(granules), 1)
+			l.extents.check(t, uint32(arena/Granule))
+			if !soak {
+				continue
+			}
+			for name, l := range map[string]layout{"buddy": newBuddy(arena / Granule), "size classes": newSlabs(arena / Granule)} {
+				if o := row(name, l, together); o.use > ours.use+0.03 {
+					t.Errorf("%s, %d in a row: %s use %.3f of the arena, extents %.3f", m.name, together, name, o.use, ours.use)
+				}
+			}
 		}
 	}
 	t.Log("\n" + table.String())
