@@ -13,6 +13,7 @@ import (
 	"strconv"
 
 	"lukechampine.com/blake3"
+	"lukechampine.com/blake3/guts"
 )
 
 // Tokens is the number of tokens that one digest of a Chain covers.
@@ -58,17 +59,19 @@ func Seed(model, adapter, salt string) Digest {
 
 // Next is the digest of the block of tokens that follows parent: BLAKE3 keyed by the parent, over the
 // tokens as little-endian uint32. Only full blocks have digests.
-func Next(parent Digest, tokens *[Tokens]uint32) Digest {
-	var message [4 * Tokens]byte
-	for i, t := range tokens {
-		binary.LittleEndian.PutUint32(message[4*i:], t)
+func Next(parent Digest, tokens *[Tokens]uint32) (d Digest) {
+	n := guts.Node{BlockLen: guts.BlockSize, Flags: nextFlags} // a message of one chunk of one block
+	for i := range n.CV {
+		n.CV[i] = binary.LittleEndian.Uint32(parent[4*i:])
 	}
-	h := blake3.New(len(parent), parent[:])
-	_, _ = h.Write(message[:])
-	var d Digest
-	h.Sum(d[:0])
+	n.Block = *tokens
+	for i, w := range guts.ChainingValue(n) {
+		binary.LittleEndian.PutUint32(d[4*i:], w)
+	}
 	return d
 }
+
+const nextFlags = guts.FlagChunkStart | guts.FlagChunkEnd | guts.FlagRoot | guts.FlagKeyedHash
 
 // keyed are the derivations that are not of tokens.
 const (
