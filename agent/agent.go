@@ -43,6 +43,7 @@ type Agent struct {
 	gpus     *gpu.Monitor
 	power    *power.Meter
 	metrics  *instruments
+	events   events
 	draining atomic.Bool
 }
 
@@ -82,7 +83,7 @@ func (a *Agent) prepare() error {
 		return err
 	}
 	a.log = a.log.With("node", a.node.NodeID)
-	if err := errors.Join(a.prepareEngine(), a.prepareMember(), a.prepareMeters()); err != nil {
+	if err := errors.Join(a.prepareEngine(), a.prepareEvents(), a.prepareMember(), a.prepareMeters()); err != nil {
 		return err
 	}
 	if err := a.prepareFront(); err != nil {
@@ -94,10 +95,13 @@ func (a *Agent) prepare() error {
 
 // Close releases an agent that is not going to run.
 func (a *Agent) Close() {
-	for _, ln := range []net.Listener{a.listener, a.adminAt} {
+	for _, ln := range []net.Listener{a.listener, a.adminAt, a.events.listener} {
 		if ln != nil {
 			_ = ln.Close()
 		}
+	}
+	if a.events.daemon != nil {
+		_ = a.events.daemon.Close()
 	}
 	if a.front != nil {
 		a.front.Close()
@@ -245,6 +249,11 @@ func (a *Agent) start(force context.Context) *running {
 		a.power.Run(memberLife)
 		return nil
 	})
+	r.group.Go("kv events", func(context.Context) error {
+		a.events.follow(memberLife)
+		return nil
+	})
+	r.group.Go("watchers", func(context.Context) error { return a.serveEvents(memberLife) })
 	r.group.Go("changes", func(context.Context) error {
 		a.forwardChanges(memberLife)
 		return nil
@@ -259,6 +268,7 @@ func (a *Agent) forwardChanges(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-a.engine.Changed():
+			a.events.restarted(a.engine.State().Epoch)
 			a.member.notify()
 		}
 	}

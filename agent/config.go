@@ -30,6 +30,7 @@ type Config struct {
 	GPU    gpu.Config     `toml:"gpu" help:"How the host's NVIDIA GPUs are read. Needs the build with NVML (make build-gpu)."`
 	Power  power.Config   `toml:"power" help:"Who says what the host draws: Redfish before IPMI before the sum of GPUs and CPUs. See docs/power.md."`
 	Engine engine.Config  `toml:"engine" help:"The inference engine: attached to with url, or started and supervised."`
+	Events EventsConfig   `toml:"kv_events" help:"What the engine publishes about its KV cache (vLLM: --kv-events-config), by which routers know exactly what it has."`
 	Etcd   cluster.Access `toml:"etcd" help:"Where the node is announced. Without endpoints the agent is only a front."`
 	TLS    TLSConfig      `toml:"tls" help:"Certificate of the front. With a ca, clients must show a certificate of it whose role is router or ctl."`
 	Limits LimitConfig    `toml:"limits" help:"Bounds on what clients can make the agent hold."`
@@ -111,6 +112,7 @@ func (c *Config) Validate() error {
 	c.validateListeners(&p)
 	c.validateNode(&p)
 	c.validateTLS(&p)
+	c.validateEvents(&p)
 	c.Limits.validate(&p)
 	return errors.Join(p...)
 }

@@ -125,3 +125,33 @@ func TestCPUMeter(t *testing.T) {
 		t.Errorf("%v before any sample", v)
 	}
 }
+
+func TestEventsAreChecked(t *testing.T) {
+	with := func(e EventsConfig) error {
+		return valid(func(c *Config) {
+			e.MaxBlocks = 1 << 20
+			c.Events = e
+		}).Validate()
+	}
+	for _, e := range []EventsConfig{
+		{}, {Endpoint: "tcp://127.0.0.1:5557", Report: "/run/kv.sock"}, {Endpoint: "@ipc:///run/events", Replay: "ipc:///run/replay", Report: "unix:///run/kv.sock"},
+		{Endpoint: "tcp://127.0.0.1:5557", Listen: "unix:///run/watch.sock"},
+	} {
+		if err := with(e); err != nil {
+			t.Errorf("%+v: %v", e, err)
+		}
+	}
+	for want, e := range map[string]EventsConfig{
+		"kv_events.replay: is for":  {Replay: "tcp://127.0.0.1:5558"},
+		"kv_events.report: routers": {Endpoint: "tcp://127.0.0.1:5557"},
+		"set either report":         {Endpoint: "tcp://127.0.0.1:5557", Report: "/x", Listen: "unix:///y"},
+		"kv_events.endpoint:":       {Endpoint: "tcp://*:5557", Report: "/x"},
+		"leave the @ out":           {Endpoint: "tcp://127.0.0.1:5557", Replay: "@ipc:///x", Report: "/x"},
+		"no absolute path":          {Endpoint: "tcp://127.0.0.1:5557", Report: "x"},
+		"with certificates only":    {Endpoint: "tcp://127.0.0.1:5557", Listen: "127.0.0.1:9083"},
+	} {
+		if err := with(e); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v", e, err)
+		}
+	}
+}

@@ -20,8 +20,8 @@ import (
 // [etcd] sections examine themselves.
 func (c *Config) Examine() error {
 	var p problems
-	for _, l := range []struct{ field, address string }{{"agent.listen", c.Agent.Listen}, {"agent.admin", c.Agent.Admin}} {
-		if listen.Check(l.address) != nil {
+	for _, l := range []struct{ field, address string }{{"agent.listen", c.Agent.Listen}, {"agent.admin", c.Agent.Admin}, {"kv_events.listen", c.Events.Listen}} {
+		if l.address == "" || listen.Check(l.address) != nil {
 			continue // Validate says so
 		}
 		if err := listen.Examine(l.address); err != nil {

@@ -74,6 +74,7 @@ var stateDefs = []metric.Def{
 
 // watch makes the agent's state readable at each scrape.
 func (in *instruments) watch(a *Agent) {
+	in.set.Read(eventDefs, a.events.emit)
 	in.set.Read(stateDefs, func(emit func(def int, value float64, labels ...string)) {
 		s := a.engine.State()
 		emit(defReady, oneIf(a.ready()))
@@ -124,5 +125,6 @@ func Metrics() []metric.Def {
 	in := newInstruments()
 	in.set.Read(stateDefs, func(func(int, float64, ...string)) {})
 	in.set.Read(meterDefs, func(func(int, float64, ...string)) {})
+	in.set.Read(eventDefs, func(func(int, float64, ...string)) {})
 	return in.set.Defs()
 }

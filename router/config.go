@@ -39,7 +39,7 @@ type Config struct {
 type RouterConfig struct {
 	Listen         string          `toml:"listen" default:"127.0.0.1:8080" flag:"listen" help:"address of the OpenAI-compatible port (host:port, or unix:///path)"`
 	Admin          string          `toml:"admin" default:"127.0.0.1:9091" flag:"admin" help:"address of the admin port: /readyz, /metrics, /debug"`
-	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine: URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=]; what each means stands under [[backend]]"`
+	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine: URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=]; what each means stands under [[backend]]"`
 	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen beyond loopback without client certificates"`
 	InsecureAdmin  bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; nobody is authenticated there, and /debug tells much"`
 	Mode           string          `toml:"mode" default:"" flag:"mode" help:"score, round_robin, power_of_two, least_loaded or random; empty: what the policy says (score)"`
@@ -61,6 +61,8 @@ type BackendConfig struct {
 	APIKeyFile    string `toml:"api_key_file" help:"file with the key sent as Authorization: Bearer"`
 	CA            string `toml:"ca" help:"PEM file that https certificates are checked against; the system's when empty"`
 	KV            string `toml:"kv" help:"gRPC address of the cgn-kvcached on the engine's host, host:port (checked with upstream_tls) or unix:///path; what it holds then counts in routing"`
+	KVEvents      string `toml:"kv_events" help:"where the engine publishes KV events (vLLM: --kv-events-config), tcp://host:port or ipc:///path; the router then knows exactly what the engine has of prompts that are given as token ids, for the engine's base model. For engines without an agent: an agent follows them itself"`
+	KVReplay      string `toml:"kv_replay" help:"where the engine answers for KV events that were missed (vLLM: replay_endpoint); without, what is known is forgotten with each event that is missing"`
 }
 
 // ModelConfig overrides timeouts and caps for one served model.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/metric"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/kvevents"
 	"github.com/cognitora/dataplane/router/metrics"
 )
 
@@ -49,6 +50,7 @@ func (r *Router) observe() {
 	s.GaugeFunc("cgn_router_fleet_stale", "1 while etcd does not answer and the last snapshot serves.", func() float64 { return number(r.fleet.Load().Stale) })
 	s.CounterFunc("cgn_router_fleet_malformed_total", "Values in etcd that were refused since the start.", func() float64 { return float64(r.fleet.Malformed()) })
 	s.Read(holdingsGauges, r.readHoldings)
+	s.Read(eventDefs, r.readEvents)
 	s.Read(nodeGauges, r.readNodes)
 	s.Read(poolGauges, func(emit func(def int, value float64, labels ...string)) {
 		r.gate.Each(func(model, role string, inFlight, limit int64) {
@@ -110,6 +112,37 @@ func (r *Router) readHoldings(emit func(def int, value float64, labels ...string
 	emit(holdingsPromotionsFailed, float64(h.PromotionsFailed))
 	emit(holdingsPromotionsDropped, float64(h.PromotionsDropped))
 	emit(holdingsPromoted, float64(h.Promoted))
+}
+
+// indexes of eventDefs.
+const (
+	eventsFollowing = iota
+	eventsComplete
+	eventsBlocks
+	eventsCounted // the first of the counters
+)
+
+var eventDefs = func() []metric.Def {
+	defs := []metric.Def{
+		eventsFollowing: {Name: "cgn_router_kv_events_following", Labels: []string{"node"}, Help: "1 while what the engine has cached is known by the KV events that the router follows itself."},
+		eventsComplete:  {Name: "cgn_router_kv_events_complete", Labels: []string{"node"}, Help: "1 while that is so since the engine had nothing cached; 0: blocks from before do not count."},
+		eventsBlocks:    {Name: "cgn_router_kv_events_blocks", Labels: []string{"node"}, Help: "Blocks of the engine that it is known to have."},
+	}
+	for _, c := range kvevents.Counters {
+		defs = append(defs, metric.Def{Name: "cgn_router_kv_events_" + c.Name + "_total", Labels: []string{"node"}, Kind: metric.Counter, Help: c.Help})
+	}
+	return defs
+}()
+
+func (r *Router) readEvents(emit func(def int, value float64, labels ...string)) {
+	r.events.Each(func(node string, s *kvevents.Stats) {
+		emit(eventsFollowing, number(s.Following), node)
+		emit(eventsComplete, number(s.Complete), node)
+		emit(eventsBlocks, float64(s.Blocks), node)
+		for i, c := range kvevents.Counters {
+			emit(eventsCounted+i, float64(c.Value(s)), node)
+		}
+	})
 }
 
 var states = []fleet.State{fleet.Unproven, fleet.Healthy, fleet.HalfOpen, fleet.Open, fleet.Aside}

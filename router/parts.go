@@ -1,8 +1,11 @@
 package router
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
+	"maps"
+	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/pki"
@@ -10,6 +13,7 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/gateway"
 	"github.com/cognitora/dataplane/router/holdings"
+	"github.com/cognitora/dataplane/router/kvevents"
 )
 
 // backends are the static backends of both spellings.
@@ -31,7 +35,7 @@ func (c *Config) backends() ([]fleet.Backend, error) {
 func (b *BackendConfig) backend() fleet.Backend {
 	return fleet.Backend{
 		URL: b.URL, ID: b.ID, Model: b.Model, Role: b.Role, MaxConcurrent: b.MaxConcurrent,
-		APIKeyFile: b.APIKeyFile, CA: b.CA, KV: b.KV,
+		APIKeyFile: b.APIKeyFile, CA: b.CA, KV: b.KV, KVEvents: b.KVEvents, KVReplay: b.KVReplay,
 	}
 }
 
@@ -44,6 +48,60 @@ func staticCaches(backends []fleet.Backend) map[string]string {
 		}
 	}
 	return caches
+}
+
+// eventSources are the backends whose KV events the router follows itself.
+func eventSources(backends []fleet.Backend) (sources []kvevents.Source) {
+	for _, b := range backends {
+		if b.KVEvents != "" {
+			sources = append(sources, kvevents.Source{Node: b.NodeID(), Endpoint: b.KVEvents, Replay: b.KVReplay})
+		}
+	}
+	return sources
+}
+
+// caches are the cache daemons that backends name, and the agents that say themselves what their engines have.
+func (r *Router) caches() map[string]string {
+	all := map[string]string{}
+	for _, n := range r.fleet.Load().Nodes {
+		if at := n.Info().KVEvents; at != "" {
+			all["agent "+n.ID] = at // no node names it, but its engine is known by the node's id
+		}
+	}
+	maps.Copy(all, *r.staticCaches.Load())
+	return all
+}
+
+// agentsEvery is the time between two looks at which agents say themselves what their engines have.
+const agentsEvery = 500 * time.Millisecond
+
+// followAgents has the agents followed that say themselves what their engines have.
+func (r *Router) followAgents(ctx context.Context) error {
+	tick := time.NewTicker(agentsEvery)
+	defer tick.Stop()
+	var seen *fleet.Snapshot
+	var backends *map[string]string
+	for {
+		if now, static := r.fleet.Load(), r.staticCaches.Load(); now != seen || static != backends {
+			seen, backends = now, static
+			r.holdings.SetStatic(r.caches())
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// onlyModel is the only model that a node serves, empty if that is not clear.
+func (r *Router) onlyModel(node string) string {
+	if n := r.fleet.Load().Node(node); n != nil {
+		if models := n.Info().Models; len(models) == 1 {
+			return models[0]
+		}
+	}
+	return ""
 }
 
 // promoteModes are the values of router.promote.
@@ -70,11 +128,11 @@ func (t *TLSConfig) server() (*tls.Config, error) {
 }
 
 // client is how the router talks to agents or cache daemons, nil where nothing is configured.
-func (t *UpstreamTLS) client(of pki.Role) (*tls.Config, error) {
+func (t *UpstreamTLS) client(of ...pki.Role) (*tls.Config, error) {
 	if t.CA == "" && t.Cert == "" {
 		return nil, nil
 	}
-	c, err := pki.ClientConfig(pki.Files{CA: t.CA, Cert: t.Cert, Key: t.Key}, "", of)
+	c, err := pki.ClientConfig(pki.Files{CA: t.CA, Cert: t.Cert, Key: t.Key}, "", of...)
 	if err != nil {
 		return nil, fmt.Errorf("upstream_tls.ca, upstream_tls.cert, upstream_tls.key: %w", err)
 	}

@@ -13,7 +13,10 @@ func (r *Router) Reload(ctx context.Context, backends []fleet.Backend) error {
 	if err := r.fleet.Reload(ctx, backends); err != nil {
 		return err
 	}
-	r.holdings.SetStatic(staticCaches(backends))
+	static := staticCaches(backends)
+	r.staticCaches.Store(&static)
+	r.holdings.SetStatic(r.caches())
+	r.events.Set(eventSources(backends))
 	return nil
 }
 

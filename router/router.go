@@ -26,6 +26,7 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/gateway"
 	"github.com/cognitora/dataplane/router/holdings"
+	"github.com/cognitora/dataplane/router/kvevents"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
@@ -39,20 +40,22 @@ type Router struct {
 	adminAt net.Listener
 	tls     *tls.Config // of the serving port; nil: plain
 
-	cluster   *cluster.Client // nil: static backends only
-	fleet     *fleet.Fleet
-	index     *prefix.Index
-	holdings  *holdings.Map
-	policy    atomic.Pointer[policy.Policy]
-	policyDoc []byte // of the policy file, as it was when the router was made
-	gate      *admission.Gate
-	metrics   *metrics.Router
-	watcher   *relay.Watcher
-	loops     *relay.Loops
-	access    *accesslog.Logger
-	dispatch  *dispatch.Dispatcher
-	gateway   *gateway.Gateway
-	admin     *http.Server
+	cluster      *cluster.Client // nil: static backends only
+	fleet        *fleet.Fleet
+	index        *prefix.Index
+	holdings     *holdings.Map
+	events       *kvevents.Followers
+	policy       atomic.Pointer[policy.Policy]
+	staticCaches atomic.Pointer[map[string]string] // that backends name
+	policyDoc    []byte                            // of the policy file, as it was when the router was made
+	gate         *admission.Gate
+	metrics      *metrics.Router
+	watcher      *relay.Watcher
+	loops        *relay.Loops
+	access       *accesslog.Logger
+	dispatch     *dispatch.Dispatcher
+	gateway      *gateway.Gateway
+	admin        *http.Server
 }
 
 // Run is New followed by Router.Run. The end of ctx starts the drain.
@@ -150,12 +153,19 @@ func (r *Router) joinFleet() error {
 	if o.AgentTLS, err = c.Upstream.client(pki.Agent); err != nil {
 		return err
 	}
-	cacheTLS, err := c.Upstream.client(pki.KVCached)
+	cacheTLS, err := c.Upstream.client(pki.KVCached, pki.Agent)
 	if err != nil {
 		return err
 	}
+	static := staticCaches(backends)
+	r.staticCaches.Store(&static)
+	r.events = kvevents.New(kvevents.Options{Model: r.onlyModel, Log: r.log})
+	if sources := eventSources(backends); len(sources) > 0 {
+		r.log.Warn("KV events count for prompts that are given as token ids: other prompts are predicted as before", "backends", len(sources))
+		r.events.Set(sources)
+	}
 	r.holdings = holdings.New(holdings.Options{
-		Cluster: r.cluster, Static: staticCaches(backends), TLS: cacheTLS, MaxBlocks: c.Prefix.MaxHeld, Promote: promoteModes[c.Router.Promote], Log: r.log,
+		Cluster: r.cluster, Static: static, Local: r.events.Watch, TLS: cacheTLS, MaxBlocks: c.Prefix.MaxHeld, Promote: promoteModes[c.Router.Promote], Log: r.log,
 	})
 	r.fleet, err = fleet.New(o)
 	return err
@@ -200,6 +210,8 @@ func (r *Router) Run(drain, force context.Context) error {
 	g.Go("fleet", r.fleet.Run)
 	g.Go("dispatch", r.dispatch.Run)
 	g.Go("holdings", r.holdings.Run)
+	g.Go("kv events", r.events.Run)
+	g.Go("agents' events", r.followAgents)
 	g.Go("policy", r.followPolicy)
 	g.Go("admin", func(context.Context) error { return ignoreClosed(r.admin.Serve(r.adminAt)) })
 	g.Go("serve", func(context.Context) error { return r.gateway.Serve(r.serving, r.tls) })

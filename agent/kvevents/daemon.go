@@ -28,12 +28,13 @@ type Daemon struct {
 	events  []pb.ReportEvent
 }
 
-// NewDaemon makes a Sink of the daemon whose gRPC socket is at unix:///path. It connects with the first report.
+// NewDaemon makes a Sink of the daemon whose gRPC socket is at a path, which may begin with unix://. It connects with the first report.
 func NewDaemon(socket string) (*Daemon, error) {
-	if !strings.HasPrefix(socket, "unix:///") {
-		return nil, fmt.Errorf("%q is not unix:///PATH; give the daemon's kvcached.sock", socket)
+	path := strings.TrimPrefix(socket, "unix://")
+	if !strings.HasPrefix(path, "/") {
+		return nil, fmt.Errorf("%q is no absolute path; give the daemon's kvcached.sock (--sock), such as /run/cognitora/kv.sock", socket)
 	}
-	conn, err := grpc.NewClient(socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, err
 	}

@@ -55,3 +55,27 @@ func (f *Follower) Stats() Stats {
 	}
 	return s
 }
+
+// Counters are the numbers in Stats that only grow, for metrics.
+var Counters = []struct {
+	Name, Help string
+	Value      func(*Stats) uint64
+}{
+	{"batches", "Batches of KV events that were applied.", func(s *Stats) uint64 { return s.Batches }},
+	{"replayed", "Those of them that came by a replay.", func(s *Stats) uint64 { return s.Replayed }},
+	{"gaps", "Times that batches were missing.", func(s *Stats) uint64 { return s.Gaps }},
+	{"lost", "Those of them that a replay did not fill, so that what was known was forgotten.", func(s *Stats) uint64 { return s.Lost }},
+	{"epochs", "Times that what was known of the engine was forgotten: after lost and malformed batches, and its restarts.", func(s *Stats) uint64 { return s.Epochs }},
+	{"connects", "Connections to the engine's publisher.", func(s *Stats) uint64 { return s.Connects }},
+	{"malformed", "Messages and batches that could not be read.", func(s *Stats) uint64 { return s.Malformed }},
+	{"unknown", "Events of kinds and media that are not known, which do not count.", func(s *Stats) uint64 { return s.Unknown }},
+	{"unusable", "Events on stored blocks that say what cannot be, and were left out.", func(s *Stats) uint64 { return s.Unusable }},
+	{"others", "Events of other cache groups and data-parallel ranks, which do not count.", func(s *Stats) uint64 { return s.Others }},
+	{"orphans", "Blocks that do not count because the one before them is not known.", func(s *Stats) uint64 { return s.Orphans }},
+	{"unnamed", "Blocks that do not count because more than their tokens tells them apart, such as images.", func(s *Stats) uint64 { return s.Unnamed }},
+	{"overflow", "Blocks that do not count because of the bound on an engine's blocks.", func(s *Stats) uint64 { return s.Overflow }},
+	{"dropped", "Times that changes were dropped because who is told took none; it gets a snapshot then.", func(s *Stats) uint64 { return s.Dropped }},
+	{"reports", "Reports that were taken.", func(s *Stats) uint64 { return s.Reports }},
+	{"reports_refused", "Reports that were not taken, and done again.", func(s *Stats) uint64 { return s.Refused }},
+	{"snapshots", "Reports that began with all that the engine has.", func(s *Stats) uint64 { return s.Snapshots }},
+}

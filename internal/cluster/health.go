@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/cognitora/dataplane/internal/address"
 )
@@ -35,6 +36,7 @@ type NodeHealth struct {
 	NodeID    string   `json:"node_id"`
 	Address   string   `json:"address"`              // URL of the agent's front: http://host:port, https://host:port or unix:///path
 	KVAddress string   `json:"kv_address,omitempty"` // of the host's cgn-kvcached, as CacheHealth has it: QUIC, else TLS, else GRPC
+	KVEvents  string   `json:"kv_events,omitempty"`  // gRPC address at which the agent itself serves Kv.Watch: host:port with mutual TLS, or unix:///path
 	Instance  string   `json:"instance,omitempty"`   // random token of the agent that owns the key
 	Role      Role     `json:"role,omitempty"`
 	Engine    string   `json:"engine,omitempty"` // vllm, sglang, llama_cpp or openai_compat
@@ -101,6 +103,9 @@ func ParseNodeHealth(id string, value []byte) (*NodeHealth, error) {
 func (h *NodeHealth) Check() error {
 	role, roleErr := ParseRole(string(h.Role))
 	errs := []error{CheckNodeID(h.NodeID), checkAddress(h.Address), roleErr, checkModels(h.Models)}
+	if !strings.HasPrefix(h.KVEvents, "unix:///") {
+		errs = append(errs, checkHostPort("kv_events", h.KVEvents))
+	}
 	if h.MaxConcurrent < 0 || h.MaxConcurrent > maxSlots {
 		errs = append(errs, fmt.Errorf("max_concurrent %d is not in 0..%d", h.MaxConcurrent, maxSlots))
 	}

@@ -2,18 +2,14 @@ package rpc
 
 import (
 	"context"
-	"encoding/binary"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/cognitora/dataplane/kvcached/feed"
 	"github.com/cognitora/dataplane/kvcached/residency"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
-
-// linger is how far apart messages of few changes are, so that a thousand changes a second are not as many messages.
-const linger = time.Millisecond
 
 // Watch says which block is where. A client that reads slowly is waited for and gets a new snapshot when it is too far behind; nothing is kept for it.
 func (s *service) Watch(r *pb.WatchRequest, stream pb.Kv_WatchServer) error {
@@ -28,68 +24,21 @@ func (s *service) Watch(r *pb.WatchRequest, stream pb.Kv_WatchServer) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	defer context.AfterFunc(s.ending, cancel)()
-	w := s.o.Residency.Watch(residency.WatchOptions{All: r.All, Epoch: r.Epoch, After: r.After})
+	w := feed.NewReader(s.o.Residency, r)
 	defer w.Close()
-	pause := time.NewTimer(0)
-	defer pause.Stop()
-	var b residency.Batch
-	m := &pb.WatchResponse{Epoch: s.o.Residency.Epoch()}
 	for {
-		if err = w.Next(ctx, &b); err != nil {
+		var m *pb.WatchResponse
+		if m, err = w.Next(ctx); err != nil {
 			break
 		}
-		encode(m, &b)
 		if err = stream.Send(m); err != nil {
 			break
-		}
-		if b.Part != residency.Changes || len(b.Blocks) > 64 {
-			continue
-		}
-		pause.Reset(linger)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
 		}
 	}
 	if s.ending.Err() != nil {
 		return status.Error(codes.Unavailable, "the daemon is ending; watch again when it is back")
 	}
 	return err
-}
-
-var parts = [...]pb.WatchResponse_Part{
-	residency.Reset: pb.WatchResponse_PART_RESET, residency.Snapshot: pb.WatchResponse_PART_SNAPSHOT,
-	residency.Changes: pb.WatchResponse_PART_CHANGES, residency.Synced: pb.WatchResponse_PART_SYNCED,
-}
-
-// encode puts a batch into a message, whose memory it uses again.
-func encode(m *pb.WatchResponse, b *residency.Batch) {
-	m.Part, m.First, m.Last = parts[b.Part], b.First, b.Last
-	m.Gone, m.Namespaces, m.Holders = b.Gone, b.Namespaces, m.Holders[:0]
-	for _, h := range b.Holders {
-		m.Holders = append(m.Holders, &pb.Holder{Number: h.Number, Engine: h.Engine, Epoch: h.Epoch})
-	}
-	if len(b.Blocks) == 0 {
-		m.Blocks = nil
-		return
-	}
-	if m.Blocks == nil {
-		m.Blocks = &pb.Blocks{}
-	}
-	c := m.Blocks
-	c.Digests, c.Tiers, c.Leaders, c.Parents = c.Digests[:0], c.Tiers[:0], c.Leaders[:0], c.Parents[:0]
-	c.Holder, c.Namespace, c.Layer, c.Position = c.Holder[:0], c.Namespace[:0], c.Layer[:0], c.Position[:0]
-	for i := range b.Blocks {
-		k := &b.Blocks[i]
-		c.Digests = append(c.Digests, k.Name[:]...)
-		c.Tiers = append(c.Tiers, byte(k.Tiers))
-		c.Leaders = binary.LittleEndian.AppendUint64(c.Leaders, k.Leader)
-		c.Parents = binary.LittleEndian.AppendUint64(c.Parents, k.Parent)
-		c.Holder = append(c.Holder, k.Holder)
-		c.Namespace = append(c.Namespace, k.Namespace)
-		c.Layer = append(c.Layer, k.Layer)
-		c.Position = append(c.Position, k.Position)
-	}
 }
 
 // kinds and mediums are what the events of a report say, by their numbers on the wire.

@@ -35,13 +35,13 @@ func (d *Dispatcher) believe(j *Job) {
 }
 
 // believeCaches asks what the nodes' hosts have said that they hold; where an engine reports its own
-// memory, that replaces the prediction.
+// memory, that replaces the prediction, for prompts whose blocks are of the model's own tokens: engines know no others.
 func (d *Dispatcher) believeCaches(j *Job) {
 	j.reach = j.reach[:0]
 	for _, device := range j.matched {
 		j.reach = append(j.reach, holdings.Reach{Device: device})
 	}
-	if d.holdings == nil || !j.query.Begin(d.holdings) {
+	if d.holdings == nil || !j.query.Begin(d.holdings, j.model.name) {
 		return
 	}
 	for _, n := range j.model.nodes {
@@ -49,7 +49,7 @@ func (d *Dispatcher) believeCaches(j *Job) {
 	}
 	d.holdings.Match(&j.chain, &j.query)
 	for i, r := range j.query.Reach {
-		if r.Device == holdings.Unknown {
+		if r.Device == holdings.Unknown || len(j.Scan.Tokens) == 0 {
 			r.Device = j.matched[i]
 		}
 		j.reach[i] = r

@@ -17,6 +17,7 @@ import (
 	"github.com/cognitora/dataplane/internal/apikey"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/kvevents"
 	"github.com/cognitora/dataplane/router/policy"
 )
 
@@ -33,12 +34,14 @@ type Backend struct {
 	APIKeyFile    string // file whose content is sent as Authorization: Bearer
 	CA            string // PEM file that an https certificate is checked against; empty = the system's
 	KV            string // where its host's cache daemon serves gRPC: host:port, or unix:///path; empty: none
+	KVEvents      string // where the engine publishes KV events, tcp://host:port or ipc:///path; empty: they are not followed
+	KVReplay      string // where it answers for those that were missed; empty: nowhere
 }
 
 // backendOptions is what may follow the URL in a --backend flag.
-const backendOptions = "id=, model=, role=, max_concurrent=, api_key_file=, ca=, kv="
+const backendOptions = "id=, model=, role=, max_concurrent=, api_key_file=, ca=, kv=, kv-events=, kv-replay="
 
-// ParseBackend reads URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=] and checks it as Check does.
+// ParseBackend reads URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=] and checks it as Check does.
 func ParseBackend(flag string) (Backend, error) {
 	parts := strings.Split(flag, ",")
 	b := Backend{URL: strings.TrimSpace(parts[0])}
@@ -73,6 +76,10 @@ func (b *Backend) set(name, value string) error {
 		b.CA = value
 	case "kv":
 		b.KV = value
+	case "kv-events":
+		b.KVEvents = value
+	case "kv-replay":
+		b.KVReplay = value
 	case "max_concurrent":
 		n, err := strconv.Atoi(value)
 		if err != nil || n < 1 {
@@ -112,7 +119,24 @@ func (b Backend) Check() error {
 	if err := (&cluster.CacheHealth{CacheID: "kv", GRPC: b.KV}).Check(); err != nil {
 		return fail(fmt.Errorf("option kv: %q is neither host:port nor unix:///path", b.KV))
 	}
+	if err := b.checkEvents(); err != nil {
+		return fail(err)
+	}
 	return nil
+}
+
+// checkEvents validates where the engine's KV events come from.
+func (b Backend) checkEvents() error {
+	if b.KVEvents == "" {
+		if b.KVReplay != "" {
+			return errors.New("option kv-replay goes together with kv-events")
+		}
+		return nil
+	}
+	if name := b.dnsName(); name != "" {
+		return fmt.Errorf("option kv-events: %q may be several engines, each with events of its own; give a backend for each, by its address", name)
+	}
+	return kvevents.Check(b.KVEvents, b.KVReplay)
 }
 
 // CheckBackends validates each backend and that no two of them are the same node.
@@ -122,7 +146,7 @@ func CheckBackends(backends []Backend) error {
 		if err := b.Check(); err != nil {
 			return err
 		}
-		id := b.nodeID()
+		id := b.NodeID()
 		if other, taken := ids[id]; taken {
 			return fmt.Errorf("backends %q and %q are both node %q; give one of them another id=", other, b.URL, id)
 		}
@@ -131,8 +155,8 @@ func CheckBackends(backends []Backend) error {
 	return nil
 }
 
-// nodeID is the id of the backend's node, or the stem of its ids where a DNS name has several.
-func (b Backend) nodeID() string {
+// NodeID is the id of the backend's node, or the stem of its ids where a DNS name has several.
+func (b Backend) NodeID() string {
 	if b.ID != "" {
 		return b.ID
 	}
@@ -185,7 +209,7 @@ func (b Backend) prepare() (p prepared, err error) {
 
 // endpoints are the backend's nodes: one for each resolved address of a DNS name, otherwise exactly one.
 func (p *prepared) endpoints(resolved []netip.Addr) []endpoint {
-	e := endpoint{id: p.nodeID(), target: p.target, identity: p.URL, secrets: p.secrets, backend: p.Backend}
+	e := endpoint{id: p.NodeID(), target: p.target, identity: p.URL, secrets: p.secrets, backend: p.Backend}
 	if p.dnsName() == "" {
 		return []endpoint{e}
 	}

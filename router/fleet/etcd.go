@@ -194,7 +194,7 @@ func etcdInfo(h *cluster.NodeHealth) *Info {
 	info := &Info{
 		Address: h.Address, Role: h.Role, Engine: h.Engine, Models: h.Models, Upstream: h.Models,
 		Device: h.Device, DType: h.DType, TP: h.TP, VRAMBytes: h.VRAMBytes, MaxConcurrent: int32(h.MaxConcurrent),
-		BlockTokens: h.BlockTokens, KVAddress: h.KVAddress, KVEpoch: h.KVEpoch, Instance: h.Instance, Version: h.Version,
+		BlockTokens: h.BlockTokens, KVAddress: h.KVAddress, KVEvents: h.KVEvents, KVEpoch: h.KVEpoch, Instance: h.Instance, Version: h.Version,
 	}
 	if info.MaxConcurrent == 0 {
 		info.MaxConcurrent = DefaultMaxConcurrent

@@ -65,6 +65,7 @@ type Info struct {
 	MaxConcurrent int32
 	BlockTokens   int    // tokens per KV block of the engine; 0 = unknown
 	KVAddress     string // of the host's cache daemon; empty: none
+	KVEvents      string // where the node's agent says itself what its engine has, as a cache daemon would; empty: nowhere
 	KVEpoch       uint64 // etcd nodes: changes when the engine's cache starts empty
 	Instance      string // etcd nodes: the agent that owns the key
 	Version       string

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 
+	"github.com/cognitora/dataplane/kvcached/block"
 	cognitorav1 "github.com/cognitora/dataplane/proto/cognitora/v1"
 	"github.com/cognitora/dataplane/router/residency"
 )
@@ -104,7 +105,7 @@ func (c *cache) holders(w *cognitorav1.WatchResponse) error {
 	return nil
 }
 
-// names remembers what namespaces the daemon's blocks are of.
+// names remembers what namespaces the daemon's blocks are of, and what model those of its engines.
 func (c *cache) names(w *cognitorav1.WatchResponse) {
 	b := w.Blocks
 	if len(b.Namespace) != len(b.Holder) || len(b.Layer) != len(b.Holder) {
@@ -112,10 +113,16 @@ func (c *cache) names(w *cognitorav1.WatchResponse) {
 	}
 	for i, number := range b.Namespace {
 		again := i > 0 && number == b.Namespace[i-1] && b.Layer[i] == b.Layer[i-1] && b.Holder[i] == b.Holder[i-1]
-		if again || b.Holder[i] != c.own || int(number) >= len(w.Namespaces) {
+		if again || int(number) >= len(w.Namespaces) {
 			continue
 		}
-		c.m.spaces.heard(w.Namespaces[number], b.Layer[i])
+		if b.Holder[i] == c.own {
+			c.m.spaces.heard(w.Namespaces[number], b.Layer[i])
+		} else if e := c.engines[b.Holder[i]]; e != nil && e.model.Load() == nil {
+			if n, err := block.ParseNamespace(w.Namespaces[number]); err == nil {
+				e.model.Store(&n.Model)
+			}
+		}
 	}
 }
 

@@ -30,6 +30,7 @@ type cache struct {
 	reconnects, resyncs atomic.Uint64
 	loose               loose
 	client              atomic.Pointer[cognitorav1.KvClient] // while it is followed
+	open                Watch                                // nil: the daemon at target is called
 
 	engines map[uint32]*engine // by holder number; guarded by m.mu
 	media   bool               // an engine of the host has said that it has blocks elsewhere than in its own memory
@@ -43,7 +44,7 @@ type cache struct {
 	batches     map[residency.Ref]*batch
 }
 
-// engine is one start of an engine that reports what it has. It is immutable.
+// engine is one start of an engine that reports what it has. All but its model is immutable.
 type engine struct {
 	cache *cache
 	node  string
@@ -53,6 +54,7 @@ type engine struct {
 	// have neither: the index takes longer the more places there are in it.
 	media     bool
 	near, far residency.Ref
+	model     atomic.Pointer[string] // that its blocks are of; nil: it has not had any
 }
 
 // refs are the engine's places in the index.
@@ -83,17 +85,20 @@ func newCache(m *Map, id string, addresses []string, target string) *cache {
 func (c *cache) run(ctx context.Context) {
 	log := c.m.options.Log.With("cache", c.id, "target", c.target)
 	defer c.until.Store(0)
-	conn, err := c.dial()
-	if err != nil {
-		log.Warn("residency stream cannot be read, so what this cache holds does not count in routing", "error", err)
-		return
+	if c.open == nil {
+		conn, err := c.dial()
+		if err != nil {
+			log.Warn("residency stream cannot be read, so what this cache holds does not count in routing", "error", err)
+			return
+		}
+		defer conn.Close()
+		client := cognitorav1.NewKvClient(conn)
+		c.client.Store(&client)
+		defer c.client.Store(nil)
+		c.open = called(client)
 	}
-	defer conn.Close()
-	client := cognitorav1.NewKvClient(conn)
-	c.client.Store(&client)
-	defer c.client.Store(nil)
 	for wait, said := retryFirst, ""; ctx.Err() == nil; wait = min(2*wait, retryLast) {
-		err := c.watch(ctx, client)
+		err := c.watch(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -143,19 +148,27 @@ func (c *cache) dial() (*grpc.ClientConn, error) {
 	return grpc.NewClient(target, grpc.WithTransportCredentials(creds), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
 }
 
+// called is the Watch of a daemon.
+func called(client cognitorav1.KvClient) Watch {
+	return func(ctx context.Context, r *cognitorav1.WatchRequest) (Stream, error) {
+		stream, err := client.Watch(ctx, r)
+		if err == nil {
+			_, err = stream.Header() // sent when the daemon has taken the request
+		}
+		return stream, err
+	}
+}
+
 // watch reads one stream to its end.
-func (c *cache) watch(ctx context.Context, client cognitorav1.KvClient) error {
+func (c *cache) watch(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	request := &cognitorav1.WatchRequest{}
 	if c.synced {
 		request.Epoch, request.After = c.epoch, c.last
 	}
-	stream, err := client.Watch(ctx, request)
+	stream, err := c.open(ctx, request)
 	if err != nil {
-		return err
-	}
-	if _, err := stream.Header(); err != nil { // sent when the daemon has taken the request
 		return err
 	}
 	c.trust()

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	cognitorav1 "github.com/cognitora/dataplane/proto/cognitora/v1"
 	"github.com/cognitora/dataplane/router/residency"
 )
 
@@ -34,6 +35,8 @@ type Options struct {
 	Cluster *cluster.Client
 	// Static maps the address under which nodes name a daemon to where it serves gRPC: host:port, or unix:///path.
 	Static map[string]string
+	// Local is watched as a daemon would be, in this process; nil: there is nothing to watch.
+	Local Watch
 	// TLS is how daemons on other hosts are checked; nil: only those on unix sockets are followed.
 	TLS *tls.Config
 	// MaxBlocks bounds the index; 0: its default.
@@ -57,6 +60,7 @@ type Map struct {
 	wg      sync.WaitGroup
 	static  map[string]string
 	caches  map[string]*cache // by cache id, or static address
+	local   *cache            // of Options.Local; nil: none
 	refused uint64            // daemons beyond maxCaches, since the start
 }
 
@@ -91,7 +95,10 @@ func New(o Options) *Map {
 }
 
 // Empty tells that no daemon is known, so that there is nothing to ask.
-func (m *Map) Empty() bool { return len(m.view.Load().byAddress) == 0 }
+func (m *Map) Empty() bool {
+	v := m.view.Load()
+	return len(v.byAddress)+len(v.engines) == 0
+}
 
 // Run follows the daemons until ctx ends.
 func (m *Map) Run(ctx context.Context) error {
@@ -131,6 +138,21 @@ func (m *Map) begin(ctx context.Context) {
 	for address, target := range m.static {
 		m.follow(address, []string{address}, target)
 	}
+	if m.options.Local != nil {
+		c := newCache(m, "this router", nil, "")
+		c.open = m.options.Local
+		m.wg.Go(func() { c.run(ctx) })
+		m.local = c
+		m.publish()
+	}
+}
+
+// Watch is the call of cognitora.v1.Kv. The stream ends with ctx.
+type Watch func(ctx context.Context, r *cognitorav1.WatchRequest) (Stream, error)
+
+// Stream is what is read of it. A message is valid until the next call.
+type Stream interface {
+	Recv() (*cognitorav1.WatchResponse, error)
 }
 
 // SetStatic replaces Options.Static.
@@ -235,6 +257,15 @@ func (m *Map) drop(c *cache) {
 	}
 }
 
+// add takes in the engines that report through a cache.
+func (v *view) add(c *cache) {
+	for _, e := range c.engines {
+		if was := v.engines[e.node]; was == nil || was.epoch < e.epoch {
+			v.engines[e.node] = e
+		}
+	}
+}
+
 // publish makes the view follow m.caches. m.mu is held.
 func (m *Map) publish() {
 	v := &view{byAddress: map[string]*cache{}, engines: map[string]*engine{}}
@@ -242,11 +273,10 @@ func (m *Map) publish() {
 		for _, a := range c.addresses {
 			v.byAddress[a] = c
 		}
-		for _, e := range c.engines {
-			if was := v.engines[e.node]; was == nil || was.epoch < e.epoch {
-				v.engines[e.node] = e
-			}
-		}
+		v.add(c)
+	}
+	if m.local != nil {
+		v.add(m.local)
 	}
 	m.view.Store(v)
 }
@@ -259,6 +289,9 @@ func (m *Map) Stats() Stats {
 	s.Overflow = s.Index.Overflow
 	p := m.promoter
 	s.Promotions, s.PromotionsFailed, s.PromotionsDropped, s.Promoted = p.asked.Load(), p.failed.Load(), p.dropped.Load(), p.blocks.Load()
+	if m.local != nil {
+		s.Engines += len(m.local.engines)
+	}
 	for _, c := range m.caches {
 		if c.live() {
 			s.Live++

@@ -116,7 +116,7 @@ func await(t *testing.T, m *Map, c *prefix.Chain, address string, want Reach) {
 	var q Query
 	var got Reach
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
-		if q.Begin(m) {
+		if q.Begin(m, "m") {
 			q.Node("node", address)
 			m.Match(c, &q)
 			if got = q.Reach[0]; got == want {
@@ -254,7 +254,7 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 	await(t, m, chain, "host:7072", Reach{Unknown, 64, 64})
 	var q Query
 	ask := func() {
-		q.Begin(m)
+		q.Begin(m, "m")
 		for range 8 {
 			q.Node("node", "host:7072")
 		}

@@ -29,6 +29,7 @@ type Query struct {
 	Reach []Reach // after Match, one for each node asked about
 
 	v       *view
+	model   string
 	caches  []*cache // of each node; nil if it has none that is up to date
 	engines []*engine
 	asked   []*cache // each once
@@ -37,11 +38,11 @@ type Query struct {
 	keys    keys
 }
 
-// Begin starts a question. It is false if no daemon is known: then there is nothing to ask.
-func (q *Query) Begin(m *Map) bool {
-	q.v = m.view.Load()
+// Begin starts a question on a prompt for a model. It is false if no daemon is known: then there is nothing to ask.
+func (q *Query) Begin(m *Map, model string) bool {
+	q.v, q.model = m.view.Load(), model
 	q.Reach, q.caches, q.engines, q.asked, q.refs = q.Reach[:0], q.caches[:0], q.engines[:0], q.asked[:0], q.refs[:0]
-	return len(q.v.byAddress) > 0
+	return len(q.v.byAddress)+len(q.v.engines) > 0
 }
 
 // Node asks about the node of that id, whose host's daemon has one of the given addresses.
@@ -51,13 +52,20 @@ func (q *Query) Node(id, kvAddress string) {
 	if c != nil && !c.live() {
 		c = nil
 	}
-	if e != nil && !e.cache.live() {
+	if e != nil && (!e.cache.live() || !e.knows(q.model)) {
 		e = nil
 	}
 	q.caches, q.engines, q.Reach = append(q.caches, c), append(q.engines, e), append(q.Reach, Reach{Device: Unknown})
 	if c != nil && !slices.Contains(q.asked, c) {
 		q.asked = append(q.asked, c)
 	}
+}
+
+// knows tells whether what the engine reports is of a model. One that has adapters reports their blocks under its base model, with digests of
+// their own: what it has of those models is not known here.
+func (e *engine) knows(model string) bool {
+	m := e.model.Load()
+	return m == nil || *m == model
 }
 
 // Match answers the question for a prompt. It takes no lock and hashes the chain as far as somebody holds it.

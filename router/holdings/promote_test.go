@@ -19,7 +19,7 @@ func TestPromotionBounds(t *testing.T) {
 	d.put(digests, 0, 3, true)
 	await(t, m, chain, "host:7072", Reach{Unknown, 3, 3})
 	var q Query
-	q.Begin(m)
+	q.Begin(m, "m")
 	q.Node("node", "host:7072")
 	q.Node("other", "elsewhere:7072")
 	m.Match(chain, &q)

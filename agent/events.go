@@ -1,0 +1,222 @@
+package agent
+
+import (
+	"context"
+	"net"
+	"strings"
+	"sync"
+
+	"github.com/cognitora/dataplane/agent/kvevents"
+	"github.com/cognitora/dataplane/internal/listen"
+	"github.com/cognitora/dataplane/internal/metric"
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/residency"
+)
+
+// EventsConfig is the [kv_events] section.
+type EventsConfig struct {
+	Endpoint  string `toml:"endpoint" flag:"kv-events" help:"where the engine publishes its KV events, tcp://HOST:PORT or ipc:///PATH (of one data-parallel rank, which counts its rank onto the port); with @ before it where the agent listens for an engine that connects; empty: they are not followed"`
+	Replay    string `toml:"replay" flag:"kv-replay" help:"where the engine answers for events that were missed (vLLM: replay_endpoint), tcp://HOST:PORT or ipc:///PATH; empty: nowhere, so that what it has is forgotten with each event that is missing"`
+	Topic     string `toml:"topic" help:"what the events' first frame begins with; empty: all of them"`
+	Model     string `toml:"model" help:"name of the engine's base model, from which digests are made; empty: the only one that it lists"`
+	MaxBlocks int    `toml:"max_blocks" default:"1048576" help:"blocks of the engine that are remembered, about 150 bytes each; others are counted and left out"`
+	Report    string `toml:"report" flag:"kv-report" help:"gRPC socket of the cgn-kvcached on this host (its kvcached.sock), which tells routers what the engine has; empty: the agent tells them itself, at listen"`
+	Listen    string `toml:"listen" flag:"kv-listen" help:"where routers watch what the engine has, where there is no report: host:port, with the certificates of [tls], or unix:///PATH"`
+	Advertise string `toml:"advertise" help:"host:port under which routers reach listen; empty: made of listen, with the host's name in place of a wildcard"`
+}
+
+func (c *Config) validateEvents(p *problems) {
+	e := &c.Events
+	if e.Endpoint == "" {
+		for _, f := range []struct{ field, value string }{{"replay", e.Replay}, {"topic", e.Topic}, {"model", e.Model}, {"report", e.Report}, {"listen", e.Listen}, {"advertise", e.Advertise}} {
+			if f.value != "" {
+				p.add("kv_events."+f.field, "is for kv_events.endpoint (--kv-events), which is empty: set that, or leave this out")
+			}
+		}
+		return
+	}
+	if _, err := kvevents.ParseEndpoint(e.Endpoint); err != nil {
+		p.add("kv_events.endpoint", "%v", err)
+	}
+	if e.Replay != "" {
+		if at, err := kvevents.ParseEndpoint(e.Replay); err != nil {
+			p.add("kv_events.replay", "%v", err)
+		} else if at.Listen {
+			p.add("kv_events.replay", "%q: the engine listens there; leave the @ out", e.Replay)
+		}
+	}
+	if e.MaxBlocks < 1 || e.MaxBlocks > 1<<26 {
+		p.add("kv_events.max_blocks", "%d is not in 1..%d", e.MaxBlocks, 1<<26)
+	}
+	c.validateEventsWay(p)
+}
+
+// validateEventsWay checks how routers learn what the engine has.
+func (c *Config) validateEventsWay(p *problems) {
+	e := &c.Events
+	switch {
+	case (e.Report == "") == (e.Listen == ""):
+		p.add("kv_events.report", "routers learn what the engine has from the cgn-kvcached of this host, or from the agent: set either report (--kv-report PATH), or listen (--kv-listen)")
+	case e.Report != "":
+		d, err := kvevents.NewDaemon(e.Report)
+		if err != nil {
+			p.add("kv_events.report", "%v", err)
+			return
+		}
+		_ = d.Close()
+	default:
+		if err := listen.Check(e.Listen); err != nil {
+			p.add("kv_events.listen", "%v", err)
+		} else if !strings.HasPrefix(e.Listen, "unix://") && !c.authenticates() {
+			p.add("kv_events.listen", "%q is served with certificates only: set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them), or give unix:///PATH", e.Listen)
+		}
+		for _, l := range []struct{ field, address string }{{"agent.listen", c.Agent.Listen}, {"agent.admin", c.Agent.Admin}} {
+			if listen.Overlap(e.Listen, l.address) {
+				p.add("kv_events.listen", "%s is where the agent itself listens (%s); give one of them another port", e.Listen, l.field)
+			}
+		}
+	}
+}
+
+// events is what follows the engine's KV events; its zero value follows none.
+type events struct {
+	follower *kvevents.Follower
+	daemon   *kvevents.Daemon // reports go there, or
+	index    *residency.Index // here, which is served at
+	listener net.Listener
+	epoch    int64 // of the engine, as it was last
+	several  sync.Once
+}
+
+func (a *Agent) prepareEvents() (err error) {
+	c := &a.config.Events
+	if c.Endpoint == "" {
+		return nil
+	}
+	o := kvevents.Options{
+		Engine: a.node.NodeID, Topic: c.Topic, Model: a.baseModel, MaxBlocks: c.MaxBlocks, Log: a.log,
+		Namespace: block.Namespace{DType: a.config.Agent.DType, Layout: a.config.Engine.Kind, TP: uint32(max(a.config.Agent.TP, 1))},
+	}
+	if o.Endpoint, err = kvevents.ParseEndpoint(c.Endpoint); err != nil {
+		return err
+	}
+	if c.Replay != "" {
+		if o.Replay, err = kvevents.ParseEndpoint(c.Replay); err != nil {
+			return err
+		}
+	}
+	e := &a.events
+	if c.Report != "" {
+		if e.daemon, err = kvevents.NewDaemon(c.Report); err != nil {
+			return err
+		}
+		o.Sink = e.daemon
+	} else {
+		if e.listener, err = listen.OpenFor("kv_events.listen", "--kv-listen", c.Listen); err != nil {
+			return err
+		}
+		e.index = residency.New(residency.Options{MaxEngines: 1})
+		o.Sink = e.index
+		a.node.KVEvents = c.advertised(e.listener.Addr())
+	}
+	e.follower = kvevents.New(o)
+	return nil
+}
+
+// advertised is the address that routers are told.
+func (c *EventsConfig) advertised(at net.Addr) string {
+	if at.Network() == "unix" {
+		return "unix://" + at.String()
+	}
+	if c.Advertise != "" {
+		return c.Advertise
+	}
+	host, _, _ := net.SplitHostPort(c.Listen)
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = hostname()
+	}
+	return net.JoinHostPort(host, portOf(at))
+}
+
+// baseModel is the name that digests are made from; empty while it is not known.
+func (a *Agent) baseModel() string {
+	if a.config.Events.Model != "" {
+		return a.config.Events.Model
+	}
+	models := a.engine.State().Models
+	if len(models) == 1 {
+		return models[0]
+	}
+	if len(models) > 1 {
+		a.events.several.Do(func() {
+			a.log.Error("the engine lists several models, so its KV events are not followed: name its base model with kv_events.model", "models", models)
+		})
+	}
+	return ""
+}
+
+// follow follows the events until ctx ends.
+func (e *events) follow(ctx context.Context) {
+	if e.follower == nil {
+		<-ctx.Done()
+		return
+	}
+	e.follower.Run(ctx)
+	if e.daemon != nil {
+		_ = e.daemon.Close()
+	}
+}
+
+// serve lets routers watch until ctx ends.
+func (a *Agent) serveEvents(ctx context.Context) error {
+	if a.events.listener == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return kvevents.Serve(ctx, a.events.listener, a.events.index, a.identity)
+}
+
+// restarted tells the follower when the engine has another life than before.
+func (e *events) restarted(epoch int64) {
+	if e.follower != nil && e.epoch != 0 && epoch != e.epoch {
+		e.follower.Restarted()
+	}
+	e.epoch = epoch
+}
+
+// indexes of eventDefs.
+const (
+	defEventsFollowing = iota
+	defEventsComplete
+	defEventsBlocks
+	defEventsPending
+	defEventsCounted // the first of the counters
+)
+
+var eventDefs = func() []metric.Def {
+	defs := []metric.Def{
+		defEventsFollowing: {Name: "cgn_agent_kv_events_following", Help: "1 while what the engine has cached is known by its KV events; these metrics are absent where none are followed."},
+		defEventsComplete:  {Name: "cgn_agent_kv_events_complete", Help: "1 while that is so since the engine had nothing cached; 0: blocks from before do not count."},
+		defEventsBlocks:    {Name: "cgn_agent_kv_events_blocks", Help: "Blocks of the engine that it is known to have."},
+		defEventsPending:   {Name: "cgn_agent_kv_events_pending", Help: "Changes that have not been reported yet, in blocks of 16 tokens."},
+	}
+	for _, c := range kvevents.Counters {
+		defs = append(defs, metric.Def{Name: "cgn_agent_kv_events_" + c.Name + "_total", Kind: metric.Counter, Help: c.Help})
+	}
+	return defs
+}()
+
+// emit reads the metrics.
+func (e *events) emit(emit func(def int, value float64, labels ...string)) {
+	if e.follower == nil {
+		return
+	}
+	s := e.follower.Stats()
+	emit(defEventsFollowing, oneIf(s.Following))
+	emit(defEventsComplete, oneIf(s.Complete))
+	emit(defEventsBlocks, float64(s.Blocks))
+	emit(defEventsPending, float64(s.Pending))
+	for i, c := range kvevents.Counters {
+		emit(defEventsCounted+i, float64(c.Value(&s)))
+	}
+}

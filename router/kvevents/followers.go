@@ -1,0 +1,185 @@
+// Package kvevents lets the router follow the KV events of static backends itself, as an agent does for its engine. What it learns goes into a residency index
+// of this process, and from there the way that the streams of cache daemons go: router/holdings watches it.
+package kvevents
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/cognitora/dataplane/agent/kvevents"
+	"github.com/cognitora/dataplane/kvcached/feed"
+	"github.com/cognitora/dataplane/kvcached/residency"
+	cognitorav1 "github.com/cognitora/dataplane/proto/cognitora/v1"
+	"github.com/cognitora/dataplane/router/holdings"
+)
+
+// Stats and Counters are those of a follower.
+type Stats = kvevents.Stats
+
+// Counters are the numbers in Stats that only grow, for metrics.
+var Counters = kvevents.Counters
+
+// maxSources bounds the engines that one router follows; router/holdings takes no more of one stream.
+const maxSources = 256
+
+// Source is an engine whose events are followed.
+type Source struct {
+	Node             string // id
+	Endpoint, Replay string
+}
+
+// Check validates where an engine's events come from; replay may be empty.
+func Check(endpoint, replay string) error {
+	if _, err := kvevents.ParseEndpoint(endpoint); err != nil {
+		return fmt.Errorf("option kv-events: %w", err)
+	}
+	if replay == "" {
+		return nil
+	}
+	at, err := kvevents.ParseEndpoint(replay)
+	if err == nil && at.Listen {
+		err = errors.New("the engine listens there; leave the @ out")
+	}
+	if err != nil {
+		return fmt.Errorf("option kv-replay: %w", err)
+	}
+	return nil
+}
+
+// Options of Followers.
+type Options struct {
+	// Model returns the only model that a node serves; empty: not known yet, or there are several. Required.
+	Model func(node string) string
+	Log   *slog.Logger // nil: slog.Default
+}
+
+// Followers follow any number of engines.
+type Followers struct {
+	o     Options
+	index *residency.Index
+
+	mu      sync.Mutex
+	life    context.Context // of Run; nil before
+	wg      sync.WaitGroup
+	wanted  []Source
+	running map[Source]*running
+}
+
+type running struct {
+	*kvevents.Follower
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+// New makes Followers that follow nobody before Run.
+func New(o Options) *Followers {
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return &Followers{o: o, index: residency.New(residency.Options{MaxEngines: maxSources}), running: map[Source]*running{}}
+}
+
+// Run follows the engines until ctx ends.
+func (f *Followers) Run(ctx context.Context) error {
+	f.mu.Lock()
+	f.life = ctx
+	f.sync()
+	f.mu.Unlock()
+	<-ctx.Done()
+	f.mu.Lock()
+	f.life, f.wanted = nil, nil
+	f.mu.Unlock()
+	f.wg.Wait()
+	return nil
+}
+
+// Set says which engines are to be followed. Those that are followed already go on.
+func (f *Followers) Set(sources []Source) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.wanted = sources[:min(len(sources), maxSources)]
+	if len(sources) > maxSources {
+		f.o.Log.Error("KV events are followed of so many backends only", "most", maxSources, "backends", len(sources))
+	}
+	f.sync()
+}
+
+// sync starts and stops what is to be. f.mu is held.
+func (f *Followers) sync() {
+	if f.life == nil {
+		return
+	}
+	wanted := map[Source]bool{}
+	for _, s := range f.wanted {
+		wanted[s] = true
+	}
+	ended := map[string]chan struct{}{}
+	for s, r := range f.running {
+		if !wanted[s] {
+			r.stop()
+			ended[s.Node] = r.done
+			delete(f.running, s)
+		}
+	}
+	for s := range wanted {
+		if f.running[s] == nil {
+			f.start(s, ended[s.Node])
+		}
+	}
+}
+
+// start follows an engine, once the one before of its node has ended. f.mu is held.
+func (f *Followers) start(s Source, before <-chan struct{}) {
+	endpoint, err := kvevents.ParseEndpoint(s.Endpoint)
+	var replay kvevents.Endpoint
+	if err == nil && s.Replay != "" {
+		replay, err = kvevents.ParseEndpoint(s.Replay)
+	}
+	if err != nil {
+		f.o.Log.Error("KV events are not followed", "node", s.Node, "error", err) // Check has refused it
+		return
+	}
+	ctx, stop := context.WithCancel(f.life)
+	r := &running{stop: stop, done: make(chan struct{}), Follower: kvevents.New(kvevents.Options{
+		Engine: s.Node, Endpoint: endpoint, Replay: replay, Model: func() string { return f.o.Model(s.Node) }, Sink: f.index, Log: f.o.Log.With("node", s.Node),
+	})}
+	f.running[s] = r
+	f.wg.Go(func() {
+		defer close(r.done)
+		if before != nil {
+			<-before
+		}
+		r.Run(ctx)
+	})
+}
+
+// Each calls with every engine that is followed.
+func (f *Followers) Each(call func(node string, s *Stats)) {
+	if f == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for s, r := range f.running {
+		stats := r.Stats()
+		call(s.Node, &stats)
+	}
+}
+
+// Watch is a holdings.Watch.
+func (f *Followers) Watch(ctx context.Context, r *cognitorav1.WatchRequest) (holdings.Stream, error) {
+	w := feed.NewReader(f.index, r)
+	context.AfterFunc(ctx, w.Close)
+	return &stream{ctx, w}, nil
+}
+
+type stream struct {
+	ctx context.Context
+	*feed.Reader
+}
+
+// Recv reads the next message.
+func (s *stream) Recv() (*cognitorav1.WatchResponse, error) { return s.Next(s.ctx) }
