@@ -26,9 +26,11 @@ build: $(BINARIES) ## build bin/cgn-router, bin/cgn-agent, bin/cgn-kvcached and 
 $(BINARIES):
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/$@ ./cmd/$@
 
+# go-nvml wraps every function of NVML, deprecated ones too.
+CGO_NVML := CGO_ENABLED=1 CGO_CFLAGS='-O2 -g -Wno-deprecated-declarations'
 build-gpu: ## build bin/cgn-agent-gpu: the agent that can load NVML, dynamically linked (needs a C compiler)
 	@perf/tools.sh cc
-	CGO_ENABLED=1 $(GO) build -tags nvml -trimpath -ldflags '$(LDFLAGS)' -o bin/cgn-agent-gpu ./cmd/cgn-agent
+	$(CGO_NVML) $(GO) build -tags nvml -trimpath -ldflags '$(LDFLAGS)' -o bin/cgn-agent-gpu ./cmd/cgn-agent
 
 up: build ## run a fleet on this machine: etcd, 3 simulated engines with agents, a KV cache, a router (UP=flags of cgn-ctl up)
 	@bin/cgn-ctl up $(UP)
@@ -49,9 +51,9 @@ check-race: ## tests under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race -timeout 20m ./...
 
 check-gpu: build-gpu ## the agent with NVML, beside a library built here that exports NVML's symbols (needs a C compiler)
-	CGO_ENABLED=1 $(GO) vet -tags nvml ./agent/gpu ./cmd/cgn-agent
-	CGO_ENABLED=1 $(GO) test -race -count=1 -tags nvml ./agent/gpu
-	CGO_ENABLED=1 $(GO) test -count=1 -tags nvml ./cmd/cgn-agent
+	$(CGO_NVML) $(GO) vet -tags nvml ./agent/gpu ./cmd/cgn-agent
+	$(CGO_NVML) $(GO) test -race -count=1 -tags nvml ./agent/gpu
+	$(CGO_NVML) $(GO) test -count=1 -tags nvml ./cmd/cgn-agent
 	bin/cgn-agent-gpu --version
 
 check-ipmi-vm: ## DCMI through /dev/ipmi0 of Debian 12's kernel in qemu, whose BMC is the test (not in check: no root, no KVM; fetches 120 MB once)

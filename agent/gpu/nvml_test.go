@@ -12,6 +12,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"unsafe"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
 // TestMain makes the test binary a program that reads the library in TEST_NVML
@@ -132,6 +135,13 @@ func read(t testing.TB, l *library) []Device {
 	return devices
 }
 
+// TestLayout: go-nvml's structure is as large as NVML's. In v0.13.0 it has another structure inside, and is 40 times as large.
+func TestLayout(t *testing.T) {
+	if n := unsafe.Sizeof(nvml.GpmMetric{}); n != 40 { // nvml.h's
+		t.Errorf("a GPM metric has %d bytes", n)
+	}
+}
+
 // TestReads: every figure is what the driver said, SM utilisation from the second reading on.
 func TestReads(t *testing.T) {
 	f := newFake(t)
@@ -143,8 +153,7 @@ func TestReads(t *testing.T) {
 	d := read(t, l)
 	if sm := d[0].SMPct.Or(-1); sm != 37.25 {
 		t.Errorf("SM %v", sm)
-	}
-	if d[0].Watts.Or(-1) != 412.345 || d[1].MemoryUsed.Or(-1) != 70e9 || d[1].Memory.Or(-1) != 80e9 || d[0].BusyPct.Or(-1) != 100 {
+	} else if d[0].Watts.Or(-1) != 412.345 || d[1].MemoryUsed.Or(-1) != 70e9 || d[1].Memory.Or(-1) != 80e9 || d[0].BusyPct.Or(-1) != 100 {
 		t.Errorf("%+v", d)
 	}
 	if got := SMPct(Select(d, nil, 0, 2)); got.Or(-1) != 50 {
@@ -293,8 +302,7 @@ func TestLost(t *testing.T) {
 	d := read(t, l)
 	if len(d) != 2 || !d[0].Watts.IsZero() || !d[0].SMPct.IsZero() || d[1].SMPct.IsZero() {
 		t.Errorf("%+v", d)
-	}
-	if !Watts(d).IsZero() || !SMPct(d).IsZero() {
+	} else if !Watts(d).IsZero() || !SMPct(d).IsZero() {
 		t.Error("a lost GPU counts as zero")
 	}
 	f.say("fail1", 0)
