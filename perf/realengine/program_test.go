@@ -105,6 +105,8 @@ type engine struct {
 	setup
 	id, address string
 	flags       []string
+	env         []string
+	options     string // of the router's --backend, behind the id
 }
 
 // engine starts a server; name distinguishes its log. It returns before the
@@ -120,7 +122,7 @@ func (e *engine) start(t *testing.T) {
 	t.Helper()
 	_, port, _ := net.SplitHostPort(e.address)
 	argv := append([]string{e.serve}, e.flags...)
-	e.program = e.launch(t, e.id, nil, append(argv, "--host", "127.0.0.1", "--port", port)...)
+	e.program = e.launch(t, e.id, e.env, append(argv, "--host", "127.0.0.1", "--port", port)...)
 }
 
 func (e *engine) url() string { return "http://" + e.address }

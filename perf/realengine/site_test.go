@@ -45,7 +45,7 @@ func (w *site) startRouter(t *testing.T) {
 	w.url, w.admin = "http://"+listen, "http://"+admin
 	argv := []string{filepath.Join(w.setup.bin, "cgn-router"), "--listen", listen, "--admin", admin, "--drain-delay", "0s"}
 	for _, e := range w.engines {
-		argv = append(argv, "--backend", e.url()+",id="+e.id)
+		argv = append(argv, "--backend", e.url()+",id="+e.id+e.options)
 	}
 	w.program = w.setup.launch(w.owner, "router-"+w.owner.Name(), nil, argv...)
 	within(t, soon, "the router uses every engine", func() bool { return w.eligible() == len(w.engines) })
