@@ -18,6 +18,7 @@ type connection struct {
 	rtt, rttMin    time.Duration
 	retransmits    uint64
 	sent, received uint64
+	segments       uint64
 	deliveryRate   uint64
 }
 
@@ -27,6 +28,9 @@ func (c *connection) addTo(s *Sockets) {
 	s.Retransmits += c.retransmits
 	s.BytesSent += c.sent
 	s.BytesReceived += c.received
+	s.SegmentsSent += c.segments
+	s.RTTLooks++
+	s.RTTSum += c.rtt
 	s.RTT, s.DeliveryRate = c.rtt, c.deliveryRate
 	s.RTTMean += (c.rtt - s.RTTMean) / time.Duration(s.Established)
 	if s.RTTMin == 0 || c.rttMin < s.RTTMin {
@@ -181,5 +185,5 @@ func (c *connection) take(b []byte) {
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&i)), unsafe.Sizeof(i)), b)
 	c.rtt, c.rttMin = time.Duration(i.Rtt)*time.Microsecond, time.Duration(i.Min_rtt)*time.Microsecond
 	c.retransmits, c.received, c.deliveryRate = uint64(i.Total_retrans), i.Bytes_received, i.Delivery_rate
-	c.sent = i.Bytes_sent - min(i.Bytes_retrans, i.Bytes_sent)
+	c.sent, c.segments = i.Bytes_sent-min(i.Bytes_retrans, i.Bytes_sent), uint64(i.Data_segs_out)
 }

@@ -68,6 +68,7 @@ struct sock {
 struct tcp_sock {
 	__u64 bytes_received; // in order
 	__u32 total_retrans;  // segments
+	__u32 data_segs_out;  // with payload, retransmitted ones included
 };
 
 struct bpf_iter_meta;

@@ -76,6 +76,9 @@ func TestKilled(t *testing.T) {
 	}
 	connections(t, p.A, to, 3)
 	within(t, "all are counted", func() bool { return h.port(s, to.Port()).Closed == 15 })
+	if one, err := s.Port(to.Port()); err != nil || one != h.port(s, to.Port()) {
+		t.Errorf("read alone the port is %+v, %v; among all %+v", one, err, h.port(s, to.Port()))
+	}
 	if port := h.port(s, to.Port()); port.Opened != 15 || port.BytesReceived != 15_000 || port.BytesSent != 15_000 {
 		t.Errorf("%+v", port)
 	}

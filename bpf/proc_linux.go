@@ -186,6 +186,19 @@ func (p *Proc) Groups() ([]Group, error) {
 	return all, nil
 }
 
+// Group adds up the threads of one group.
+func (p *Proc) Group(root int) (Group, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, g := range p.groups {
+		if g.root == root {
+			sum := g.read()
+			return Group{Root: root, CPU: sum.cpu, Delay: sum.delay, Runs: sum.runs}, nil
+		}
+	}
+	return Group{}, notWatched("process", root)
+}
+
 // read adds up what runs and what has ended since the group was made.
 func (g *procGroup) read() procTimes {
 	now := map[int]procTimes{}
@@ -252,6 +265,17 @@ func (p *Proc) Ports() ([]Port, error) {
 		all = append(all, Port{Port: port, Sockets: s})
 	}
 	return all, nil
+}
+
+// Port returns the connections to one watched port.
+func (p *Proc) Port(port uint16) (Port, error) {
+	all, err := p.Ports()
+	for _, one := range all {
+		if one.Port == port {
+			return one, err
+		}
+	}
+	return Port{}, errors.Join(err, notWatched("port", int(port)))
 }
 
 // Peers returns the connections that are established now and are not to a watched port or of a port that something listens on.

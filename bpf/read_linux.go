@@ -72,33 +72,61 @@ func (s *Set) Groups() ([]Group, error) {
 	}
 	now := now()
 	var all []Group
-	var per []schedGroup
 	for i := uint32(1); i < s.maps["cgn_groups"].MaxEntries(); i++ {
-		if err := s.maps["cgn_groups"].Lookup(i, &per); err != nil {
-			return nil, fmt.Errorf("bpf: read cgn_groups: %w", err)
+		g, err := s.readGroup(i, cpus, now)
+		if err != nil {
+			return nil, err
 		}
-		if per[0].Root == 0 {
-			continue
+		if g.Root != 0 {
+			all = append(all, g)
 		}
-		g := Group{Root: int(per[0].Root)}
-		for cpu := range per {
-			g.CPU += time.Duration(per[cpu].CpuNs)
-			g.Delay += time.Duration(per[cpu].DelayNs)
-			g.Runs += per[cpu].Runs
-			if cpus[cpu].Group == i && cpus[cpu].Running != 0 {
-				g.CPU += cpus[cpu].open(now)
-			}
-		}
-		all = append(all, g)
 	}
 	return all, nil
+}
+
+// readGroup reads one group; Root is 0 if it is free.
+func (s *Set) readGroup(i uint32, cpus []schedCpu, now uint64) (g Group, err error) {
+	var per []schedGroup
+	if err := s.maps["cgn_groups"].Lookup(i, &per); err != nil {
+		return g, fmt.Errorf("bpf: read cgn_groups: %w", err)
+	}
+	g.Root = int(per[0].Root)
+	for cpu := range per {
+		g.CPU += time.Duration(per[cpu].CpuNs)
+		g.Delay += time.Duration(per[cpu].DelayNs)
+		g.Runs += per[cpu].Runs
+		if cpus[cpu].Group == i && cpus[cpu].Running != 0 {
+			g.CPU += cpus[cpu].open(now)
+		}
+	}
+	return g, nil
+}
+
+// Group returns one of the groups.
+func (s *Set) Group(root int) (Group, error) {
+	s.watches.Lock()
+	i := s.places[root]
+	s.watches.Unlock()
+	if i == 0 {
+		return Group{}, notWatched("process", root)
+	}
+	cpus, err := perCPU[schedCpu](s, "cgn_cpus")
+	if err != nil {
+		return Group{}, err
+	}
+	g, err := s.readGroup(i, cpus, now())
+	if err == nil && g.Root != root {
+		return Group{}, notWatched("process", root)
+	}
+	return g, err
 }
 
 func (c *socketsSockets) counts() Sockets {
 	k := Sockets{
 		Opened: c.Opened, Closed: c.Closed, Refused: c.Refused, Unanswered: c.Unanswered, Abandoned: c.Abandoned, Resets: c.Resets,
 		TimedOut: c.TimedOut, Retransmits: c.Retransmits, Timeouts: c.Timeouts, StallsSend: c.StallsSend, StallsReceive: c.StallsReceive,
-		BytesSent: c.BytesSent, BytesReceived: c.BytesReceived, DeliveryRate: c.DeliveryRate,
+		BytesSent: c.BytesSent, BytesReceived: c.BytesReceived, SegmentsSent: c.SegmentsSent, DeliveryRate: c.DeliveryRate,
+		RTTLooks: c.RttSamples, RTTSum: time.Duration(c.RttSumUs) * time.Microsecond,
 		RTT: time.Duration(c.SrttUs) * time.Microsecond, RTTMin: time.Duration(c.RttMinUs) * time.Microsecond,
 	}
 	// A peer that was evicted meanwhile may have more ends than beginnings.
@@ -121,6 +149,18 @@ func (s *Set) Ports() ([]Port, error) {
 		all = append(all, Port{Port: key.Port, Sockets: v.counts()})
 	}
 	return all, wrap("cgn_ports", entries.Err())
+}
+
+// Port returns one of the ports.
+func (s *Set) Port(port uint16) (Port, error) {
+	var v socketsSockets
+	if err := s.maps["cgn_ports"].Lookup(&socketsPortKey{Port: port}, &v); err != nil {
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return Port{}, notWatched("port", int(port))
+		}
+		return Port{}, wrap("cgn_ports", err)
+	}
+	return Port{Port: port, Sockets: v.counts()}, nil
 }
 
 // peersAtOnce is how many peers one system call reads: 20 KiB of keys and values.
@@ -159,7 +199,7 @@ func (s *Set) Tokens(port uint16) (Tokens, error) {
 	var v socketsTokens
 	if err := s.maps["cgn_tokens"].Lookup(&key, &v); err != nil {
 		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			return Tokens{}, fmt.Errorf("bpf: port %d is not watched", port)
+			return Tokens{}, notWatched("port", int(port))
 		}
 		return Tokens{}, wrap("cgn_tokens", err)
 	}

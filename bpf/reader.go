@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"time"
 )
@@ -17,6 +18,13 @@ const (
 
 // ErrUnknown is wrapped where a Reader cannot tell what was asked; Missing says why.
 var ErrUnknown = errors.New("this reader cannot tell")
+
+// ErrNotWatched is wrapped where one port or group is asked for that nobody has asked to watch.
+var ErrNotWatched = errors.New("it is not watched")
+
+func notWatched(what string, number int) error {
+	return fmt.Errorf("bpf: %s %d: %w", what, number, ErrNotWatched)
+}
 
 // Missing is something that a Reader cannot tell.
 type Missing struct {
@@ -46,8 +54,12 @@ type Reader interface {
 	RunDelay() (Histogram, error)
 	// Groups returns the watched groups.
 	Groups() ([]Group, error)
+	// Group returns one of them, at the cost of one.
+	Group(root int) (Group, error)
 	// Ports returns the watched ports.
 	Ports() ([]Port, error)
+	// Port returns one of them, at the cost of one where SourceBPF.
+	Port(port uint16) (Port, error)
 	// Peers returns what this host connects to; of SourceBPF, at most the 8192 used last.
 	Peers() ([]Peer, error)
 	// Tokens returns the timings of a watched port.
@@ -92,10 +104,13 @@ type Sockets struct {
 	StallsReceive uint64 // our own window became zero: the program does not read
 	BytesSent     uint64 // payload, each byte once; both are behind by a connection's last seven packets out, until it ends
 	BytesReceived uint64
+	SegmentsSent  uint64 // with payload, retransmitted ones included
 
 	RTT          time.Duration // smoothed, of the connection that was looked at last: at its second packet that comes in, and each eighth after it
 	RTTMin       time.Duration // smallest recent one of the same connection
 	RTTMean      time.Duration // of the smoothed ones, over all looks
+	RTTLooks     uint64        // looks at a round trip time
+	RTTSum       time.Duration // what they saw, together
 	DeliveryRate uint64        // bytes/s, as the kernel measured last
 }
 

@@ -17,7 +17,8 @@ type Set struct {
 	maps    map[string]*ebpf.Map
 	missing []Missing
 	report  Report
-	watches sync.Mutex // held while groups and watched peers change
+	watches sync.Mutex     // held while groups and watched peers change
+	places  map[int]uint32 // of the groups that were watched through this set, by root; guarded by watches
 }
 
 var _ Reader = (*Set)(nil)

@@ -159,7 +159,7 @@ static __always_inline void take_from(struct sock_state *s, struct sockets *c, s
 	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
 
 	if (tp)
-		take(s, c, tp->bytes_received, tp->total_retrans);
+		take(s, c, tp->bytes_received, tp->total_retrans, tp->data_segs_out);
 }
 
 SEC("tp_btf/inet_sock_set_state")

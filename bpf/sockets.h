@@ -31,6 +31,7 @@ struct sockets {
 	__u64 stalls_receive; // our own window became zero: the program does not read
 	__u64 bytes_sent;     // payload, each byte once
 	__u64 bytes_received; // likewise
+	__u64 segments_sent;  // segments with payload, retransmitted ones included
 	__u64 rtt_samples;    // looks at a round trip time: at the second packet of a connection that comes in, and each eighth after it
 	__u64 rtt_sum_us;     // smoothed round trip times that were seen
 	__u64 delivery_rate;  // bytes/s, the last that the kernel measured
@@ -125,6 +126,7 @@ struct sock_state {
 	__u32 timeouts;	    // retransmission timeouts since a packet came in
 	__u32 packets;	    // that came in
 	__u32 out_bytes;    // payload that went out and is not in the counters yet
+	__u32 segments;	    // of the kernel's data_segs_out, those that are in the counters
 	__u16 port;	    // local, for ROLE_PORT
 	__u8 role;
 	__u8 phase;
@@ -162,7 +164,7 @@ static __always_inline struct sockets *counts_of(struct sock_state *s)
 
 // take counts what has been sent, and what the kernel has counted of a socket, since the last time. Callers have the socket's lock, which skb_in has not; what came in is acknowledged
 // by a packet that goes out, or the socket ends. The kernel counts the other side's FIN as a byte.
-static __always_inline void take(struct sock_state *s, struct sockets *c, __u64 received, __u32 retransmits)
+static __always_inline void take(struct sock_state *s, struct sockets *c, __u64 received, __u32 retransmits, __u32 segments)
 {
 	if (s->out_bytes) {
 		ADD(c->bytes_sent, s->out_bytes);
@@ -176,6 +178,8 @@ static __always_inline void take(struct sock_state *s, struct sockets *c, __u64 
 	if (retransmits > s->retransmits)
 		ADD(c->retransmits, retransmits - s->retransmits);
 	s->retransmits = retransmits;
+	ADD(c->segments_sent, segments - s->segments);
+	s->segments = segments;
 }
 
 // tell sends an event about the socket's peer, if it is watched.

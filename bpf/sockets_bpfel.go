@@ -73,6 +73,7 @@ type socketsSockState struct {
 	Timeouts    uint32
 	Packets     uint32
 	OutBytes    uint32
+	Segments    uint32
 	Port        uint16
 	Role        uint8
 	Phase       uint8
@@ -84,6 +85,7 @@ type socketsSockState struct {
 	FinIn       uint8
 	OutPackets  uint8
 	Unused2     uint8
+	_           [4]byte
 }
 
 type socketsSockets struct {
@@ -101,6 +103,7 @@ type socketsSockets struct {
 	StallsReceive uint64
 	BytesSent     uint64
 	BytesReceived uint64
+	SegmentsSent  uint64
 	RttSamples    uint64
 	RttSumUs      uint64
 	DeliveryRate  uint64

@@ -208,7 +208,7 @@ func TestLoss(t *testing.T) {
 	within(t, "the last byte is acknowledged", func() bool { return h.peer(s, to).BytesReceived == 400_001 })
 	info, peer := tcpInfo(t, c), h.peer(s, to)
 	t.Logf("retransmits %d, of the socket %d; RTT %v, of the socket %v", peer.Retransmits, info.Total_retrans, peer.RTT, time.Duration(info.Rtt)*time.Microsecond)
-	if peer.Retransmits != uint64(info.Total_retrans) || peer.Retransmits == 0 || peer.BytesSent != 400_001 || peer.BytesReceived != 400_001 {
+	if peer.Retransmits != uint64(info.Total_retrans) || peer.Retransmits == 0 || peer.SegmentsSent != uint64(info.Data_segs_out) || peer.BytesSent != 400_001 || peer.BytesReceived != 400_001 {
 		t.Errorf("%+v; of the socket %d retransmits", peer, info.Total_retrans)
 	}
 	if peer.DeliveryRate == 0 || peer.RTTMin < 4*time.Millisecond || peer.RTT < 4*time.Millisecond {

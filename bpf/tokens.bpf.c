@@ -111,6 +111,7 @@ static __always_inline struct sock_state *adopt(struct bpf_sock *sk)
 	if (tp) {
 		s->in_bytes = tp->bytes_received;
 		s->retransmits = tp->total_retrans;
+		s->segments = tp->data_segs_out;
 	}
 	ADD(c->opened, 1);
 	return s;
@@ -327,7 +328,7 @@ int cgn_skb_out(struct __sk_buff *skb)
 	if (c) {
 		if (!p.window && !s->full_here)
 			ADD(c->stalls_receive, 1);
-		take(s, c, tp->bytes_received, tp->total_retrans); // with what this packet acknowledges
+		take(s, c, tp->bytes_received, tp->total_retrans, tp->data_segs_out); // with what this packet acknowledges
 	}
 	s->full_here = !p.window;
 	t = bytes ? tokens_of(s) : 0;

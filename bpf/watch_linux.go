@@ -78,6 +78,10 @@ func (s *Set) WatchProcesses(root int) error {
 	if err != nil {
 		return err
 	}
+	if s.places == nil {
+		s.places = map[int]uint32{}
+	}
+	s.places[root] = group
 	// What a process that is entered starts from now on follows it; what it started before is found by looking again.
 	for range 16 {
 		entered, err := s.enter(root, group)
@@ -159,6 +163,7 @@ func (s *Set) announce() error {
 func (s *Set) UnwatchProcesses(root int) error {
 	s.watches.Lock()
 	defer s.watches.Unlock()
+	delete(s.places, root)
 	var per []schedGroup
 	for group := uint32(1); group < s.maps["cgn_groups"].MaxEntries(); group++ {
 		if err := s.maps["cgn_groups"].Lookup(group, &per); err != nil {

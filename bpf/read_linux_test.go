@@ -1,0 +1,66 @@
+package bpf
+
+import (
+	"errors"
+	"os"
+	"testing"
+	"time"
+)
+
+// TestGroupAlone: one group read alone is what it is among all, and one that nobody watches is none.
+func TestGroupAlone(t *testing.T) {
+	h := newHost(t)
+	for name, r := range map[string]Reader{"bpf": h.load(), "proc": NewProc(nil)} {
+		if _, err := r.Group(os.Getpid()); !errors.Is(err, ErrNotWatched) {
+			t.Errorf("%s: nobody watches: %v", name, err)
+		}
+		if err := r.WatchProcesses(os.Getpid()); err != nil {
+			t.Fatal(err)
+		}
+		spin(20 * time.Millisecond)
+		before := must[[]Group](t)(r.Groups())
+		one := must[Group](t)(r.Group(os.Getpid()))
+		if len(before) != 1 || one.Root != os.Getpid() || one.CPU < before[0].CPU || one.Runs < before[0].Runs || before[0].CPU < 10*time.Millisecond {
+			t.Errorf("%s: %+v, a moment later alone %+v", name, before, one)
+		}
+		if err := r.UnwatchProcesses(os.Getpid()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Group(os.Getpid()); !errors.Is(err, ErrNotWatched) {
+			t.Errorf("%s: nobody watches any more: %v", name, err)
+		}
+	}
+}
+
+// spin uses a CPU for as long.
+func spin(d time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end); {
+	}
+}
+
+// BenchmarkLook is what an agent reads at each look.
+func BenchmarkLook(b *testing.B) {
+	h := newHost(b)
+	s := h.load()
+	if err := errors.Join(s.WatchPort(9), s.WatchProcesses(os.Getpid())); err != nil {
+		b.Fatal(err)
+	}
+	b.Run("group", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			must[Group](b)(s.Group(os.Getpid()))
+		}
+	})
+	b.Run("port", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			must[Port](b)(s.Port(9))
+		}
+	})
+	b.Run("run delay", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			must[Histogram](b)(s.RunDelay())
+		}
+	})
+}
