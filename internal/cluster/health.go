@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 
 	"github.com/cognitora/dataplane/internal/address"
@@ -33,19 +34,20 @@ func ParseRole(s string) (Role, error) {
 // NodeHealth is what an agent writes about its node, at every heartbeat. Measurements that the agent cannot make are
 // unknown, never zero.
 type NodeHealth struct {
-	NodeID    string   `json:"node_id"`
-	Address   string   `json:"address"`              // URL of the agent's front: http://host:port, https://host:port or unix:///path
-	KVAddress string   `json:"kv_address,omitempty"` // of the host's cgn-kvcached, as CacheHealth has it: QUIC, else TLS, else GRPC
-	KVEvents  string   `json:"kv_events,omitempty"`  // gRPC address at which the agent itself serves Kv.Watch: host:port with mutual TLS, or unix:///path
-	Instance  string   `json:"instance,omitempty"`   // random token of the agent that owns the key
-	Role      Role     `json:"role,omitempty"`
-	Engine    string   `json:"engine,omitempty"` // vllm, sglang, llama_cpp or openai_compat
-	Models    []string `json:"models"`
-	Device    string   `json:"device,omitempty"` // gpu or cpu
-	GPUIndex  int      `json:"gpu_index"`
-	TP        int      `json:"tp,omitempty"` // tensor-parallel width; 0 = unknown
-	DType     string   `json:"dtype,omitempty"`
-	VRAMBytes int64    `json:"vram_bytes,omitempty"` // 0 = unknown
+	NodeID      string   `json:"node_id"`
+	Address     string   `json:"address"`                // URL of the agent's front: http://host:port, https://host:port or unix:///path
+	PushAddress string   `json:"push_address,omitempty"` // where the agent tells of load as it changes, over gRPC, with TLS if Address has it: host:port or unix:///path
+	KVAddress   string   `json:"kv_address,omitempty"`   // of the host's cgn-kvcached, as CacheHealth has it: QUIC, else TLS, else GRPC
+	KVEvents    string   `json:"kv_events,omitempty"`    // gRPC address at which the agent itself serves Kv.Watch: host:port with mutual TLS, or unix:///path
+	Instance    string   `json:"instance,omitempty"`     // random token of the agent that owns the key
+	Role        Role     `json:"role,omitempty"`
+	Engine      string   `json:"engine,omitempty"` // vllm, sglang, llama_cpp or openai_compat
+	Models      []string `json:"models"`
+	Device      string   `json:"device,omitempty"` // gpu or cpu
+	GPUIndex    int      `json:"gpu_index"`
+	TP          int      `json:"tp,omitempty"` // tensor-parallel width; 0 = unknown
+	DType       string   `json:"dtype,omitempty"`
+	VRAMBytes   int64    `json:"vram_bytes,omitempty"` // 0 = unknown
 
 	MaxConcurrent int   `json:"max_concurrent,omitempty"` // requests the engine works on at once; 0 = unknown
 	InFlight      Gauge `json:"in_flight,omitzero"`       // requests in the engine, running and waiting
@@ -54,15 +56,19 @@ type NodeHealth struct {
 	TotalBlocks   Gauge `json:"total_blocks,omitzero"`
 	BlockTokens   int   `json:"block_tokens,omitempty"` // tokens per KV block of the engine; 0 = unknown
 
-	SMPct           Gauge `json:"sm_pct,omitzero"`  // 0..100
-	CPUPct          Gauge `json:"cpu_pct,omitzero"` // 0..100 of the engine's CPUs
-	RunqUsP99       Gauge `json:"runq_us_p99,omitzero"`
-	SRTTUsP50       Gauge `json:"srtt_us_p50,omitzero"`
-	RetransPPM      Gauge `json:"retrans_ppm,omitzero"`
+	SMPct           Gauge `json:"sm_pct,omitzero"`      // 0..100
+	CPUPct          Gauge `json:"cpu_pct,omitzero"`     // of the engine's processes; 100 is one CPU
+	RunqUsP99       Gauge `json:"runq_us_p99,omitzero"` // wait of the host's threads for a CPU
+	SRTTUsP50       Gauge `json:"srtt_us_p50,omitzero"` // round trip to the front's clients
+	RetransPPM      Gauge `json:"retrans_ppm,omitzero"` // segments sent to them again, in a million
 	PowerWatts      Gauge `json:"power_watts,omitzero"`
 	PowerWattsAvg30 Gauge `json:"power_watts_avg30,omitzero"` // mean of the last 30 s
 
 	PowerSource string `json:"power_source,omitempty"` // who says the watts: redfish, dcmi, nvml, rapl, nvml+rapl; empty: unknown
+	// Ages at Stamp of the samples behind cpu_pct, runq, srtt and retrans; sm_pct; and power.
+	KernelAgeMs Gauge `json:"kernel_age_ms,omitzero"`
+	SMAgeMs     Gauge `json:"sm_age_ms,omitzero"`
+	PowerAgeMs  Gauge `json:"power_age_ms,omitzero"`
 
 	KVEpoch uint64 `json:"kv_epoch,omitempty"` // changes when the engine's cache starts empty
 	Ready   bool   `json:"ready"`
@@ -102,7 +108,7 @@ func ParseNodeHealth(id string, value []byte) (*NodeHealth, error) {
 // Check validates h as a whole and fills in the default role. All problems are reported together.
 func (h *NodeHealth) Check() error {
 	role, roleErr := ParseRole(string(h.Role))
-	errs := []error{CheckNodeID(h.NodeID), checkAddress(h.Address), roleErr, checkModels(h.Models)}
+	errs := []error{CheckNodeID(h.NodeID), checkAddress(h.Address), checkPushAddress(h.PushAddress), roleErr, checkModels(h.Models)}
 	if !strings.HasPrefix(h.KVEvents, "unix:///") {
 		errs = append(errs, checkHostPort("kv_events", h.KVEvents))
 	}
@@ -146,6 +152,7 @@ func (h *NodeHealth) measurements() []measurement {
 		{"sm_pct", &h.SMPct, 100}, {"cpu_pct", &h.CPUPct, 1e6},
 		{"runq_us_p99", &h.RunqUsP99, 1e12}, {"srtt_us_p50", &h.SRTTUsP50, 1e12}, {"retrans_ppm", &h.RetransPPM, 1e6},
 		{"power_watts", &h.PowerWatts, 1e7}, {"power_watts_avg30", &h.PowerWattsAvg30, 1e7},
+		{"kernel_age_ms", &h.KernelAgeMs, 1e12}, {"sm_age_ms", &h.SMAgeMs, 1e12}, {"power_age_ms", &h.PowerAgeMs, 1e12},
 	}
 }
 
@@ -161,15 +168,20 @@ func (h *NodeHealth) checkGauges() (errs []error) {
 // Fit makes what an engine says of itself fit to be announced: measurements out of their range become unknown, slots that
 // cannot be true too, and models that no router would take are left out. What the operator sets is Check's to judge.
 func (h *NodeHealth) Fit() {
+	h.FitMeasurements()
+	if h.MaxConcurrent < 0 || h.MaxConcurrent > maxSlots {
+		h.MaxConcurrent = 0
+	}
+	h.Models, _ = FitModels(h.Models)
+}
+
+// FitMeasurements makes measurements unknown that are out of their range.
+func (h *NodeHealth) FitMeasurements() {
 	for _, m := range h.measurements() {
 		if m.outOfRange() {
 			*m.value = Gauge{}
 		}
 	}
-	if h.MaxConcurrent < 0 || h.MaxConcurrent > maxSlots {
-		h.MaxConcurrent = 0
-	}
-	h.Models, _ = FitModels(h.Models)
 }
 
 // FitModels returns the names that a node can announce, in their order, and how many are left out: empty and overlong
@@ -207,6 +219,23 @@ func allFit(models []string) bool {
 		}
 	}
 	return true
+}
+
+// checkPushAddress accepts host:port and unix:///path.
+func checkPushAddress(at string) error {
+	if at == "" {
+		return nil
+	}
+	if len(at) > 512 {
+		return fmt.Errorf("push_address has %d bytes; at most 512 are read", len(at))
+	}
+	if strings.HasPrefix(at, "unix:///") {
+		return nil
+	}
+	if host, port, err := net.SplitHostPort(at); err != nil || host == "" || port == "" {
+		return fmt.Errorf("push_address %q is neither host:port nor unix:///path", at)
+	}
+	return nil
 }
 
 // checkAddress accepts what address.Parse accepts.

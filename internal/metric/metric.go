@@ -96,6 +96,35 @@ func (s *Set) Read(defs []Def, read func(emit func(def int, value float64, label
 	s.registry.MustRegister(c)
 }
 
+// ReadHistograms defines histograms that something else has counted, all read together when they are scraped. emit takes the index of the definition, the
+// number of values, their sum, and how many there are up to each bound.
+func (s *Set) ReadHistograms(defs []Def, read func(emit func(def int, count uint64, sum float64, buckets map[float64]uint64, labels ...string))) {
+	c := &histogramReader{read: read}
+	for _, d := range defs {
+		d.Kind = Histogram
+		s.defs = append(s.defs, d)
+		c.descs = append(c.descs, prometheus.NewDesc(d.Name, d.Help, d.Labels, nil))
+	}
+	s.registry.MustRegister(c)
+}
+
+type histogramReader struct {
+	descs []*prometheus.Desc
+	read  func(emit func(def int, count uint64, sum float64, buckets map[float64]uint64, labels ...string))
+}
+
+func (r *histogramReader) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range r.descs {
+		ch <- d
+	}
+}
+
+func (r *histogramReader) Collect(ch chan<- prometheus.Metric) {
+	r.read(func(def int, count uint64, sum float64, buckets map[float64]uint64, labels ...string) {
+		ch <- prometheus.MustNewConstHistogram(r.descs[def], count, sum, buckets, labels...)
+	})
+}
+
 type reader struct {
 	descs []*prometheus.Desc
 	kinds []prometheus.ValueType

@@ -75,7 +75,12 @@ func (id *Identity) NotAfter() time.Time { return id.current().notAfter() }
 // client must show a certificate of the CA; where roles are given, one of
 // those roles. ALPN offers http/1.1 only.
 func (id *Identity) Server(requireClient bool, roles ...Role) *tls.Config {
-	return id.serve(func(m *material) *tls.Config { return m.server(requireClient, roles) }, "http/1.1")
+	return id.ServerFor(requireClient, []string{"http/1.1"}, roles...)
+}
+
+// ServerFor is Server with other protocols for ALPN than http/1.1.
+func (id *Identity) ServerFor(requireClient bool, protocols []string, roles ...Role) *tls.Config {
+	return id.serve(func(m *material) *tls.Config { return m.server(requireClient, roles) }, protocols...)
 }
 
 // Mutual is Server for daemons among themselves: ALPN offers protocols, the client

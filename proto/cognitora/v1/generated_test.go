@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
@@ -17,7 +18,7 @@ func TestGenerated(t *testing.T) {
 		t.Skip("protoc is not installed (apt-get install protobuf-compiler)")
 	}
 	out := filepath.Join(t.TempDir(), "set")
-	if text, err := exec.Command("protoc", "-I", "../..", "--descriptor_set_out="+out, "cognitora/v1/kv.proto").CombinedOutput(); err != nil {
+	if text, err := exec.Command("protoc", "-I", "../..", "--descriptor_set_out="+out, "cognitora/v1/kv.proto", "cognitora/v1/agent.proto").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}
 	b, err := os.ReadFile(out)
@@ -28,7 +29,13 @@ func TestGenerated(t *testing.T) {
 	if err := proto.Unmarshal(b, &set); err != nil {
 		t.Fatal(err)
 	}
-	if len(set.File) != 1 || !proto.Equal(set.File[0], protodesc.ToFileDescriptorProto(File_cognitora_v1_kv_proto)) {
-		t.Error("kv.proto and the generated code differ: run make proto")
+	compiled := []protoreflect.FileDescriptor{File_cognitora_v1_kv_proto, File_cognitora_v1_agent_proto}
+	if len(set.File) != len(compiled) {
+		t.Fatalf("%d files", len(set.File))
+	}
+	for i, f := range compiled {
+		if !proto.Equal(set.File[i], protodesc.ToFileDescriptorProto(f)) {
+			t.Errorf("%s and the generated code differ: run make proto", f.Path())
+		}
 	}
 }
