@@ -100,6 +100,8 @@ check-bpf: ## BPF programs in this kernel, and whether their objects are up to d
 	@git diff --exit-code --stat -- bpf || { echo 'the objects in bpf/ are not what their source makes: commit what `make bpf` wrote'; exit 1; }
 	BPF_REQUIRED=1 CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 20m ./bpf
 	BPF_REQUIRED=1 CGO_ENABLED=0 $(GO) test -count=1 -v -run '^TestBPF$$' ./cmd/cgn-ctl
+	BPF_REQUIRED=1 CGO_ENABLED=0 $(GO) test -count=1 -v -run '^TestCountsOutliveTheAgent$$' ./cmd/cgn-agent
+	BPF_REQUIRED=1 CGO_ENABLED=0 $(GO) test -count=1 -v -run '^TestKernelSignals$$' ./router
 
 check-bpf-vm: ## the same tests in Debian 12's kernel, in qemu (not in check yet: no root, no KVM; fetches 120 MB once)
 	@mkdir -p .cache

@@ -9,16 +9,17 @@ import (
 
 // status is what /readyz answers.
 type status struct {
-	Ready    bool         `json:"ready"`
-	Node     string       `json:"node"`
-	Address  string       `json:"address"`
-	Draining bool         `json:"draining"`
-	Cordoned string       `json:"cordoned,omitempty"` // the reason given, "yes" without one
-	Etcd     string       `json:"etcd"`               // off, connecting, connected or lost
-	InFlight int          `json:"in_flight"`
-	Engine   engineStatus `json:"engine"`
-	GPU      string       `json:"gpu"` // ok, off, built without NVML, or what is wrong
-	Power    powerStatus  `json:"power"`
+	Ready     bool            `json:"ready"`
+	Node      string          `json:"node"`
+	Address   string          `json:"address"`
+	Draining  bool            `json:"draining"`
+	Cordoned  string          `json:"cordoned,omitempty"` // the reason given, "yes" without one
+	Etcd      string          `json:"etcd"`               // off, connecting, connected or lost
+	InFlight  int             `json:"in_flight"`
+	Engine    engineStatus    `json:"engine"`
+	Telemetry telemetryStatus `json:"telemetry"`
+	GPU       string          `json:"gpu"` // ok, off, built without NVML, or what is wrong
+	Power     powerStatus     `json:"power"`
 }
 
 // powerStatus is what the host draws, as far as that is known, and how each source is.
@@ -28,6 +29,33 @@ type powerStatus struct {
 	Source  string            `json:"source,omitempty"`
 	AgeMs   int64             `json:"age_ms,omitempty"`
 	Sources map[string]string `json:"sources"` // ok, off, or what is wrong
+}
+
+type telemetryStatus struct {
+	Source  string          `json:"source"` // bpf, proc or none
+	Missing []missingStatus `json:"missing,omitempty"`
+	Push    string          `json:"push,omitempty"` // where routers are told of load
+	Routers int             `json:"routers"`        // that are
+}
+
+// missingStatus is something that cannot be told now, and why.
+type missingStatus struct {
+	What   string `json:"what"`
+	Reason string `json:"reason"`
+}
+
+func (a *Agent) telemetryStatus() telemetryStatus {
+	s := telemetryStatus{Source: "none", Push: a.node.PushAddress}
+	if r := a.telemetry.Reader(); r != nil {
+		s.Source = string(r.Source())
+	}
+	for _, m := range a.telemetry.Missing() {
+		s.Missing = append(s.Missing, missingStatus{m.What, m.Reason})
+	}
+	if a.push != nil {
+		s.Routers = a.push.Stats().Followers
+	}
+	return s
 }
 
 type engineStatus struct {
@@ -46,6 +74,7 @@ func (a *Agent) status() status {
 		Etcd: a.member.state(), InFlight: a.front.InFlight(),
 		Engine: engineStatus{a.node.Engine, a.engine.URL(), e.Ready, e.Reason, e.Models, e.Restarts},
 		GPU:    a.gpus.State(), Power: a.powerStatus(),
+		Telemetry: a.telemetryStatus(),
 	}
 	if c := a.member.cordon.Load(); c != nil {
 		if s.Cordoned = c.Reason; s.Cordoned == "" {

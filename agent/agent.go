@@ -14,6 +14,8 @@ import (
 	"github.com/cognitora/dataplane/agent/front"
 	"github.com/cognitora/dataplane/agent/gpu"
 	"github.com/cognitora/dataplane/agent/power"
+	"github.com/cognitora/dataplane/agent/push"
+	"github.com/cognitora/dataplane/agent/telemetry"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/lifecycle"
@@ -45,6 +47,10 @@ type Agent struct {
 	metrics  *instruments
 	events   events
 	draining atomic.Bool
+
+	telemetry *telemetry.Telemetry
+	pushAt    net.Listener // nil: routers are not told
+	push      *push.Server // likewise
 }
 
 // Run is New followed by Agent.Run. The end of ctx starts the drain.
@@ -83,19 +89,23 @@ func (a *Agent) prepare() error {
 		return err
 	}
 	a.log = a.log.With("node", a.node.NodeID)
-	if err := errors.Join(a.prepareEngine(), a.prepareEvents(), a.prepareMember(), a.prepareMeters()); err != nil {
+	if err := a.prepareEngine(); err != nil {
+		return err
+	}
+	if err := errors.Join(a.prepareTelemetry(), a.prepareEvents(), a.prepareMember(), a.prepareMeters()); err != nil {
 		return err
 	}
 	if err := a.prepareFront(); err != nil {
 		return err
 	}
+	a.preparePush()
 	a.metrics.watch(a)
 	return nil
 }
 
 // Close releases an agent that is not going to run.
 func (a *Agent) Close() {
-	for _, ln := range []net.Listener{a.listener, a.adminAt, a.events.listener} {
+	for _, ln := range []net.Listener{a.listener, a.adminAt, a.events.listener, a.pushAt} {
 		if ln != nil {
 			_ = ln.Close()
 		}
@@ -254,6 +264,10 @@ func (a *Agent) start(force context.Context) *running {
 		return nil
 	})
 	r.group.Go("watchers", func(context.Context) error { return a.serveEvents(memberLife) })
+	r.group.Go("telemetry", func(context.Context) error { return a.runTelemetry(memberLife) })
+	if a.push != nil {
+		r.group.Go("push", func(context.Context) error { return a.push.Serve(memberLife, a.pushAt) })
+	}
 	r.group.Go("changes", func(context.Context) error {
 		a.forwardChanges(memberLife)
 		return nil

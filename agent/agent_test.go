@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -42,13 +43,14 @@ func TestNodeIsAnnounced(t *testing.T) {
 			t.Errorf("%s is known, but nobody measures it", name)
 		}
 	}
-	eventually(t, "CPU share after a second heartbeat", func() bool {
+	eventually(t, "CPU of the engine, which is this process, after a second heartbeat", func() bool {
 		h := announced(t, etcd, a.NodeID())
 		if h == nil {
 			return false // its lease has run out on a starved machine; it comes back
 		}
 		v, known := h.CPUPct.Get()
-		return known && v >= 0 && v <= 100
+		age, aged := h.KernelAgeMs.Get()
+		return known && v >= 0 && v <= 100*float64(runtime.NumCPU()) && aged && age >= 0 && h.PushAddress != ""
 	})
 	if err := a.stop(t); err != nil {
 		t.Error(err)

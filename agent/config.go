@@ -8,15 +8,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/url"
-	"os"
+	"path/filepath"
 	"strconv"
-	"strings"
 
 	"github.com/cognitora/dataplane/agent/engine"
 	"github.com/cognitora/dataplane/agent/front"
 	"github.com/cognitora/dataplane/agent/gpu"
 	"github.com/cognitora/dataplane/agent/power"
+	"github.com/cognitora/dataplane/agent/telemetry"
 	"github.com/cognitora/dataplane/internal/address"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
@@ -26,15 +25,16 @@ import (
 // Config is everything an agent can be told. Every field has a default, except
 // the engine's model or URL.
 type Config struct {
-	Agent  NodeConfig     `toml:"agent" help:"The node and its front."`
-	GPU    gpu.Config     `toml:"gpu" help:"How the host's NVIDIA GPUs are read. Needs the build with NVML (make build-gpu)."`
-	Power  power.Config   `toml:"power" help:"Who says what the host draws: Redfish before IPMI before the sum of GPUs and CPUs. See docs/power.md."`
-	Engine engine.Config  `toml:"engine" help:"The inference engine: attached to with url, or started and supervised."`
-	Events EventsConfig   `toml:"kv_events" help:"What the engine publishes about its KV cache (vLLM: --kv-events-config), by which routers know exactly what it has."`
-	Etcd   cluster.Access `toml:"etcd" help:"Where the node is announced. Without endpoints the agent is only a front."`
-	TLS    TLSConfig      `toml:"tls" help:"Certificate of the front. With a ca, clients must show a certificate of it whose role is router or ctl."`
-	Limits LimitConfig    `toml:"limits" help:"Bounds on what clients can make the agent hold."`
-	Log    LogConfig      `toml:"log" help:"What is logged, to standard error."`
+	Agent     NodeConfig      `toml:"agent" help:"The node and its front."`
+	GPU       gpu.Config      `toml:"gpu" help:"How the host's NVIDIA GPUs are read. Needs the build with NVML (make build-gpu)."`
+	Power     power.Config    `toml:"power" help:"Who says what the host draws: Redfish before IPMI before the sum of GPUs and CPUs. See docs/power.md."`
+	Engine    engine.Config   `toml:"engine" help:"The inference engine: attached to with url, or started and supervised."`
+	Events    EventsConfig    `toml:"kv_events" help:"What the engine publishes about its KV cache (vLLM: --kv-events-config), by which routers know exactly what it has."`
+	Etcd      cluster.Access  `toml:"etcd" help:"Where the node is announced. Without endpoints the agent is only a front."`
+	TLS       TLSConfig       `toml:"tls" help:"Certificate of the front. With a ca, clients must show a certificate of it whose role is router or ctl."`
+	Limits    LimitConfig     `toml:"limits" help:"Bounds on what clients can make the agent hold."`
+	Telemetry TelemetryConfig `toml:"telemetry" help:"What the agent asks the kernel about the engine's processes, the host's CPUs and the connections of its ports; nothing is asked of the engine."`
+	Log       LogConfig       `toml:"log" help:"What is logged, to standard error."`
 
 	Logger *slog.Logger `toml:"-"` // nil means slog.Default
 }
@@ -45,6 +45,7 @@ type NodeConfig struct {
 	Admin          string          `toml:"admin" default:"127.0.0.1:9092" flag:"admin" help:"address of the admin port: /healthz, /readyz, /metrics, /debug/pprof"`
 	KVAddress      string          `toml:"kv_address" flag:"kv-address" help:"address of the cgn-kvcached on this host, as it announces it (its QUIC address, else TLS, else gRPC); what that holds then counts in routing to this node"`
 	Advertise      string          `toml:"advertise" flag:"advertise" help:"URL under which routers reach the front; empty: made of listen, with the host's name in place of a wildcard"`
+	Push           string          `toml:"push" default:"" flag:"push" help:"address of the port where routers are told of load as it changes, over gRPC, with the certificates of listen and open to the same clients (host:port, or unix:///path); empty: a free port of listen's host, or beside its socket; off: none. Without etcd there is none: routers learn of it there"`
 	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen beyond loopback without client certificates"`
 	InsecureAdmin  bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; nobody is authenticated there, and /debug tells much"`
 	ForwardAuth    bool            `toml:"forward_auth" default:"false" flag:"forward-auth" help:"pass the Authorization that the router sends (its own forward_auth) to the engine, and none where it sends none; engine.api_key_file then opens the engine to the agent's own looks only; needs client certificates (tls.ca), or a listen that only this host reaches"`
@@ -61,6 +62,14 @@ type NodeConfig struct {
 	DType         string      `toml:"dtype" default:"" help:"data type such as bfloat16, announced and given to a started vllm or sglang; empty: unknown"`
 	VRAM          config.Size `toml:"vram_bytes" default:"0" help:"memory of the node's GPUs together; 0: what NVML says, where it is read"`
 	MaxConcurrent int         `toml:"max_concurrent" default:"0" flag:"max-concurrent" help:"requests the engine computes at once, announced and given to a started engine; 0: what the engine says, if it does"`
+}
+
+// TelemetryConfig is the [telemetry] section.
+type TelemetryConfig struct {
+	Kernel   string          `toml:"kernel" default:"auto" flag:"telemetry" oneof:"auto|bpf|proc|off" help:"where numbers come from. bpf: programs in the kernel, which needs CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and /sys/fs/bpf; proc: /proc and sock_diag, which tell less and less often; auto: bpf where that can be, else proc, and the log says why; off: nowhere"`
+	Interval config.Duration `toml:"interval" default:"50ms" help:"time between two looks; 10ms at least. A look that takes more than 0.2 % of a CPU at that pace is made less often, every 5s at least"`
+	Pins     string          `toml:"bpf_root" default:"/sys/fs/bpf/cognitora" help:"folder in a BPF file system where programs and their counts are kept when the agent ends; the agents of a host share one"`
+	Cgroup   string          `toml:"bpf_cgroup" default:"" help:"folder of the cgroup (version 2) whose connections are counted, and those below; empty: all of the host"`
 }
 
 // TLSConfig is the [tls] section.
@@ -114,6 +123,7 @@ func (c *Config) Validate() error {
 	c.validateTLS(&p)
 	c.validateEvents(&p)
 	c.Limits.validate(&p)
+	c.validateTelemetry(&p)
 	return errors.Join(p...)
 }
 
@@ -155,6 +165,7 @@ func (c *Config) validateListeners(p *problems) {
 			p.add(l.field, "%q is reachable from other hosts without authentication; %s if the network is trusted", l.address, l.fix)
 		}
 	}
+	c.validatePush(p)
 	if listen.Overlap(c.Agent.Listen, c.Agent.Admin) {
 		p.add("agent.admin", "%q cannot be listened on next to agent.listen, %q; give it another port", c.Agent.Admin, c.Agent.Listen)
 	}
@@ -169,6 +180,32 @@ func (c *Config) validateListeners(p *problems) {
 	}
 }
 
+func (c *Config) validatePush(p *problems) {
+	at := c.Agent.Push
+	if at == "" || at == pushOff {
+		return
+	}
+	if err := listen.Check(at); err != nil {
+		p.add("agent.push", "%v, empty or off", err)
+	} else if !c.authenticates() && !c.Agent.InsecureListen && !listen.Loopback(at) {
+		p.add("agent.push", "%q is reachable from other hosts without authentication; set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them), or insecure_listen = true (--insecure-listen) if the network is trusted", at)
+	}
+	for _, l := range []struct{ field, address string }{{"agent.listen", c.Agent.Listen}, {"agent.admin", c.Agent.Admin}} {
+		if listen.Overlap(at, l.address) {
+			p.add("agent.push", "%q cannot be listened on next to %s, %q; give it another port, or leave it out", at, l.field, l.address)
+		}
+	}
+}
+
+func (c *Config) validateTelemetry(p *problems) {
+	if c.Telemetry.Interval.Std() < telemetry.MinInterval {
+		p.add("telemetry.interval", "%s is too short; use %s or more", c.Telemetry.Interval, telemetry.MinInterval)
+	}
+	if !filepath.IsAbs(c.Telemetry.Pins) {
+		p.add("telemetry.bpf_root", "%q is no absolute path; the usual one is /sys/fs/bpf/cognitora", c.Telemetry.Pins)
+	}
+}
+
 // validateEngineAddress refuses an engine where the agent itself listens.
 func (c *Config) validateEngineAddress(p *problems) {
 	field, at := "engine.url", ""
@@ -179,7 +216,7 @@ func (c *Config) validateEngineAddress(p *problems) {
 	} else if err == nil {
 		at = a.Addr
 	}
-	for _, l := range []struct{ field, address string }{{"agent.listen", c.Agent.Listen}, {"agent.admin", c.Agent.Admin}} {
+	for _, l := range []struct{ field, address string }{{"agent.listen", c.Agent.Listen}, {"agent.admin", c.Agent.Admin}, {"agent.push", c.Agent.Push}} {
 		if listen.Overlap(at, l.address) {
 			p.add(field, "%s is where the agent itself listens (%s); give one of them another port", at, l.field)
 		}
@@ -210,60 +247,4 @@ func (c *Config) validateTLS(p *problems) {
 	if c.TLS.CA != "" && c.TLS.Cert == "" {
 		p.add("tls.ca", "needs tls.cert and tls.key")
 	}
-}
-
-// advertised is the URL of the front for a listener bound to addr.
-func (c *Config) advertised(addr net.Addr) string {
-	if c.Agent.Advertise != "" {
-		return c.Agent.Advertise
-	}
-	if addr.Network() == "unix" {
-		return "unix://" + addr.String()
-	}
-	scheme := "http://"
-	if c.TLS.Cert != "" {
-		scheme = "https://"
-	}
-	host, _, _ := net.SplitHostPort(c.Agent.Listen)
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		host = hostname()
-	}
-	if port := portOf(addr); port != "" {
-		return scheme + net.JoinHostPort(host, port)
-	}
-	return scheme + host
-}
-
-// hostOf is the host of the advertised URL; empty for a socket.
-func hostOf(advertised string) string {
-	if u, err := url.Parse(advertised); err == nil {
-		return u.Hostname()
-	}
-	return ""
-}
-
-// nodeID is the configured name, else host name and port or socket name.
-func (c *Config) nodeID(addr net.Addr) string {
-	if c.Agent.NodeID != "" {
-		return c.Agent.NodeID
-	}
-	suffix := portOf(addr)
-	if addr.Network() == "unix" {
-		suffix = addr.String()[strings.LastIndexByte(addr.String(), '/')+1:]
-	}
-	return hostname() + "-" + suffix
-}
-
-func portOf(addr net.Addr) string {
-	_, port, _ := net.SplitHostPort(addr.String())
-	return port
-}
-
-// hostname is the host's name, "localhost" where the kernel has none.
-func hostname() string {
-	name, err := os.Hostname()
-	if err != nil || name == "" {
-		return "localhost"
-	}
-	return name
 }

@@ -118,6 +118,7 @@ func testConfig(t *testing.T, engineURL string) Config {
 	c.Agent.DrainDelay = config.Duration(time.Millisecond)
 	c.Etcd.Endpoints = []string{shared.url}
 	c.GPU.NVML, c.Power.RAPL, c.Power.IPMIDevice = "off", "off", "off" // the machine's own would be announced
+	c.Telemetry.Kernel = "proc"                                        // tests leave nothing in the kernel
 	c.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
 	return c
 }

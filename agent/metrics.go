@@ -93,6 +93,7 @@ func (in *instruments) watch(a *Agent) {
 		emit(defInfo, 1, a.node.NodeID, a.node.Engine, a.node.Version)
 	})
 	in.watchMeters(a)
+	in.watchKernel(a)
 }
 
 func emitKnown(emit func(def int, value float64, labels ...string), s *enginemetrics.Stats) {
@@ -126,5 +127,6 @@ func Metrics() []metric.Def {
 	in.set.Read(stateDefs, func(func(int, float64, ...string)) {})
 	in.set.Read(meterDefs, func(func(int, float64, ...string)) {})
 	in.set.Read(eventDefs, func(func(int, float64, ...string)) {})
+	in.watchKernel(nil)
 	return in.set.Defs()
 }

@@ -27,15 +27,6 @@ func (a *Agent) health() cluster.NodeHealth {
 	if h.MaxConcurrent == 0 {
 		h.MaxConcurrent = s.Slots
 	}
-	inFlight := float64(a.front.InFlight())
-	if s.Stats.Known(enginemetrics.Running | enginemetrics.Waiting) {
-		// An engine may have other clients, and its figures may be a second old.
-		inFlight = max(inFlight, s.Stats.Running+s.Stats.Waiting)
-	}
-	h.InFlight = cluster.Known(inFlight)
-	if s.Stats.Known(enginemetrics.Waiting) {
-		h.QueueDepth = cluster.Known(s.Stats.Waiting)
-	}
 	if s.Stats.Known(enginemetrics.BlockTokens) {
 		h.BlockTokens = int(s.Stats.BlockTokens)
 	}
@@ -45,12 +36,26 @@ func (a *Agent) health() cluster.NodeHealth {
 	if free, known := s.Stats.FreeBlocks(); known {
 		h.FreeBlocks = cluster.Known(free)
 	}
-	h.CPUPct = a.cpu.percent(time.Now())
-	h.SMPct, _ = a.smPct()
-	h.PowerWatts, h.PowerWattsAvg30, h.PowerSource, _ = a.watts()
+	a.measure(&h)
+	_, _, h.PowerSource, _ = a.watts()
+	a.cpu.percent(time.Now()) // for the metric
 	if h.VRAMBytes == 0 {
 		h.VRAMBytes = gpu.Memory(a.engineGPUs())
 	}
 	h.Fit()
 	return h
+}
+
+// inFlight is how many requests are in the engine, and of those waiting.
+func (a *Agent) inFlight() (all, waiting cluster.Gauge) {
+	s := a.engine.State()
+	n := float64(a.front.InFlight())
+	if s.Stats.Known(enginemetrics.Running | enginemetrics.Waiting) {
+		// An engine may have other clients, and its figures may be a second old.
+		n = max(n, s.Stats.Running+s.Stats.Waiting)
+	}
+	if s.Stats.Known(enginemetrics.Waiting) {
+		waiting = cluster.Known(s.Stats.Waiting)
+	}
+	return cluster.Known(n), waiting
 }

@@ -74,6 +74,7 @@ func agentConfig(id, engineURL, etcd string) (c agent.Config, err error) {
 	c.Agent.NodeID, c.Agent.Listen, c.Agent.Admin = id, "127.0.0.1:0", "127.0.0.1:0"
 	c.Agent.Heartbeat, c.Agent.DrainDelay = config.Duration(heartbeat), 0
 	c.Engine.URL, c.Etcd.Endpoints = engineURL, []string{etcd}
+	c.Telemetry.Kernel = "proc" // tests leave nothing in the kernel
 	c.Logger = slog.New(slog.DiscardHandler)
 	return c, err
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/router"
+	"github.com/cognitora/dataplane/router/fleet"
 )
 
 // explanation is what /debug/route says.
@@ -31,6 +32,7 @@ type candidate struct {
 	Disk                                  int `json:"matched_disk"`
 	Slots                                 int `json:"max_concurrent"`
 	Overlap, Load, Power, Capacity, Score float64
+	Signals                               fleet.Signals
 }
 
 func (s *site) explain(body string, header ...string) (e explanation) {

@@ -1,12 +1,14 @@
 package router
 
 import (
+	"math"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/metric"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/kvevents"
 	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/signals"
 )
 
 // indexes of nodeGauges.
@@ -17,6 +19,14 @@ const (
 	nodeOpens
 	nodeBlockLifetime
 	nodeConnections
+	nodeSignals
+	nodeSignalAge
+	nodeCPU
+	nodeSM
+	nodeRunDelay
+	nodeRTT
+	nodeRetransmits
+	nodeWatts
 )
 
 var nodeGauges = []metric.Def{
@@ -26,6 +36,15 @@ var nodeGauges = []metric.Def{
 	nodeOpens:         {Name: "cgn_router_node_breaker_opens_total", Kind: metric.Counter, Labels: []string{"node"}, Help: "How often the node's breaker has opened or the node was set aside."},
 	nodeBlockLifetime: {Name: "cgn_router_block_lifetime_seconds", Labels: []string{"node"}, Help: "How long an untouched block is believed to stay in the node's cache."},
 	nodeConnections:   {Name: "cgn_router_upstream_connections", Labels: []string{"node", "state"}, Help: "Connections to the node: idle or open (idle ones included)."},
+
+	nodeSignals:     {Name: "cgn_router_node_signals", Labels: []string{"node", "from"}, Help: "1 for where the node's load comes from: stream (its agent tells of changes), heartbeat (of its agent, in etcd), or nobody, so that only this router's own counts are used."},
+	nodeSignalAge:   {Name: "cgn_router_node_signal_age_seconds", Labels: []string{"node", "signal"}, Help: "Age of the sample in use, by what was sampled: kernel, sm or watts; absent while there is none. Nothing older than 15 s is used."},
+	nodeCPU:         {Name: "cgn_router_node_cpu_ratio", Labels: []string{"node"}, Help: "CPUs that the engine's processes use; this and the following are absent while not known."},
+	nodeSM:          {Name: "cgn_router_node_sm_ratio", Labels: []string{"node"}, Help: "Share of the GPU's multiprocessors in use."},
+	nodeRunDelay:    {Name: "cgn_router_node_run_delay_p99_seconds", Labels: []string{"node"}, Help: "Wait for a CPU that 99 % of the waits on the node's host do not exceed."},
+	nodeRTT:         {Name: "cgn_router_node_rtt_p50_seconds", Labels: []string{"node"}, Help: "Median of the round trips between the agent's front and its clients."},
+	nodeRetransmits: {Name: "cgn_router_node_retransmitted_ratio", Labels: []string{"node"}, Help: "Share of the segments sent to them that were sent again."},
+	nodeWatts:       {Name: "cgn_router_node_power_watts", Labels: []string{"node"}, Help: "Power of the node: mean of 30 s, or the latest."},
 }
 
 // indexes of poolGauges.
@@ -49,6 +68,10 @@ func (r *Router) observe() {
 	s.GaugeFunc("cgn_router_fleet_nodes", "Nodes in the fleet's snapshot.", func() float64 { return float64(len(r.fleet.Load().Nodes)) })
 	s.GaugeFunc("cgn_router_fleet_stale", "1 while etcd does not answer and the last snapshot serves.", func() float64 { return number(r.fleet.Load().Stale) })
 	s.CounterFunc("cgn_router_fleet_malformed_total", "Values in etcd that were refused since the start.", func() float64 { return float64(r.fleet.Malformed()) })
+	told := r.fleetSignals()
+	s.CounterFunc("cgn_router_signal_readings_total", "Readings of load that agents have told.", func() float64 { return float64(told.Readings.Load()) })
+	s.CounterFunc("cgn_router_signal_breaks_total", "Streams of load that ended, or could not be begun, and were tried again.", func() float64 { return float64(told.Broken.Load()) })
+	s.CounterFunc("cgn_router_signal_malformed_total", "Messages on them that were not used.", func() float64 { return float64(told.Malformed.Load()) })
 	s.Read(holdingsGauges, r.readHoldings)
 	s.Read(eventDefs, r.readEvents)
 	s.Read(nodeGauges, r.readNodes)
@@ -161,7 +184,32 @@ func (r *Router) readNodes(emit func(def int, value float64, labels ...string)) 
 		idle, open := n.Pool.Stats()
 		emit(nodeConnections, float64(idle), n.ID, "idle")
 		emit(nodeConnections, float64(open), n.ID, "open")
+		readSignals(emit, n, now)
 	}
+}
+
+// readSignals tells what is known of the node's load, and how old it is.
+func readSignals(emit func(def int, value float64, labels ...string), n *fleet.Node, now time.Time) {
+	l := n.Load()
+	emit(nodeSignals, 1, n.ID, l.From())
+	for signal, at := range map[string]time.Time{"kernel": l.KernelAt, "sm": l.SMAt, "watts": l.WattsAt} {
+		if !at.IsZero() {
+			emit(nodeSignalAge, now.Sub(at).Seconds(), n.ID, signal)
+		}
+	}
+	for def, value := range map[int]float32{nodeCPU: l.CPU, nodeSM: l.SM, nodeRunDelay: l.RunDelay, nodeRTT: l.RTT, nodeRetransmits: l.Retransmits, nodeWatts: l.Watts} {
+		if !math.IsNaN(float64(value)) {
+			emit(def, float64(value), n.ID)
+		}
+	}
+}
+
+// fleetSignals is nil-safe: the metrics' table is made without a fleet.
+func (r *Router) fleetSignals() *signals.Stats {
+	if r.fleet == nil {
+		return &signals.Stats{}
+	}
+	return r.fleet.Signals()
 }
 
 func number(b bool) float64 {

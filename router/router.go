@@ -143,6 +143,7 @@ func (r *Router) joinFleet() error {
 	o := fleet.Options{
 		Backends: backends, Index: r.index, Log: r.log,
 		Pool: relay.PoolOptions{DialTimeout: c.Timeouts.Dial.Std()}, Warm: c.Router.Warm,
+		Lag: func(d time.Duration) { r.metrics.SignalLag.Observe(d.Seconds()) },
 	}
 	if len(c.Etcd.Endpoints) > 0 {
 		if r.cluster, err = dialEtcd(&c.Etcd); err != nil {

@@ -18,7 +18,7 @@ func (s *site) metrics() page {
 	return page(p)
 }
 
-var sample = regexp.MustCompile(`(?m)^([a-z_:]+)(\{[^}]*\})? (\S+)$`)
+var sample = regexp.MustCompile(`(?m)^([a-z0-9_:]+)(\{[^}]*\})? (\S+)$`)
 
 // sum adds the samples of that name whose labels hold every one of those given, like node="sim-0".
 func (p page) sum(name string, labels ...string) (total float64) {

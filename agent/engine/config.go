@@ -28,6 +28,8 @@ type Config struct {
 	URL  string `toml:"url" flag:"engine" help:"running engine to attach to: http://host:port, https://host:port or unix:///path; empty: the agent starts one"`
 	CA   string `toml:"ca" help:"PEM file that an https engine's certificate is checked against; the system's when empty"`
 
+	PIDFile string `toml:"pid_file" help:"file with the process id of an engine that is attached to, for its CPU time; empty: the process that listens on the url's port is looked for, which takes being its user or root"`
+
 	Binary string   `toml:"binary" help:"program to start; empty: vllm, python3 (sglang) or llama-server from PATH; a script must exec the engine, or a killed agent leaves it behind"`
 	Model  string   `toml:"model" flag:"model" help:"model the started engine loads: a name, a directory or a .gguf file"`
 	Port   int      `toml:"port" default:"0" help:"loopback port of the started engine; 0: a free one"`
@@ -91,6 +93,9 @@ func (c *Config) validateAttach(bad func(field, format string, args ...any)) {
 }
 
 func (c *Config) validateSpawn(bad func(field, format string, args ...any), missing func(text string)) {
+	if c.PIDFile != "" {
+		bad("pid_file", "is of an engine that the agent does not start; remove it, or set url")
+	}
 	if c.Kind == OpenAICompat && c.Binary == "" {
 		missing("engine.url: empty; an openai_compat engine needs a url to attach to, or a binary to start")
 	}

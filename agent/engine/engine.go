@@ -173,6 +173,17 @@ func (e *Engine) State() *State { return e.state.Load() }
 // are merged; there is one receiver.
 func (e *Engine) Changed() <-chan struct{} { return e.changed }
 
+// PID is the process that the agent has started; ok is false where it is attached to the engine. 0: none runs now.
+func (e *Engine) PID() (pid int, ok bool) {
+	if e.sup == nil {
+		return 0, false
+	}
+	if run, _ := e.sup.running(); run != nil {
+		return run.pid, true
+	}
+	return 0, true
+}
+
 // URL is where the engine listens, for people.
 func (e *Engine) URL() string {
 	switch {

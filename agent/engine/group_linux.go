@@ -17,6 +17,14 @@ func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
+// dropRights keeps the agent's own capabilities from programs that this thread starts: ambient ones would go along.
+func dropRights() error {
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil && err != unix.EINVAL { // a kernel without has none
+		return os.NewSyscallError("prctl", err)
+	}
+	return nil
+}
+
 // reap waits until cmd has exited, calls settle, kills what is left of its
 // group and returns what cmd.Wait does. The process is not reaped before the
 // group is dead, so that its id cannot name another group.

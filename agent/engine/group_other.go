@@ -13,6 +13,8 @@ import (
 // along when the agent is killed.
 func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
+func dropRights() error { return nil }
+
 // reap waits until cmd has exited, calls settle, kills what is left of its
 // group and returns what cmd.Wait does.
 func reap(cmd *exec.Cmd, settle func()) error {

@@ -70,6 +70,11 @@ func (s *supervisor) supervise(ctx, force context.Context) {
 	// The kernel kills the engine when the thread that started it ends: stay on
 	// one thread, and let it end with this goroutine.
 	runtime.LockOSThread()
+	if err := dropRights(); err != nil {
+		s.log.Error("engine not started: the agent's rights cannot be kept from it", "error", err)
+		s.set(nil, "engine not started: "+err.Error())
+		return
+	}
 	for {
 		started := time.Now()
 		err := s.once(ctx, force)

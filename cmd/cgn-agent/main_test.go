@@ -92,6 +92,8 @@ kind = "openai_compat"
 binary = %q
 args = ["{port}", %q]
 env = ["TEST_AS=engine"]
+[telemetry]
+kernel = "proc"
 `, p.front, os.Args[0], p.pidFile)
 	if err := os.WriteFile(file, []byte(doc), 0o600); err != nil {
 		t.Fatal(err)

@@ -73,6 +73,10 @@ type nodeRow struct {
 func newNodes(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "nodes", Short: "List the registered nodes", Args: cobra.NoArgs,
+		Long: "Lists the nodes as their agents' last heartbeats have them. KERNEL is what the agent's host tells: CPUs that the engine's processes use (100 % is one),\n" +
+			"the wait for a CPU that 99 % of waits do not exceed, the median round trip between the agent and its clients, and how many in a million\n" +
+			"segments it sends them again. In parentheses: how old the sample was at the heartbeat. \"-\": the agent cannot tell; its /readyz says why.\n" +
+			"Routers hear of changes between heartbeats: cgn-ctl top and cgn-ctl route explain.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.withEtcd(c.Context(), func(ctx context.Context, client *cluster.Client) error {
 				rows, err := listNodes(ctx, client)
@@ -145,15 +149,16 @@ func writeNodes(t *table, rows []nodeRow) {
 		t.line("no node is registered; start an agent with --etcd")
 		return
 	}
-	t.row("NODE", "STATE", "ROLE", "ENGINE", "MODELS", "IN FLIGHT", "QUEUED", "SLOTS", "ADDRESS", "LEASE")
+	t.row("NODE", "STATE", "ROLE", "ENGINE", "MODELS", "IN FLIGHT", "QUEUED", "SLOTS", "KERNEL", "GPU", "POWER", "ADDRESS", "LEASE")
 	for _, r := range rows {
 		h := r.Health
 		if h == nil {
-			t.row(r.ID, r.state(), "-", "-", "-", "-", "-", "-", "-", r.Error)
+			t.row(r.ID, r.state(), "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", r.Error)
 			continue
 		}
 		t.row(r.ID, r.state(), h.Role, dash(h.Engine), dash(strings.Join(h.Models, ",")), h.InFlight, h.QueueDepth,
-			h.MaxConcurrent, h.Address, r.lease())
+			h.MaxConcurrent, kernelCell(h), figures(h.SMAgeMs, figure{"sm", h.SMPct, 1, "%"}),
+			figures(h.PowerAgeMs, figure{"", h.PowerWatts, 1, " W"}, figure{"30 s", h.PowerWattsAvg30, 1, " W"}), h.Address, r.lease())
 	}
 }
 
@@ -214,6 +219,7 @@ func (a *app) showPolicy(p *policy.Policy, source string) error {
 		t.row("epsilon", p.Epsilon)
 		t.row("max_queue", p.MaxQueue)
 		t.row("ttft_slo_ms", fmt.Sprintf("%v (not used yet)", p.TTFTSLOms))
+		t.row("run_delay_ms", fmt.Sprintf("%v%s", p.RunDelayMs, map[bool]string{true: " (waits for a CPU do not count)"}[p.RunDelayMs == 0]))
 		t.row("source", source)
 	})
 }

@@ -174,6 +174,7 @@ func (l *local) startNode(i int) error {
 	c.Agent.Heartbeat = config.Duration(heartbeat)
 	c.Agent.DrainDelay, c.Agent.DrainTimeout = 0, config.Duration(drainRequests)
 	c.Etcd.Endpoints = []string{l.etcd}
+	c.Telemetry.Kernel = "proc" // programs would stay in the kernel when this fleet ends
 	what := ""
 	if l.flags.model != "" {
 		c.Agent.NodeID = fmt.Sprintf("llama-%d", i)

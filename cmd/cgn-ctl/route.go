@@ -25,8 +25,10 @@ func newRoute(a *app, getenv func(string) string) *cobra.Command {
 			"and the reason. Nothing is sent to an engine and nothing is counted.\n\n" +
 			"BLOCKS is how many of the prompt's blocks the node is believed to hold. OVERLAP is their share, LOAD how idle the node is,\n" +
 			"POWER how little it draws beside the others and CAPACITY how much it is beside the best of them, each from 0 to 1; SCORE is\n" +
-			"their sum, weighted by the policy (cgn-ctl cluster policy). A term that no node reports anything for, as POWER so far, is 0\n" +
-			"for all of them and decides nothing. IN FLIGHT is requests now, of how many at once. Without a candidate the exit status is 1.",
+			"their sum, weighted by the policy (cgn-ctl cluster policy). A term that no node reports anything for, is 0\n" +
+			"for all of them and decides nothing. IN FLIGHT is requests now, of how many at once. MEASURED is what the node's agent has told, on its stream or by\n" +
+			"its last heartbeat, with the age of each sample: use of the GPU, CPUs of the engine (100 % is one), the wait for a CPU that 99 % of waits do not exceed,\n" +
+			"round trip, segments sent again in a million, power. Without a candidate the exit status is 1.",
 		Example: "  cgn-ctl route explain --prompt 'Why is the sky blue?'\n" +
 			"  cgn-ctl route explain --file body.json --api responses",
 		Args: cobra.NoArgs,
@@ -119,7 +121,7 @@ func readInput(c *cobra.Command, name string) (string, error) {
 
 func writeExplanation(t *table, e *dispatch.Explanation) {
 	t.line(fmt.Sprintf("model %s, %s, %d blocks of prompt, mode %s\n", dash(e.Model), e.API, e.Blocks, e.Mode))
-	t.row("", "NODE", "BLOCKS", "OVERLAP", "LOAD", "POWER", "CAPACITY", "SCORE", "IN FLIGHT", "NOTE")
+	t.row("", "NODE", "BLOCKS", "OVERLAP", "LOAD", "POWER", "CAPACITY", "SCORE", "IN FLIGHT", "MEASURED", "NOTE")
 	for _, c := range e.Candidates {
 		cells := []any{"", c.Node, fmt.Sprintf("%d/%d", c.Matched, c.Total)}
 		if c.Node == e.Winner {
@@ -136,7 +138,7 @@ func writeExplanation(t *table, e *dispatch.Explanation) {
 		if !c.Eligible {
 			note = "no candidate: " + c.Reason
 		}
-		t.row(append(cells, fmt.Sprintf("%d/%d", c.InFlight, c.Slots), note)...)
+		t.row(append(cells, fmt.Sprintf("%d/%d", c.InFlight, c.Slots), signalsCell(&c), note)...)
 	}
 	if e.Winner != "" {
 		t.line(fmt.Sprintf("\n%s: %s", e.Winner, e.Why))

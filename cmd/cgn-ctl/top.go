@@ -25,7 +25,7 @@ func newTop(a *app, getenv func(string) string) *cobra.Command {
 		Use:   "top",
 		Short: "Show the fleet as a router sees it, and keep showing it",
 		Long: "Shows each node as a router sees it. \"-\" stands for what nobody has reported: SM %, WATTS and KV % come from the engine or\n" +
-			"its agent, and no agent reports the first two so far.\n\n" +
+			"its agent, and no agent measures the first two so far.\n\n" +
 			"  STATE       healthy; unproven: never answered yet; half-open: back, on trial; open: failing, so out of\n" +
 			"              service; aside: takes requests and answers none; NOTE says why a node gets no requests, or few\n" +
 			"  IN FLIGHT   requests of this router on the node, of how many it is given at once\n" +

@@ -36,7 +36,7 @@ func run(args, env []string, out, errOut io.Writer) error {
 		Program: "cgn-kvcached", About: about, Version: buildinfo.String(), Args: args, Env: env, Out: out,
 		Foreign: []string{
 			"CGN_ROUTER_", "CGN_BACKEND", "CGN_MODEL", "CGN_PREFIX_", "CGN_ADMISSION_", "CGN_TIMEOUTS_", "CGN_RETRY_", "CGN_UPSTREAM_TLS_", "CGN_ADMIN",
-			"CGN_AGENT_", "CGN_ENGINE_", "CGN_GPU_", "CGN_POWER_", "CGN_LIMITS_",
+			"CGN_AGENT_", "CGN_ENGINE_", "CGN_GPU_", "CGN_POWER_", "CGN_TELEMETRY_", "CGN_LIMITS_",
 		},
 		Ignored: func(name string) { ignored = append(ignored, name) },
 	})

@@ -36,7 +36,7 @@ func run(args, env []string, out, errOut io.Writer) error {
 	var ignored []string
 	options := config.Options{
 		Program: "cgn-router", About: about, Version: buildinfo.String(), Args: args, Env: env, Out: out,
-		Foreign: []string{"CGN_AGENT_", "CGN_ENGINE_", "CGN_GPU_", "CGN_POWER_", "CGN_ADMIN", "CGN_KVCACHED_", "CGN_SSD_", "CGN_RESP_", "CGN_S3_", "CGN_QUIC_", "CGN_GRPC_", "CGN_LEASE_"},
+		Foreign: []string{"CGN_AGENT_", "CGN_ENGINE_", "CGN_GPU_", "CGN_POWER_", "CGN_TELEMETRY_", "CGN_ADMIN", "CGN_KVCACHED_", "CGN_SSD_", "CGN_RESP_", "CGN_S3_", "CGN_QUIC_", "CGN_GRPC_", "CGN_LEASE_"},
 		Ignored: func(name string) { ignored = append(ignored, name) },
 	}
 	var c router.Config

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/policy"
 )
 
@@ -34,6 +35,10 @@ type ExplainedNode struct {
 	Power    float64 `json:"power"`
 	Capacity float64 `json:"capacity"`
 	Score    float64 `json:"score"`
+
+	SM      *float64      `json:"sm,omitempty"`    // 0..1
+	Watts   *float64      `json:"watts,omitempty"` // unknown ones are left out
+	Signals fleet.Signals `json:"signals"`
 }
 
 // Explain tells where the job would go now, without sending it anywhere.
@@ -51,9 +56,10 @@ func (d *Dispatcher) Explain(j *Job) (*Explanation, *apierror.Error) {
 	next := 0
 	for i, n := range j.model.nodes {
 		r := &j.reach[i]
+		view := n.View(now)
 		row := ExplainedNode{
 			Node: n.ID, Matched: int(r.Device), Host: int(max(r.Host, r.Device)), Disk: int(max(r.Disk, r.Host, r.Device)), Total: j.Blocks,
-			InFlight: int(n.InFlight()), Slots: int(n.MaxConcurrent()),
+			InFlight: int(n.InFlight()), Slots: int(n.MaxConcurrent()), SM: view.SM, Watts: view.Watts, Signals: view.Signals,
 		}
 		if next < len(j.able) && int(j.able[next]) == i {
 			t := terms[next]

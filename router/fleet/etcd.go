@@ -3,7 +3,6 @@ package fleet
 import (
 	"context"
 	"crypto/tls"
-	"math"
 	"strings"
 	"time"
 
@@ -156,6 +155,7 @@ func (f *Fleet) update(m *member, h *cluster.NodeHealth) {
 	m.health, m.missing = h, time.Time{}
 	m.node.setFlag(flagNotReady, !h.Ready)
 	m.node.setLoad(loadOfHealth(h, m.node.InFlight(), now))
+	f.followSignals(m, h)
 	if info := etcdInfo(h); !sameInfo(info, m.node.Info()) {
 		m.node.setInfo(info)
 		f.dirty = true
@@ -200,29 +200,6 @@ func etcdInfo(h *cluster.NodeHealth) *Info {
 		info.MaxConcurrent = DefaultMaxConcurrent
 	}
 	return info
-}
-
-func loadOfHealth(h *cluster.NodeHealth, ours int32, now time.Time) Load {
-	l := unknownLoad
-	l.At = now
-	l.SM = h.SMPct.Float32() / 100
-	l.Watts = h.PowerWattsAvg30.Float32()
-	if _, known := h.PowerWattsAvg30.Get(); !known {
-		l.Watts = h.PowerWatts.Float32()
-	}
-	held, heldKnown := h.InFlight.Get()
-	waiting, waitingKnown := h.QueueDepth.Get()
-	l.EngineQueue = h.QueueDepth.Float32()
-	if heldKnown && waitingKnown {
-		l.EngineBusy = float32(max(0, held-waiting))
-		l.Waiting = foreignWaiting(held, waiting, ours)
-	}
-	free, freeKnown := h.FreeBlocks.Get()
-	total, totalKnown := h.TotalBlocks.Get()
-	if freeKnown && totalKnown && total > 0 {
-		l.KVUsage = float32(math.Max(0, 1-free/total))
-	}
-	return l
 }
 
 // listCordons lifts the cordons that are not listed, unless etcd lost its data: nobody lifted them then.

@@ -13,6 +13,7 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/signals"
 )
 
 // Index is what the fleet tells of nodes that come and go.
@@ -37,6 +38,8 @@ type Options struct {
 	// Warm is how many connections are opened to a node ahead of its requests, when it joins and when it is back; 0: none.
 	Warm int
 	Log  *slog.Logger // nil = slog.Default
+	// Lag is told how long ago, at most, what an agent tells of has changed. Nil: nobody.
+	Lag func(time.Duration)
 
 	ProbeInterval     time.Duration // health check of a healthy node; 5 s
 	ProbeIntervalDown time.Duration // of any other; 500 ms
@@ -88,6 +91,7 @@ type Fleet struct {
 	reads     chan struct{} // one token per answer to a check that is read at a time
 	wg        sync.WaitGroup
 	malformed atomic.Uint64
+	signals   signals.Stats
 
 	// Owned by Run.
 	ctx      context.Context
@@ -113,6 +117,9 @@ type member struct {
 	health   *cluster.NodeHealth // etcd
 	stampAt  time.Time           // etcd: when the heartbeat last changed, by our clock
 	missing  time.Time           // etcd: not listed since; zero = listed
+
+	signalsAt string             // etcd: where the agent's stream is followed; empty: nowhere
+	signals   context.CancelFunc // ends that; nil: it is not
 }
 
 // Bounds of the fleet's own machinery.
@@ -136,6 +143,7 @@ func New(o Options) (*Fleet, error) {
 		problems: map[subject]string{},
 		departed: map[string]time.Time{},
 	}
+	f.signals.Lag = o.Lag
 	f.etcd.init(o.Cluster != nil)
 	desired, err := prepare(o.Backends)
 	if err != nil {
@@ -179,6 +187,7 @@ func (f *Fleet) own(ctx context.Context) {
 			f.drainEvents()
 		case now := <-sweep.C:
 			f.sweepEtcd(now)
+			f.sweepLoads(now)
 			f.sweepDeparted(now)
 		}
 		if f.dirty {
@@ -276,6 +285,7 @@ func (f *Fleet) remove(id string) {
 		f.opts.Index.Leave(m.node.Ref())
 	}
 	f.opts.Log.Info("node left the fleet", "node", id)
+	m.stopSignals()
 	m.node.leave()
 	if m.cancel != nil {
 		m.cancel()

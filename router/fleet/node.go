@@ -11,6 +11,7 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/signals"
 )
 
 // Source is where a node comes from.
@@ -43,8 +44,10 @@ type Node struct {
 	load     atomic.Pointer[Load]
 	ref      atomic.Uint32
 	inFlight atomic.Int32
-	slots    atomic.Int32 // max_concurrent minus what waits in the engine for others
-	slotsMu  sync.Mutex   // makes slots follow the newest of info and load, which have a writer each
+	slots    atomic.Int32     // max_concurrent minus what waits in the engine for others
+	slotsMu  sync.Mutex       // makes load and slots follow the newest of info, beat and pushed, which have a writer each
+	beat     Load             // of the last heartbeat or scrape; guarded by slotsMu
+	pushed   *signals.Reading // of the agent's stream; nil: there is none; guarded by slotsMu
 	flags    atomic.Uint32
 	health   breaker
 	probe    *prober
@@ -82,22 +85,6 @@ func (i *Info) VRAM() float32 {
 // Throughput is tensor-parallel width times the dtype's rate relative to 16-bit floats, NaN if either is unknown.
 func (i *Info) Throughput() float32 { return policy.Throughput(i.TP, i.DType) }
 
-// Load is a node's latest telemetry. Unknown numbers are NaN.
-type Load struct {
-	Waiting     int32     // requests that wait in the engine and are not this router's
-	EngineQueue float32   // all requests that wait in the engine
-	EngineBusy  float32   // requests the engine computes
-	SM          float32   // fraction of the GPU in use, 0..1
-	Watts       float32   // mean of the last 30 s, or the latest
-	KVUsage     float32   // fraction of the KV cache in use, 0..1
-	At          time.Time // zero = nothing is known yet
-}
-
-var unknownLoad = Load{
-	EngineQueue: policy.Unknown(), EngineBusy: policy.Unknown(),
-	SM: policy.Unknown(), Watts: policy.Unknown(), KVUsage: policy.Unknown(),
-}
-
 // hashID is FNV-1a: stable over processes and versions.
 func hashID(id string) uint64 {
 	h := uint64(14695981039346656037)
@@ -109,6 +96,7 @@ func hashID(id string) uint64 {
 
 func newNode(id string, source Source, info *Info, pool *relay.Pool) *Node {
 	n := &Node{ID: id, IDHash: hashID(id), Source: source, Pool: pool, drained: make(chan struct{})}
+	n.beat = unknownLoad
 	n.load.Store(&unknownLoad)
 	n.setInfo(info)
 	return n
@@ -129,24 +117,8 @@ func (n *Node) setInfo(info *Info) {
 	n.setSlots()
 }
 
-// setLoad is called by one goroutine per node: the prober of a static node, the fleet's of another.
-func (n *Node) setLoad(l Load) {
-	n.slotsMu.Lock()
-	defer n.slotsMu.Unlock()
-	n.load.Store(&l)
-	n.setSlots()
-}
-
-// setSlots is called with slotsMu held.
-func (n *Node) setSlots() {
-	n.slots.Store(n.info.Load().MaxConcurrent - n.load.Load().Waiting)
-}
-
 // Info is what is known of the node.
 func (n *Node) Info() *Info { return n.info.Load() }
-
-// Load is the latest telemetry.
-func (n *Node) Load() Load { return *n.load.Load() }
 
 // Ref is the node's incarnation in the prefix index. It changes when the engine has come back with an empty cache.
 func (n *Node) Ref() prefix.Ref { return prefix.Ref(n.ref.Load()) }

@@ -47,9 +47,50 @@ type NodeView struct {
 	SM            *float64 `json:"sm,omitempty"`
 	Watts         *float64 `json:"watts,omitempty"`
 	KVUsage       *float64 `json:"kv_usage,omitempty"`
-	LoadAgeMs     *int64   `json:"load_age_ms,omitempty"`
+	LoadAgeMs     *int64   `json:"load_age_ms,omitempty"` // since the heartbeat or scrape
+	Signals       Signals  `json:"signals"`
 	Opens         uint64   `json:"breaker_opens"`
 	Version       string   `json:"version,omitempty"`
+}
+
+// Signals is what a node's agent measures, with the ages of the samples. What is unknown is left out.
+type Signals struct {
+	From        string   `json:"from"`           // stream, heartbeat or nobody
+	CPU         *float64 `json:"cpus,omitempty"` // that the engine's processes use
+	RunDelayMs  *float64 `json:"run_delay_p99_ms,omitempty"`
+	RTTMs       *float64 `json:"rtt_p50_ms,omitempty"`
+	Retransmits *float64 `json:"retransmitted,omitempty"` // share of the segments
+	KernelAgeMs *int64   `json:"kernel_age_ms,omitempty"` // of the sample of these
+	SMAgeMs     *int64   `json:"sm_age_ms,omitempty"`
+	WattsAgeMs  *int64   `json:"watts_age_ms,omitempty"`
+}
+
+// From says where the figures come from: stream, heartbeat or nobody.
+func (l *Load) From() string {
+	switch {
+	case l.Pushed:
+		return "stream"
+	case !l.KernelAt.IsZero() || !l.SMAt.IsZero() || !l.WattsAt.IsZero():
+		return "heartbeat"
+	}
+	return "nobody"
+}
+
+// Signals describes what the agent has measured, at now.
+func (l *Load) Signals(now time.Time) Signals {
+	return Signals{
+		From: l.From(), CPU: known(l.CPU), RunDelayMs: known(l.RunDelay * 1000), RTTMs: known(l.RTT * 1000), Retransmits: known(l.Retransmits),
+		KernelAgeMs: ageMs(now, l.KernelAt), SMAgeMs: ageMs(now, l.SMAt), WattsAgeMs: ageMs(now, l.WattsAt),
+	}
+}
+
+// ageMs is nil of what has never been.
+func ageMs(now, at time.Time) *int64 {
+	if at.IsZero() {
+		return nil
+	}
+	age := now.Sub(at).Milliseconds()
+	return &age
 }
 
 // View describes the snapshot and its nodes as they are now.
@@ -75,7 +116,7 @@ func (n *Node) View(now time.Time) NodeView {
 		State: n.State().String(), LastError: n.probe.lastError(), Opens: n.Opens(), Version: info.Version,
 		InFlight: n.InFlight(), MaxConcurrent: info.MaxConcurrent, Waiting: load.Waiting,
 		EngineBusy: known(load.EngineBusy), EngineQueue: known(load.EngineQueue),
-		SM: known(load.SM), Watts: known(load.Watts), KVUsage: known(load.KVUsage),
+		SM: known(load.SM), Watts: known(load.Watts), KVUsage: known(load.KVUsage), LoadAgeMs: ageMs(now, load.At), Signals: load.Signals(now),
 	}
 	v.Eligible, v.Reason = n.Eligible(now)
 	switch {
@@ -89,10 +130,6 @@ func (n *Node) View(now time.Time) NodeView {
 		if info.Models[i] != info.Upstream[i] {
 			v.Upstream = info.Upstream
 		}
-	}
-	if !load.At.IsZero() {
-		age := now.Sub(load.At).Milliseconds()
-		v.LoadAgeMs = &age
 	}
 	return v
 }

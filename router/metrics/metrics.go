@@ -27,6 +27,7 @@ type Router struct {
 	Pick           prometheus.Observer
 	Passed         prometheus.Counter
 	RelayLag       prometheus.Observer
+	SignalLag      prometheus.Observer
 
 	seconds, ttft, itl, overlap    *prometheus.HistogramVec // model
 	prompt, completion, cached     *prometheus.CounterVec   // model
@@ -52,6 +53,7 @@ var (
 	latencyBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
 	gapBuckets     = []float64{.0005, .001, .0025, .005, .01, .02, .03, .05, .075, .1, .25, .5, 1, 5}
 	pickBuckets    = []float64{1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 1e-2}
+	signalBuckets  = []float64{.005, .01, .02, .03, .04, .05, .06, .07, .08, .09, .1, .125, .15, .2, .3, .5, 1, 2, 5}
 	lagBuckets     = []float64{1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, .1}
 	ratioBuckets   = []float64{0, .1, .2, .3, .4, .5, .6, .7, .8, .9, 1}
 	errorBuckets   = []float64{-1, -.5, -.25, -.1, -.05, -.02, 0, .02, .05, .1, .25, .5, 1}
@@ -77,6 +79,7 @@ func New() *Router {
 		Pick:           s.Histogram("cgn_router_pick_seconds", "Time from a request read to its node chosen.", pickBuckets).WithLabelValues(),
 		Passed:         s.Counter("cgn_router_prompt_passed_bytes_total", "Bytes of prompts that began as one before, and were neither scanned nor hashed again.").WithLabelValues(),
 		RelayLag:       s.Histogram("cgn_router_relay_lag_seconds", "Time of one turn of a relay loop: the longest that a piece of a stream which came meanwhile has waited to be looked at.", lagBuckets).WithLabelValues(),
+		SignalLag:      s.Histogram("cgn_router_signal_lag_seconds", "Staleness of what agents tell: for each change of a node's load, the time from the agent's last look that did not show it to its arrival here, the whole way there and back included. The change cannot be older.", signalBuckets).WithLabelValues(),
 		seconds:        s.Histogram("cgn_router_request_seconds", "Time from request read to response written.", latencyBuckets, "model"),
 		ttft:           s.Histogram("cgn_router_ttft_seconds", "Time from request read to the first body event of a stream.", latencyBuckets, "model"),
 		itl:            s.Histogram("cgn_router_itl_seconds", "Mean time between the body events of a stream, one observation per stream.", gapBuckets, "model"),

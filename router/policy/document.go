@@ -15,6 +15,7 @@ import (
 const (
 	MaxQueueMax  = 1 << 20
 	TTFTSLOmsMax = 3_600_000
+	RunDelayMax  = 60_000   // ms
 	documentMax  = 64 << 10 // bytes
 )
 
@@ -29,7 +30,7 @@ func (e *FieldError) Error() string {
 
 // Parse reads a policy document, {"mode":…,"weights":{"kv":…,"load":…,"power":…,"capacity":…},
 // "tiers":{"device":…,"host":…,"disk":…},
-// "epsilon":…,"max_queue":…,"ttft_slo_ms":…} or the flat form with the weights at the top.
+// "epsilon":…,"max_queue":…,"ttft_slo_ms":…,"run_delay_ms":…} or the flat form with the weights at the top.
 // What a document leaves out has its default. It is taken or refused as a whole: the error
 // joins one FieldError per problem.
 func Parse(doc []byte) (*Policy, error) {
@@ -75,6 +76,7 @@ func (p *Policy) validate(section string) error {
 	number("epsilon", p.Epsilon, 0, 1)
 	number("max_queue", float64(p.MaxQueue), 0, MaxQueueMax)
 	number("ttft_slo_ms", float64(p.TTFTSLOms), 0, TTFTSLOmsMax)
+	number("run_delay_ms", p.RunDelayMs, 0, RunDelayMax)
 	if len(errs) > 0 {
 		return fmt.Errorf("policy: %w", errors.Join(errs...))
 	}
@@ -95,13 +97,14 @@ func (p *Policy) MarshalJSON() ([]byte, error) {
 		Disk   float64 `json:"disk"`
 	}
 	return json.Marshal(struct {
-		Mode      string  `json:"mode"`
-		Weights   weights `json:"weights"`
-		Tiers     tiers   `json:"tiers"`
-		Epsilon   float64 `json:"epsilon"`
-		MaxQueue  int     `json:"max_queue"`
-		TTFTSLOms int     `json:"ttft_slo_ms"`
-	}{p.Mode.String(), weights{p.KV, p.Load, p.Power, p.Capacity}, tiers(p.Tiers), p.Epsilon, p.MaxQueue, p.TTFTSLOms})
+		Mode       string  `json:"mode"`
+		Weights    weights `json:"weights"`
+		Tiers      tiers   `json:"tiers"`
+		Epsilon    float64 `json:"epsilon"`
+		MaxQueue   int     `json:"max_queue"`
+		TTFTSLOms  int     `json:"ttft_slo_ms"`
+		RunDelayMs float64 `json:"run_delay_ms"`
+	}{p.Mode.String(), weights{p.KV, p.Load, p.Power, p.Capacity}, tiers(p.Tiers), p.Epsilon, p.MaxQueue, p.TTFTSLOms, p.RunDelayMs})
 }
 
 // ParseMode returns the mode of that name.
@@ -122,7 +125,7 @@ type document struct {
 var (
 	weightKeys = []string{"kv", "load", "power", "capacity"}
 	tierKeys   = []string{"device", "host", "disk"}
-	topKeys    = append([]string{"mode", "weights", "tiers", "epsilon", "max_queue", "ttft_slo_ms"}, weightKeys...)
+	topKeys    = append([]string{"mode", "weights", "tiers", "epsilon", "max_queue", "ttft_slo_ms", "run_delay_ms"}, weightKeys...)
 )
 
 func (d *document) read(doc []byte) error {
@@ -181,6 +184,8 @@ func (d *document) scalar(key string, value json.RawMessage) {
 		d.number(key, value, &d.p.Epsilon)
 	case "max_queue":
 		d.integer(key, value, &d.p.MaxQueue, MaxQueueMax)
+	case "run_delay_ms":
+		d.milliseconds(key, value, &d.p.RunDelayMs)
 	case "ttft_slo_ms":
 		d.integer(key, value, &d.p.TTFTSLOms, TTFTSLOmsMax)
 	default:
@@ -203,6 +208,12 @@ func (d *document) mode(value json.RawMessage) {
 func (d *document) number(field string, value json.RawMessage, into *float64) {
 	if json.Unmarshal(value, into) != nil || bytes.Equal(value, []byte("null")) {
 		d.errs = append(d.errs, &FieldError{field, string(value), "a number from 0 to 1"})
+	}
+}
+
+func (d *document) milliseconds(field string, value json.RawMessage, into *float64) {
+	if json.Unmarshal(value, into) != nil || bytes.Equal(value, []byte("null")) {
+		d.errs = append(d.errs, &FieldError{field, string(value), fmt.Sprintf("a number from 0 to %d", RunDelayMax)})
 	}
 }
 

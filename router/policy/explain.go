@@ -14,7 +14,7 @@ type Terms struct {
 // Explain picks as Pick does with the same arguments, and says why. It fills out[i] for every
 // candidate that out has room for. It allocates; it is for people, not for the hot path.
 func (p *Policy) Explain(cands []Candidate, promptBlocks int, key Key, r uint64, out []Terms) (pick int, why string) {
-	f := survey(cands)
+	f := p.survey(cands)
 	for i := range min(len(cands), len(out)) {
 		out[i] = p.terms(&cands[i], &f, promptBlocks)
 	}

@@ -6,7 +6,7 @@
 //	kv·overlap + load·(1-util) + power·(1-norm_watts) + capacity·cap
 //
 //	overlap    = matched leading blocks, each weighed by the tier that it is in / prompt blocks
-//	util       = max(in_flight/max_concurrent, sm)
+//	util       = max(in_flight/max_concurrent, sm), and of run_delay/run_delay_ms where that is set
 //	norm_watts = watts / the fleet's highest watts
 //	cap        = mean of VRAM, throughput and free slots, each relative to the fleet's best
 //
@@ -61,6 +61,8 @@ type Policy struct {
 	Epsilon                   float64 // scores this close to the best count as equal, 0 to 1
 	MaxQueue                  int     // requests in flight per (model, role); 0 = the router's own setting
 	TTFTSLOms                 int     // time-to-first-token objective in milliseconds; 0 = none
+	// RunDelayMs is the wait for a CPU, in milliseconds, at which a node counts as fully used: a third operand of util. 0: waits do not count.
+	RunDelayMs float64
 }
 
 // Tiers is what a matched block is worth by the best tier that the node has it in, 0 to 1 each: the more
@@ -89,6 +91,7 @@ type Candidate struct {
 	Watts         float32 // 30 s mean of the node's power draw
 	VRAM          float32 // bytes, or any unit that all candidates share
 	Throughput    float32 // see Throughput
+	RunDelay      float32 // seconds that 99 % of the waits for a CPU on its host do not exceed
 }
 
 // Key gives what a prompt is known by when candidates tie: the digest of the last full block

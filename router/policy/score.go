@@ -4,20 +4,27 @@ import "math"
 
 // fleet is what a score is relative to, taken over all candidates, full ones included.
 type fleet struct {
-	sm, watts, vram, throughput          float64 // means of the known values, 0 when none is
-	wattsMax, vramMax, throughputMax     float64
-	freeMax                              float64
-	smN, wattsN, vramN, throughputN, any int
+	sm, watts, vram, throughput, delay           float64 // means of the known values, 0 when none is
+	wattsMax, vramMax, throughputMax             float64
+	freeMax                                      float64
+	delayScale                                   float64 // full use for each second of wait for a CPU; 0: waits do not count
+	smN, wattsN, vramN, throughputN, delayN, any int
 }
 
-func survey(cands []Candidate) fleet {
+func (p *Policy) survey(cands []Candidate) fleet {
 	var f fleet
+	if p.RunDelayMs > 0 {
+		f.delayScale = 1000 / p.RunDelayMs
+	}
 	for i := range cands {
 		c := &cands[i]
 		note(c.SM, &f.sm, nil, &f.smN)
 		note(c.Watts, &f.watts, &f.wattsMax, &f.wattsN)
 		note(c.VRAM, &f.vram, &f.vramMax, &f.vramN)
 		note(c.Throughput, &f.throughput, &f.throughputMax, &f.throughputN)
+		if f.delayScale > 0 {
+			note(c.RunDelay, &f.delay, nil, &f.delayN)
+		}
 		if free := float64(c.free()); free > 0 {
 			f.any++
 			f.freeMax = max(f.freeMax, free)
@@ -25,6 +32,7 @@ func survey(cands []Candidate) fleet {
 	}
 	f.sm /= float64(max(f.smN, 1))
 	f.watts /= float64(max(f.wattsN, 1))
+	f.delay /= float64(max(f.delayN, 1))
 	f.vram /= float64(max(f.vramN, 1))
 	f.throughput /= float64(max(f.throughputN, 1))
 	return f
@@ -64,7 +72,11 @@ func (p *Policy) overlap(c *Candidate, promptBlocks int) float64 {
 
 func (f *fleet) util(c *Candidate) float64 {
 	inFlight := float64(max(c.InFlight, 0)) / float64(c.slots())
-	return min(max(inFlight, orMean(c.SM, f.sm)), 1)
+	used := max(inFlight, orMean(c.SM, f.sm))
+	if f.delayScale > 0 {
+		used = max(used, f.delayScale*orMean(c.RunDelay, f.delay))
+	}
+	return min(used, 1)
 }
 
 // coolness is 1 - norm_watts, and 0 for everybody when no node reports its power.
@@ -93,7 +105,7 @@ func (p *Policy) total(c *Candidate, f *fleet, promptBlocks int) float64 {
 }
 
 func (p *Policy) pickScore(cands []Candidate, promptBlocks int, key Key, r uint64) int {
-	f := survey(cands)
+	f := p.survey(cands)
 	if f.any == 0 {
 		return -1
 	}

@@ -1,0 +1,217 @@
+package agent
+
+import (
+	"time"
+
+	"github.com/cognitora/dataplane/bpf"
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/metric"
+)
+
+// indexes of kernelDefs.
+const (
+	kernelSource = iota
+	kernelMissing
+	kernelLooks
+	kernelLookCPU
+	kernelAge
+	kernelEngineCPU
+	kernelEngineCPURatio
+	kernelEngineDelay
+	kernelDelayP99
+	kernelRTT
+	kernelRetrans
+	kernelConnections
+	kernelOpened
+	kernelResets
+	kernelRetransmits
+	kernelSegments
+	kernelTimeouts
+	kernelStalls
+	kernelUnmeasured
+	kernelDrops
+	pushFollowers
+	pushSent
+	pushCoalesced
+	pushRefused
+)
+
+var kernelDefs = []metric.Def{
+	kernelSource:         {Name: "cgn_agent_telemetry_source", Labels: []string{"source"}, Help: "1 for where the kernel's figures come from: bpf, proc or none."},
+	kernelMissing:        {Name: "cgn_agent_telemetry_missing", Labels: []string{"what"}, Help: "1 for each thing that cannot be told now; /readyz says why."},
+	kernelLooks:          {Name: "cgn_agent_telemetry_looks_total", Kind: metric.Counter, Help: "Looks at the kernel's figures."},
+	kernelLookCPU:        {Name: "cgn_agent_telemetry_cpu_seconds_total", Kind: metric.Counter, Help: "CPU time that these took."},
+	kernelAge:            {Name: "cgn_agent_telemetry_age_seconds", Help: "Time since the last look; absent before the first."},
+	kernelEngineCPU:      {Name: "cgn_agent_engine_cpu_seconds_total", Kind: metric.Counter, Help: "CPU time of the engine's processes since they are watched; absent while they are not known."},
+	kernelEngineCPURatio: {Name: "cgn_agent_engine_cpu_ratio", Help: "CPUs that the engine's processes used in the last second."},
+	kernelEngineDelay:    {Name: "cgn_agent_engine_run_delay_seconds_total", Kind: metric.Counter, Help: "Time that threads of the engine's processes waited for a CPU."},
+	kernelDelayP99:       {Name: "cgn_agent_run_delay_p99_seconds", Help: "Wait for a CPU that 99 % of the host's wakeups in the last second did not exceed; absent without BPF programs."},
+	kernelRTT:            {Name: "cgn_agent_rtt_p50_seconds", Help: "Median of the smoothed round trips to the front's clients in the last 10 s; absent while there are none."},
+	kernelRetrans:        {Name: "cgn_agent_retransmitted_ratio", Help: "Share of the segments sent to the front's clients in the last 10 s that were sent again; absent while none are."},
+	kernelConnections:    {Name: "cgn_agent_connections", Labels: []string{"side"}, Help: "Established connections to the front and to the engine."},
+	kernelOpened:         {Name: "cgn_agent_connections_opened_total", Kind: metric.Counter, Labels: []string{"side"}, Help: "Connections to the front and to the engine, since their ports are watched; this and the following are absent without BPF programs, and go on when the agent is restarted."},
+	kernelResets:         {Name: "cgn_agent_connections_reset_total", Kind: metric.Counter, Labels: []string{"side"}, Help: "Of these, ended by a reset of the other side."},
+	kernelRetransmits:    {Name: "cgn_agent_retransmits_total", Kind: metric.Counter, Labels: []string{"side"}, Help: "TCP segments sent again."},
+	kernelSegments:       {Name: "cgn_agent_segments_sent_total", Kind: metric.Counter, Labels: []string{"side"}, Help: "TCP segments with payload sent, those sent again included."},
+	kernelTimeouts:       {Name: "cgn_agent_retransmission_timeouts_total", Kind: metric.Counter, Labels: []string{"side"}, Help: "Retransmission timeouts."},
+	kernelStalls:         {Name: "cgn_agent_stalls_total", Kind: metric.Counter, Labels: []string{"side", "direction"}, Help: "Times that the other side took no more (send), or that the program did not read (receive): a window became zero."},
+	kernelUnmeasured:     {Name: "cgn_agent_kernel_unmeasured_total", Kind: metric.Counter, Labels: []string{"why"}, Help: "What is not in cgn_agent_kernel_ttft_seconds and cgn_agent_kernel_itl_seconds: connections of tls, http2, and other; answers of one piece (single), and pieces of several tokens (coalesced)."},
+	kernelDrops:          {Name: "cgn_agent_kernel_drops_total", Kind: metric.Counter, Labels: []string{"what"}, Help: "What programs in the kernel could not count, by what was full."},
+	pushFollowers:        {Name: "cgn_agent_push_routers", Help: "Routers that follow the node's load."},
+	pushSent:             {Name: "cgn_agent_push_sent_total", Kind: metric.Counter, Help: "Readings sent to them."},
+	pushCoalesced:        {Name: "cgn_agent_push_coalesced_total", Kind: metric.Counter, Help: "Readings that had moved and were replaced by later ones before they could be sent: more than 20 a second, or a router that is slow."},
+	pushRefused:          {Name: "cgn_agent_push_refused_total", Kind: metric.Counter, Help: "Routers turned away because 64 follow."},
+}
+
+// indexes of kernelHistograms.
+const (
+	histogramDelay = iota
+	histogramTTFT
+	histogramITL
+)
+
+var kernelHistograms = []metric.Def{
+	histogramDelay: {Name: "cgn_agent_run_delay_seconds", Help: "How long threads of the host waited for a CPU; without BPF programs absent, as the following."},
+	histogramTTFT:  {Name: "cgn_agent_kernel_ttft_seconds", Help: "Of streamed answers of the engine, the time from the request's first byte to the first token, on the engine's port. It goes on when the agent is restarted."},
+	histogramITL:   {Name: "cgn_agent_kernel_itl_seconds", Help: "Of streamed answers of the engine, the gaps between tokens."},
+}
+
+type emit = func(def int, value float64, labels ...string)
+
+// watchKernel makes what the kernel tells readable at each scrape; nil defines it only.
+func (in *instruments) watchKernel(a *Agent) {
+	in.set.Read(kernelDefs, func(emit emit) {
+		if a != nil {
+			a.emitTelemetry(emit)
+			a.emitPush(emit)
+		}
+	})
+	in.set.ReadHistograms(kernelHistograms, func(emit func(def int, count uint64, sum float64, buckets map[float64]uint64, labels ...string)) {
+		if a == nil {
+			return
+		}
+		for def, h := range a.kernelHistograms() {
+			if h.Count > 0 {
+				emit(def, h.Count, h.Sum.Seconds(), cumulative(h))
+			}
+		}
+	})
+}
+
+func (a *Agent) emitTelemetry(emit emit) {
+	looks, cpu := a.telemetry.Cost()
+	emit(kernelLooks, float64(looks))
+	emit(kernelLookCPU, cpu.Seconds())
+	seen := map[string]bool{}
+	for _, m := range a.telemetry.Missing() {
+		if !seen[m.What] {
+			emit(kernelMissing, 1, m.What)
+		}
+		seen[m.What] = true
+	}
+	r, sample := a.telemetry.Reader(), a.telemetry.Latest()
+	if r == nil {
+		emit(kernelSource, 1, "none")
+		return
+	}
+	emit(kernelSource, 1, string(r.Source()))
+	if !sample.At.IsZero() {
+		emit(kernelAge, time.Since(sample.At).Seconds())
+	}
+	for def, v := range map[int]struct {
+		value cluster.Gauge
+		unit  float64
+	}{kernelEngineCPURatio: {sample.CPUPct, 100}, kernelDelayP99: {sample.RunqUsP99, 1e6}, kernelRTT: {sample.SRTTUsP50, 1e6}, kernelRetrans: {sample.RetransPPM, 1e6}} {
+		if value, known := v.value.Get(); known {
+			emit(def, value/v.unit)
+		}
+	}
+	if g, ok := a.telemetry.Engine(); ok {
+		emit(kernelEngineCPU, g.CPU.Seconds())
+		emit(kernelEngineDelay, g.Delay.Seconds())
+	}
+	front, engine := a.telemetry.Ports()
+	emitPort(emit, r, front, "front")
+	emitPort(emit, r, engine, "engine")
+	a.emitLost(emit, r, engine)
+}
+
+func emitPort(emit emit, r bpf.Reader, port uint16, side string) {
+	p, err := r.Port(port)
+	if port == 0 || err != nil {
+		return
+	}
+	emit(kernelConnections, float64(p.Established), side)
+	if r.Source() != bpf.SourceBPF {
+		return // its counts are of connections that are open now
+	}
+	emit(kernelOpened, float64(p.Opened), side)
+	emit(kernelResets, float64(p.Resets), side)
+	emit(kernelRetransmits, float64(p.Retransmits), side)
+	emit(kernelSegments, float64(p.SegmentsSent), side)
+	emit(kernelTimeouts, float64(p.Timeouts), side)
+	emit(kernelStalls, float64(p.StallsSend), side, "send")
+	emit(kernelStalls, float64(p.StallsReceive), side, "receive")
+}
+
+// emitLost tells what is in no figure.
+func (a *Agent) emitLost(emit emit, r bpf.Reader, engine uint16) {
+	if r.Source() != bpf.SourceBPF {
+		return
+	}
+	if t, err := r.Tokens(engine); err == nil {
+		for why, n := range map[string]uint64{"tls": t.UnmeasuredTLS, "http2": t.UnmeasuredHTTP, "other": t.Unmeasured, "single": t.Singles, "coalesced": t.Coalesced} {
+			emit(kernelUnmeasured, float64(n), why)
+		}
+	}
+	if d, err := r.Drops(); err == nil {
+		for what, n := range map[string]uint64{"events": d.Events, "peers": d.Peers, "sockets": d.Sockets, "processes": d.Processes, "threads": d.Threads, "odd packets": d.OddPackets} {
+			emit(kernelDrops, float64(n), what)
+		}
+	}
+}
+
+func (a *Agent) emitPush(emit emit) {
+	if a.push == nil {
+		return
+	}
+	s := a.push.Stats()
+	emit(pushFollowers, float64(s.Followers))
+	emit(pushSent, float64(s.Sent))
+	emit(pushCoalesced, float64(s.Coalesced))
+	emit(pushRefused, float64(s.Refused))
+}
+
+// kernelHistograms reads what the programs have counted.
+func (a *Agent) kernelHistograms() map[int]bpf.Histogram {
+	r := a.telemetry.Reader()
+	if r == nil || r.Source() != bpf.SourceBPF {
+		return nil
+	}
+	all := map[int]bpf.Histogram{}
+	if h, err := r.RunDelay(); err == nil {
+		all[histogramDelay] = h
+	}
+	if _, engine := a.telemetry.Ports(); engine != 0 {
+		if t, err := r.Tokens(engine); err == nil {
+			all[histogramTTFT], all[histogramITL] = t.TTFT, t.ITL
+		}
+	}
+	return all
+}
+
+// perBound is how many of the kernel's buckets, 16 for each power of two, make one that is exported: two for each power of two.
+const perBound = 8
+
+// cumulative is how many values lie below each bound, in seconds. The last bucket holds what is longer too, so it has no bound.
+func cumulative(h bpf.Histogram) map[float64]uint64 {
+	all, below := map[float64]uint64{}, uint64(0)
+	for i, n := range h.Buckets {
+		below += n
+		if i%perBound == perBound-1 && i != len(h.Buckets)-1 {
+			_, upper := bpf.Bounds(i)
+			all[upper.Seconds()] = below
+		}
+	}
+	return all
+}

@@ -1,0 +1,141 @@
+package push
+
+import (
+	"context"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func sm(pct float64) *Reading {
+	return &Reading{At: time.Now(), SMPct: cluster.Known(pct), SM: time.Now()}
+}
+
+// TestAnswers: the first at once, then what has moved 50 ms after the answer before, else after a second that nothing has.
+func TestAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Options{NodeID: "n"})
+		s.Offer(sm(10))
+		f := s.join()
+		defer s.leave(f)
+		ask := func() (*pb.NodeLoad, *pb.FollowResponse, time.Duration) {
+			start := time.Now()
+			if !f.wait(t.Context(), start) {
+				t.Fatal("no answer")
+			}
+			a := f.answer(s.last.Load(), time.Now(), start)
+			return a.Nodes[0], a, time.Since(start)
+		}
+		expect := func(what string, pct float64, unmoved *uint64, took time.Duration, coalesced uint64) {
+			t.Helper()
+			n, a, waited := ask()
+			if n.GetSmPct() != pct || (n.UnmovedUs == nil) != (unmoved == nil) || unmoved != nil && *unmoved != n.GetUnmovedUs() || waited != took || a.HeldUs != uint64(took.Microseconds()) || a.Coalesced != coalesced {
+				t.Errorf("%s: after %v: %v, held for %d us, %d coalesced", what, waited, n, a.HeldUs, a.Coalesced)
+			}
+		}
+		us := func(d time.Duration) *uint64 { v := uint64(d.Microseconds()); return &v }
+		expect("the first", 10, nil, 0, 0)
+		expect("nothing moves", 10, nil, time.Second, 0)
+		s.Offer(sm(10.5))
+		expect("too little", 10.5, nil, time.Second, 0)
+		s.Offer(sm(10.5))
+		go func() {
+			time.Sleep(20 * time.Millisecond)
+			s.Offer(sm(20))
+			time.Sleep(20 * time.Millisecond)
+			s.Offer(sm(30))
+		}()
+		expect("the later of two, 50 ms after the answer before", 30, us(50*time.Millisecond), 50*time.Millisecond, 1)
+		go func() {
+			time.Sleep(20 * time.Millisecond)
+			s.Offer(sm(90))
+			time.Sleep(20 * time.Millisecond)
+			s.Offer(sm(30))
+		}()
+		expect("moved and back", 30, nil, time.Second, 1)
+		s.Offer(&Reading{At: time.Now()})
+		n, _, _ := ask()
+		if n.SmPct != nil || n.SmAgeUs != nil || n.KernelAgeUs != nil || n.InFlight != nil {
+			t.Errorf("what is not known any more: %v", n)
+		}
+	})
+}
+
+// follow opens a stream.
+func follow(t *testing.T, at string) grpc.BidiStreamingClient[pb.FollowRequest, pb.FollowResponse] {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+at, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	stream, err := pb.NewLoadClient(conn).Follow(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream
+}
+
+// TestBounds: a stream too many is refused, one that ends makes room, and a router that never asks again costs nothing but its place.
+func TestBounds(t *testing.T) {
+	s := New(Options{NodeID: "n", Streams: 1})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	slow := follow(t, l.Addr().String())
+	if err := slow.Send(&pb.FollowRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := slow.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 1000 { // it does not ask again
+		s.Offer(sm(float64(i % 100)))
+	}
+	if st := s.Stats(); st.Followers != 1 || st.Sent != 1 || st.Coalesced < 900 {
+		t.Errorf("%+v", st)
+	}
+	second := follow(t, l.Addr().String())
+	_ = second.Send(&pb.FollowRequest{})
+	if _, err := second.Recv(); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one too many: %v", err)
+	}
+	if err := slow.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := slow.Recv(); err == nil {
+		t.Fatal("an answer that nobody asked for")
+	}
+	third := follow(t, l.Addr().String())
+	if err := third.Send(&pb.FollowRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if a, err := third.Recv(); err != nil || a.Nodes[0].NodeId != "n" || a.Nodes[0].GetSmPct() != 99 {
+		t.Errorf("after one has left: %v, %v", a, err)
+	}
+	if st := s.Stats(); st.Refused != 1 {
+		t.Errorf("%+v", st)
+	}
+}

@@ -1,0 +1,201 @@
+package telemetry
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/cognitora/dataplane/bpf"
+	"github.com/cognitora/dataplane/internal/cluster"
+)
+
+// at is what was counted at one moment.
+type at struct {
+	time  time.Time
+	pid   int // of cpu; 0: not known
+	cpu   time.Duration
+	front bpf.Sockets
+	known bool // front is
+	waits bpf.Histogram
+	rtt   time.Duration // mean of the round trips seen since the moment before; 0: none
+}
+
+// past is what was counted in the last window, and less often before that.
+type past struct {
+	moments []at // of the window, oldest first, and the last one before it
+	slow    []at // of the socket window likewise, one for each second
+	trips   []trip
+}
+
+// trip is a mean round trip between two looks.
+type trip struct {
+	time time.Time
+	mean time.Duration
+}
+
+// What sockets do is rarer than what threads do, so it takes longer to say how often.
+const socketWindow = 10 * time.Second
+
+// Bounds of what is remembered.
+const (
+	mostMoments = int(window/MinInterval) + 1
+	mostSlow    = int(socketWindow/time.Second) + 1
+	mostTrips   = 64
+)
+
+// add takes a moment and forgets what no window needs.
+func (p *past) add(now at) {
+	p.moments = shift(p.moments, now, window, mostMoments)
+	if n := len(p.slow); n == 0 || now.time.Sub(p.slow[n-1].time) >= time.Second {
+		p.slow = shift(p.slow, at{time: now.time, front: now.front, known: now.known}, socketWindow, mostSlow)
+	}
+	if now.rtt > 0 {
+		p.trips = append(slices.Delete(p.trips, 0, max(0, len(p.trips)+1-mostTrips)), trip{now.time, now.rtt})
+	}
+	p.trips = slices.DeleteFunc(p.trips, func(t trip) bool { return now.time.Sub(t.time) > socketWindow })
+}
+
+// shift appends now and drops what is older than the window, but for the last of it.
+func shift(moments []at, now at, window time.Duration, most int) []at {
+	drop := max(0, len(moments)+1-most)
+	for drop+1 < len(moments) && now.time.Sub(moments[drop+1].time) >= window {
+		drop++
+	}
+	return append(slices.Delete(moments, 0, drop), now)
+}
+
+// look reads what there is and publishes a sample.
+func (t *Telemetry) look(s *Source, now time.Time) {
+	m := at{time: now}
+	t.readEngine(s, &m)
+	t.readFront(s, &m)
+	waits, err := s.Kernel.RunDelay()
+	if err == nil {
+		m.waits = waits
+	} else if !errors.Is(err, bpf.ErrUnknown) {
+		t.problem("run-queue delay", err)
+	}
+	t.past.add(m)
+	sample := t.past.sample()
+	t.latest.Store(&sample)
+}
+
+// readEngine reads what the engine's processes have used, and finds them if they are not known.
+func (t *Telemetry) readEngine(s *Source, m *at) {
+	if t.o.EngineProcess == nil {
+		return
+	}
+	pid := int(t.process.Load())
+	if pid != 0 && alive(pid) {
+		g, err := s.Processes.Group(pid)
+		if err == nil {
+			m.pid, m.cpu = pid, g.CPU
+			return
+		}
+		t.problem("CPU time of the engine", err)
+	}
+	if m.time.Before(t.findAt) {
+		return
+	}
+	t.findAt, t.searched = m.time.Add(findEvery), true
+	t.find(s, pid)
+}
+
+// find has the engine's processes counted, and those before no more.
+func (t *Telemetry) find(s *Source, before int) {
+	pid, err := t.o.EngineProcess()
+	if before != 0 && before != pid {
+		_ = s.Processes.UnwatchProcesses(before)
+	}
+	t.process.Store(0)
+	if err == nil && pid != 0 {
+		err = watchProcesses(s.Processes, pid)
+	}
+	if err == nil && pid != 0 {
+		t.process.Store(int64(pid))
+		t.findAt = time.Time{} // once it ends, the next one is looked for at once
+	}
+	t.problem("CPU time of the engine", err)
+}
+
+// watchProcesses makes room by forgetting groups whose root has ended.
+func watchProcesses(r bpf.Reader, pid int) error {
+	groups, err := r.Groups()
+	if err != nil {
+		return err
+	}
+	for _, g := range groups {
+		if !alive(g.Root) {
+			_ = r.UnwatchProcesses(g.Root)
+		}
+	}
+	return r.WatchProcesses(pid)
+}
+
+// readFront reads how the connections to the front do.
+func (t *Telemetry) readFront(s *Source, m *at) {
+	if t.o.FrontPort == 0 {
+		return
+	}
+	p, err := s.Kernel.Port(t.o.FrontPort)
+	t.problem("connections to the front", err)
+	if err != nil {
+		return
+	}
+	m.front, m.known = p.Sockets, true
+	looks, sum := m.front.RTTLooks, m.front.RTTSum
+	if s.Kernel.Source() == bpf.SourceBPF { // the other one begins anew with each look
+		looks, sum = 0, 0
+		if n := len(t.past.moments); n > 0 && t.past.moments[n-1].known {
+			looks, sum = m.front.RTTLooks-t.past.moments[n-1].front.RTTLooks, m.front.RTTSum-t.past.moments[n-1].front.RTTSum
+		}
+	}
+	if looks > 0 && sum > 0 {
+		m.rtt = sum / time.Duration(looks)
+	}
+}
+
+// sample is what happened between the first and the last moment of the window.
+func (p *past) sample() Sample {
+	last := &p.moments[len(p.moments)-1]
+	s := Sample{At: last.time}
+	first := &p.moments[0]
+	if last.pid != 0 {
+		s.CPUPct = p.cpu(last)
+	}
+	if waits := last.waits.Since(first.waits); waits.Count > 0 && first != last {
+		s.RunqUsP99 = micros(waits.Quantile(0.99))
+	}
+	if before := &p.slow[0]; last.known && before.known {
+		s.RetransPPM = share(last.front.Retransmits-before.front.Retransmits, last.front.SegmentsSent-before.front.SegmentsSent)
+	}
+	if len(p.trips) > 0 {
+		trips := slices.SortedFunc(slices.Values(p.trips), func(a, b trip) int { return cmp.Compare(a.mean, b.mean) })
+		s.SRTTUsP50 = micros(trips[len(trips)/2].mean)
+	}
+	return s
+}
+
+// cpu is the share of one CPU that the group of the last moment has used since its first moment in the window.
+func (p *past) cpu(last *at) cluster.Gauge {
+	for i := range p.moments {
+		first := &p.moments[i]
+		if first.pid == last.pid && first != last && last.cpu >= first.cpu {
+			return cluster.Known(100 * float64(last.cpu-first.cpu) / float64(last.time.Sub(first.time)))
+		}
+	}
+	return cluster.Gauge{}
+}
+
+// share is how many of all, in a million. Counts that were set back, and nothing at all, are unknown.
+func share(of, all uint64) cluster.Gauge {
+	if int64(of) < 0 || int64(all) <= 0 {
+		return cluster.Gauge{}
+	}
+	return cluster.Known(min(1e6*float64(of)/float64(all), 1e6))
+}
+
+func micros(d time.Duration) cluster.Gauge {
+	return cluster.Known(float64(d) / float64(time.Microsecond))
+}

@@ -1,0 +1,67 @@
+package telemetry
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/bpf"
+	"github.com/cognitora/dataplane/internal/cluster"
+)
+
+// TestSample: what a window holds is what is told, what was set back or does not happen is unknown.
+func TestSample(t *testing.T) {
+	var p past
+	now := time.Now()
+	waits := bpf.Histogram{Buckets: make([]uint64, 384)}
+	m := at{known: true, pid: 7}
+	step := func(n int, change func()) Sample {
+		for range n {
+			now = now.Add(50 * time.Millisecond)
+			m.time, m.rtt = now, 0
+			m.waits = bpf.Histogram{Count: waits.Count, Sum: waits.Sum, Buckets: append([]uint64(nil), waits.Buckets...)}
+			change()
+			p.add(m)
+		}
+		return p.sample()
+	}
+	if s := step(1, func() {}); s.CPUPct != (cluster.Gauge{}) || s.RunqUsP99 != (cluster.Gauge{}) || s.RetransPPM != (cluster.Gauge{}) || s.SRTTUsP50 != (cluster.Gauge{}) {
+		t.Errorf("one look tells of no rate: %+v", s)
+	}
+	s := step(300, func() {
+		m.cpu += 75 * time.Millisecond
+		m.front.SegmentsSent += 100
+		m.front.Retransmits++
+		m.rtt = 300 * time.Microsecond
+		m.waits.Buckets[3] += 99
+		m.waits.Buckets[100]++
+		m.waits.Count += 100
+		waits = m.waits
+	})
+	lower, upper := bpf.Bounds(3)
+	if v, _ := s.RunqUsP99.Get(); v*1e3 < float64(lower) || v*1e3 > float64(upper) {
+		t.Errorf("99 of 100 waits are in %v to %v: %v", lower, upper, s.RunqUsP99)
+	}
+	if s.CPUPct != cluster.Known(150) || s.RetransPPM != cluster.Known(10000) || s.SRTTUsP50 != cluster.Known(300) {
+		t.Errorf("%+v", s)
+	}
+	if len(p.moments) > 22 || len(p.slow) > mostSlow || len(p.trips) > mostTrips {
+		t.Errorf("%d moments, %d slow ones and %d round trips are kept", len(p.moments), len(p.slow), len(p.trips))
+	}
+	if s := step(25, func() { m.pid, m.cpu = 8, time.Millisecond }); s.CPUPct != cluster.Known(0) || s.RunqUsP99 != (cluster.Gauge{}) || s.SRTTUsP50 != cluster.Known(300) {
+		t.Errorf("another engine that does nothing: %+v", s)
+	}
+	if s := step(1, func() { m.front = bpf.Sockets{} }); s.RetransPPM != (cluster.Gauge{}) {
+		t.Errorf("counts that were set back: %+v", s)
+	}
+	if s := step(300, func() {}); s.RetransPPM != (cluster.Gauge{}) || s.SRTTUsP50 != (cluster.Gauge{}) {
+		t.Errorf("nothing has been sent for a while: %+v", s)
+	}
+}
+
+func TestPause(t *testing.T) {
+	for cpu, want := range map[time.Duration]time.Duration{0: 50 * time.Millisecond, 100 * time.Microsecond: 50 * time.Millisecond, time.Millisecond: 500 * time.Millisecond, time.Second: longestPause} {
+		if got := pause(50*time.Millisecond, costShare*cpu); got != want {
+			t.Errorf("after %v: %v, not %v", cpu, got, want)
+		}
+	}
+}

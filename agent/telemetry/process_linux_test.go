@@ -1,0 +1,130 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/cognitora/dataplane/bpf"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func listener(t testing.TB) (net.Listener, uint16) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l, uint16(l.Addr().(*net.TCPAddr).Port)
+}
+
+// TestListener: who listens on a port is found, and where nobody does that is said.
+func TestListener(t *testing.T) {
+	l, port := listener(t)
+	if pid, err := Listener(port); err != nil || pid != os.Getpid() {
+		t.Errorf("%d, %v; this is %d", pid, err, os.Getpid())
+	}
+	l.Close()
+	if pid, err := Listener(port); err == nil {
+		t.Errorf("nobody listens, but %d is said to", pid)
+	}
+	for _, line := range []string{"", "sl  local_address rem_address   st", "0: 0100007F: 0 0A 0 0 0 0 0 1", "0: 0100007F:XX 0 0A 0 0 0 0 0 1", "0: :FFFFFF 0 0A 0 0 0 0 0 1"} {
+		if _, _, ok := parseListener(line); ok {
+			t.Errorf("%q is taken for a listener", line)
+		}
+	}
+	if port, inode, ok := parseListener("   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 4711 1 0"); !ok || port != 8080 || inode != "4711" {
+		t.Errorf("%d %q %t", port, inode, ok)
+	}
+}
+
+// TestRun: without any rights the CPU time of the engine's processes is known after two looks, and what is missing is said.
+func TestRun(t *testing.T) {
+	_, port := listener(t)
+	ticked := make(chan struct{}, 1)
+	tel := New(Options{
+		Open: OpenProc(), Interval: MinInterval, share: 1, FrontPort: port, EnginePort: port,
+		EngineProcess: func() (int, error) { return Listener(port) }, Log: slog.New(slog.DiscardHandler),
+		Tick: func() {
+			select {
+			case ticked <- struct{}{}:
+			default:
+			}
+		},
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- tel.Run(ctx) }()
+	limit := time.After(30 * time.Second)
+	for known := false; !known; {
+		select {
+		case <-ticked:
+			_, known = tel.Latest().CPUPct.Get()
+		case <-limit:
+			t.Fatalf("%+v, %v", tel.Latest(), tel.Missing())
+		}
+	}
+	if g, ok := tel.Engine(); !ok || g.Root != os.Getpid() {
+		t.Errorf("%+v", g)
+	}
+	if r := tel.Reader(); r == nil || r.Source() != bpf.SourceProc || len(tel.Missing()) == 0 {
+		t.Errorf("%v", tel.Missing())
+	}
+	if looks, cpu := tel.Cost(); looks < 2 || cpu <= 0 {
+		t.Errorf("%d looks took %v", looks, cpu)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// full is a reader whose ports and groups are all taken, by what does not exist any more.
+type full struct {
+	bpf.Reader
+	ports []uint16
+}
+
+func (f *full) WatchPort(port uint16) error {
+	if len(f.ports) > 1 {
+		return errors.New("full")
+	}
+	f.ports = append(f.ports, port)
+	return nil
+}
+
+func (f *full) UnwatchPort(port uint16) error {
+	for i := range f.ports {
+		if f.ports[i] == port {
+			f.ports = append(f.ports[:i], f.ports[i+1:]...)
+			return nil
+		}
+	}
+	return nil
+}
+
+func (f *full) Ports() (all []bpf.Port, err error) {
+	for _, p := range f.ports {
+		all = append(all, bpf.Port{Port: p})
+	}
+	return all, nil
+}
+
+// TestForgottenPorts: ports of engines that are gone make room, the others stay.
+func TestForgottenPorts(t *testing.T) {
+	_, there := listener(t)
+	gone, port := listener(t)
+	gone.Close()
+	f := &full{ports: []uint16{there, port}}
+	if err := watchPort(f, 9); err != nil || len(f.ports) != 2 || f.ports[0] != there || f.ports[1] != 9 {
+		t.Errorf("%v, %v", f.ports, err)
+	}
+}

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/bpf"
+)
+
+// pinned is a BPF file system of the test's own.
+func pinned(t *testing.T) (root string) {
+	t.Helper()
+	if os.Getenv("BPF_REQUIRED") != "1" {
+		t.Skip("it puts programs into the running kernel: make check-bpf")
+	}
+	dir := t.TempDir()
+	if err := syscall.Mount("bpf", dir, "bpf", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	root = filepath.Join(dir, "cognitora")
+	t.Cleanup(func() {
+		if _, err := bpf.Clean(root); err != nil {
+			t.Error(err)
+		}
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return root
+}
+
+// watcher is an agent that is attached to an engine of the test's, as a process of its own.
+type watcher struct {
+	*exec.Cmd
+	front, admin string
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func watch(t *testing.T, engine, front, root string, args ...string) *watcher {
+	t.Helper()
+	w := &watcher{front: front, admin: freeAddress(t)}
+	w.Cmd = exec.Command("/proc/self/exe", append([]string{"--engine", engine, "--listen", front, "--admin", w.admin, "--telemetry", "bpf", "--drain-timeout", "1s"}, args...)...)
+	w.Env = append(os.Environ(), "TEST_AS=agent", "CGN_TELEMETRY_BPF_ROOT="+root, "CGN_AGENT_DRAIN_DELAY=1ms")
+	w.Stderr = t.Output()
+	w.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread() // whose end would kill it
+	t.Cleanup(func() {
+		_ = w.Process.Kill() // or has been waited for
+		_ = w.Wait()
+		runtime.UnlockOSThread()
+	})
+	if err := w.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the agent has looked at the kernel", func() bool { _, ok := w.metric(`cgn_agent_engine_cpu_ratio`); return ok })
+	return w
+}
+
+func (w *watcher) end(t *testing.T, s os.Signal) {
+	t.Helper()
+	if err := w.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.Wait() // killed
+}
+
+// metric reads a metric by its name with labels.
+func (w *watcher) metric(name string) (v float64, ok bool) {
+	resp, err := client.Get("http://" + w.admin + "/metrics")
+	if err != nil {
+		return 0, false
+	}
+	defer resp.Body.Close()
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		if text, found := strings.CutPrefix(lines.Text(), name+" "); found {
+			v, err := strconv.ParseFloat(text, 64)
+			return v, err == nil
+		}
+	}
+	return 0, false
+}
+
+// streams serves answers of five tokens.
+func streams(t *testing.T) string {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v1/completions" {
+			_, _ = io.WriteString(w, `{"data":[{"id":"tiny"}]}`)
+			return
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "text/event-stream")
+		for range 5 {
+			fmt.Fprintf(w, "data: {\"choices\":[{\"text\":%q}]}\n\n", strings.Repeat("x", 100))
+			w.(http.Flusher).Flush()
+			time.Sleep(2 * time.Millisecond) // the engine computes
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+func (w *watcher) ask(t *testing.T, n int) {
+	t.Helper()
+	for range n {
+		resp, err := client.Post("http://"+w.front+"/v1/completions", "application/json", strings.NewReader(`{"model":"tiny","prompt":"x","stream":true}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = io.Copy(io.Discard, resp.Body)
+		if err := errors.Join(err, resp.Body.Close()); err != nil || resp.StatusCode != 200 {
+			t.Fatal(resp.StatusCode, err)
+		}
+	}
+}
+
+// TestCountsOutliveTheAgent: what the kernel has counted for an agent that is killed, or that leaves, is there for the next one, and what happens between the two counts too.
+func TestCountsOutliveTheAgent(t *testing.T) {
+	root, engine, front := pinned(t), streams(t), freeAddress(t)
+	const ttft = "cgn_agent_kernel_ttft_seconds_count"
+	const opened = `cgn_agent_connections_opened_total{side="front"}`
+	total := 0.0
+	for i, signal := range []os.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGTERM} {
+		w := watch(t, engine, front, root)
+		before, _ := w.metric(ttft)
+		if before != total {
+			t.Errorf("agent %d finds %g answers, there were %g", i, before, total)
+		}
+		w.ask(t, 10)
+		total += 10
+		eventually(t, "all answers are counted", func() bool { n, _ := w.metric(ttft); return n == total })
+		if n, ok := w.metric(opened); !ok || n < float64(10*(i+1)) {
+			t.Errorf("agent %d: %g connections to the front, not %d", i, n, 10*(i+1))
+		}
+		for _, name := range []string{"cgn_agent_kernel_itl_seconds_count", "cgn_agent_run_delay_seconds_count", "cgn_agent_engine_cpu_seconds_total", `cgn_agent_segments_sent_total{side="front"}`, "cgn_agent_run_delay_p99_seconds"} {
+			if n, ok := w.metric(name); !ok || n <= 0 {
+				t.Errorf("agent %d: %s is %g, %t", i, name, n, ok)
+			}
+		}
+		w.end(t, signal)
+		if resp, err := client.Post(engine+"/v1/completions", "application/json", strings.NewReader(`{"model":"tiny","prompt":"without an agent","stream":true}`)); err != nil {
+			t.Error(err)
+		} else {
+			_, _ = io.Copy(io.Discard, resp.Body)
+			resp.Body.Close()
+			total++
+		}
+	}
+}

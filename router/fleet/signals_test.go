@@ -1,0 +1,64 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/agent/push"
+	"github.com/cognitora/dataplane/internal/cluster"
+)
+
+// TestSignals: while the agent's stream runs it counts, then the last heartbeat does, and once that is too old nothing is known. None of that is zero.
+func TestSignals(t *testing.T) {
+	e := newEtcdFleet(t, nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := push.New(push.Options{NodeID: "n"})
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx, l) }()
+	s.Offer(&push.Reading{At: time.Now(), SMPct: cluster.Known(80), SM: time.Now(), RunqUsP99: cluster.Known(1500), Kernel: time.Now(), InFlight: cluster.Known(3), Queue: cluster.Known(2)})
+	at := newEngine(t, nil).URL
+	e.put(cluster.NodesPrefix+"n", fmt.Sprintf(`{"node_id":"n","address":%q,"push_address":%q,"models":["m"],"ready":true,"stamp":1,"max_concurrent":8,"sm_pct":40,"sm_age_ms":2000,"power_watts":300}`, at, l.Addr().String()))
+	var n *Node
+	eventually(t, e.Fleet, "the stream", func(snap *Snapshot) bool { n = snap.Node("n"); return n != nil && n.Load().Pushed })
+	// What the stream does not tell is not known, whatever the heartbeat has said.
+	if l := n.Load(); math.Abs(float64(l.SM)-0.8) > 1e-6 || math.Abs(float64(l.RunDelay)-0.0015) > 1e-9 || known(l.Watts) != nil || l.Waiting != 2 || l.EngineBusy != 1 || l.SMAt.IsZero() || known(l.CPU) != nil {
+		t.Errorf("by the stream: %+v", l)
+	}
+	if v := n.View(time.Now()); v.Signals.From != "stream" || v.Signals.KernelAgeMs == nil || v.Signals.WattsAgeMs != nil {
+		t.Errorf("%+v", v.Signals)
+	}
+	stop()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	eventually(t, e.Fleet, "the heartbeat again", func(*Snapshot) bool { return !n.Load().Pushed })
+	if l := n.Load(); math.Abs(float64(l.SM)-0.4) > 1e-6 || l.Watts != 300 || l.Waiting != 0 || known(l.RunDelay) != nil || l.At.Sub(l.SMAt) != 2*time.Second {
+		t.Errorf("by the heartbeat: %+v", l)
+	}
+	if v := n.View(time.Now()); v.Signals.From != "heartbeat" {
+		t.Errorf("%+v", v.Signals)
+	}
+}
+
+// TestOldIsUnknown: a sample that is older than may be is not known any more, each by its own age.
+func TestOldIsUnknown(t *testing.T) {
+	now := time.Now()
+	h := &cluster.NodeHealth{SMPct: cluster.Known(40), SMAgeMs: cluster.Known(2000), PowerWatts: cluster.Known(300), InFlight: cluster.Known(3), QueueDepth: cluster.Known(2)}
+	l := loadOfHealth(h, 0, now)
+	l.forget(now.Add(trustFor - time.Second)) // the sample of SM is two seconds older than the heartbeat
+	if known(l.SM) != nil || l.Watts != 300 || l.Waiting != 2 {
+		t.Errorf("later: %+v", l)
+	}
+	l.forget(now.Add(trustFor + time.Second))
+	if known(l.SM) != nil || known(l.Watts) != nil || l.From() != "nobody" || l.Waiting != 0 || known(l.EngineQueue) != nil {
+		t.Errorf("too late: %+v", l)
+	}
+}
