@@ -1,0 +1,234 @@
+package takeover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/listen"
+)
+
+var noDeadline time.Time
+
+// Outcomes of being asked that Options.Count is told.
+const (
+	Refused   = "refused"   // another user, another protocol, or another process was first
+	Abandoned = "abandoned" // the new process ended before it was ready
+)
+
+// Options of an Offer. All are needed.
+type Options struct {
+	Sockets []Socket
+	Log     *slog.Logger
+	Count   func(outcome string)
+}
+
+// Offer is a process's willingness to be replaced.
+type Offer struct {
+	Options
+	at *net.UnixListener
+
+	mu     sync.Mutex
+	ended  bool // nobody is listened to any more
+	conns  map[*net.UnixConn]struct{}
+	held   bool     // a process has the sockets
+	taker  int      // that process; 0 where it has no number here, in another container
+	served *message // what it said once it served
+	done   context.CancelFunc
+}
+
+// Open listens at path for the process that is to replace this one. Its directory is made where it is missing.
+func Open(path string) (*net.UnixListener, error) {
+	if err := prepare(path); err != nil {
+		return nil, err
+	}
+	return listen.OpenUnix(path, 0o600, -1)
+}
+
+// New offers o.Sockets to who connects to at, which is one of them if it is to be handed over too.
+func New(at *net.UnixListener, o Options) *Offer {
+	return &Offer{Options: o, at: at, conns: map[*net.UnixConn]struct{}{}}
+}
+
+// Serve offers until ctx ends, or until another process serves: that is taken, and taker its id, 0 where it has none in
+// this container. While it runs nobody may close the sockets; afterwards closing them removes the files of those Unix
+// sockets only that are nobody else's. The listener of the offer itself is closed.
+func (o *Offer) Serve(ctx context.Context) (taker int, taken bool) {
+	ctx, o.done = context.WithCancel(ctx)
+	defer o.done()
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		<-ctx.Done()
+		o.end()
+	})
+	for {
+		c, err := o.at.AcceptUnix()
+		if ctx.Err() != nil {
+			if err == nil {
+				c.Close()
+			}
+			break
+		}
+		if err != nil {
+			o.Log.Warn("nobody can take over for a second", "error", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+			continue
+		}
+		if o.add(c) {
+			asking.Go(func() {
+				defer o.remove(c)
+				o.answer(c)
+			})
+		}
+	}
+	asking.Wait()
+	defer o.at.Close()
+	if o.served == nil {
+		return 0, false
+	}
+	for _, s := range o.Sockets {
+		unlink(s.Listener, !slices.Contains(o.served.Sockets, resource{s.Setting, s.Address}))
+	}
+	return o.taker, true
+}
+
+// end stops listening. A process that has the sockets already takes the closed connection for the end of this one, and serves.
+func (o *Offer) end() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ended = true
+	o.at.SetDeadline(time.Unix(1, 0))
+	for c := range o.conns {
+		c.SetDeadline(time.Unix(1, 0))
+	}
+}
+
+func (o *Offer) add(c *net.UnixConn) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.ended || len(o.conns) >= maxAsking {
+		c.Close()
+		return false
+	}
+	o.conns[c] = struct{}{}
+	return true
+}
+
+func (o *Offer) remove(c *net.UnixConn) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.conns, c)
+	c.Close()
+}
+
+// answer talks with one process.
+func (o *Offer) answer(c *net.UnixConn) {
+	peer, err := o.greet(c)
+	if err != nil {
+		o.Count(Refused)
+		o.Log.Warn("a takeover is refused", "process", peer.PID, "error", err)
+		_ = send(c, message{Kind: kindRefused, Reason: err.Error()}, nil) // it has gone otherwise
+		return
+	}
+	o.Log.Info("another process has the listening sockets, this one serves until that is ready", "process", peer.PID)
+	m, err := o.hand(c)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case err == nil:
+		o.served = &m
+		o.done()
+	case o.ended: // that process takes this one for dead: the files are its own
+	default:
+		o.held = false
+		o.keep(true)
+		o.Count(Abandoned)
+		o.Log.Warn("the process that was to take over has ended before it was ready, this one goes on", "process", peer.PID, "error", err)
+	}
+}
+
+// greet finds out who asks. Without an error the sockets are theirs to have.
+func (o *Offer) greet(c *net.UnixConn) (listen.Peer, error) {
+	peer, err := sameUser(c)
+	if err != nil {
+		return peer, err
+	}
+	if !o.limit(c, answerLimit) {
+		return peer, errStopping
+	}
+	m, fds, err := receive(c)
+	closeAll(fds)
+	switch {
+	case err != nil:
+		return peer, err
+	case m.Protocol != Protocol:
+		return peer, mismatch(m)
+	case m.Kind != kindHello || len(fds) > 0:
+		return peer, fmt.Errorf("it begins with %s", m.Kind)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.ended {
+		return peer, errStopping
+	}
+	if o.held {
+		return peer, fmt.Errorf("process %d is taking over already; wait until it is ready or has given up", o.taker)
+	}
+	o.held, o.taker = true, int(peer.PID)
+	o.keep(false)
+	return peer, nil
+}
+
+var errStopping = errors.New("this process is stopping")
+
+// hand sends the sockets and waits, without a bound of its own, until the other process serves: it gives up by itself, and
+// one that is stopped holds nothing but the place.
+func (o *Offer) hand(c *net.UnixConn) (message, error) {
+	offer := message{Kind: kindOffer, PID: os.Getpid()}
+	for _, s := range o.Sockets {
+		offer.Sockets = append(offer.Sockets, resource{s.Setting, s.Address})
+	}
+	if err := send(c, offer, o.Sockets); err != nil {
+		return offer, err
+	}
+	if !o.limit(c, 0) {
+		return offer, errStopping
+	}
+	m, fds, err := receive(c)
+	closeAll(fds)
+	if err == nil && m.Kind != kindServing {
+		err = fmt.Errorf("it says %s", m.Kind)
+	}
+	return m, err
+}
+
+// limit gives a conversation so much time, 0 for no bound. It reports false where all have ended.
+func (o *Offer) limit(c *net.UnixConn, d time.Duration) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.ended {
+		return false
+	}
+	end := noDeadline
+	if d > 0 {
+		end = time.Now().Add(d)
+	}
+	c.SetDeadline(end)
+	return true
+}
+
+// keep says whether the files of Unix sockets go with their listeners.
+func (o *Offer) keep(remove bool) {
+	for _, s := range o.Sockets {
+		unlink(s.Listener, remove)
+	}
+}
