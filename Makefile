@@ -11,7 +11,7 @@ FUZZTIME   ?= 30s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-gpu up test check check-gpu check-ipmi-vm check-race check-fuzz check-sdk check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-vm check-layout check-kill check-abuse check-seen check-llama check-vllm \
+.PHONY: help build build-gpu up test check check-gpu check-ipmi-vm check-race check-fuzz check-sdk check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-vm check-layout check-takeover check-kill check-abuse check-seen check-llama check-vllm \
 	bench perf perf-full perf-index perf-kv perf-peers gate generate bpf proto lint clean $(BINARIES)
 
 help: ## list the targets
@@ -44,7 +44,7 @@ test: ## vet and test everything in pure Go (no C compiler needed)
 	@CGO_ENABLED=0 $(GO) test ./...
 	@perf/tools.sh
 
-check: check-race check-gpu check-fuzz check-sdk check-kv check-net check-layout check-kill check-abuse check-seen check-llama ## everything slow: race detector, fuzzing, SDK suites, caches on a bad path, real llama.cpp engines
+check: check-race check-gpu check-fuzz check-sdk check-kv check-net check-layout check-takeover check-kill check-abuse check-seen check-llama ## everything slow: race detector, fuzzing, SDK suites, caches on a bad path, upgrades, real llama.cpp engines
 
 check-race: ## tests under the race detector (needs a C compiler)
 	@perf/tools.sh cc
@@ -107,6 +107,10 @@ check-bpf-vm: ## the same tests in Debian 12's kernel, in qemu (not in check yet
 	@mkdir -p .cache
 	CGO_ENABLED=0 $(GO) test -c -o .cache/bpf.test ./bpf
 	VM_LIMIT=1500 perf/vm/vm.sh run .cache/bpf.test -test.skip='^Test(Bpftool|Walkthrough)$$'
+
+TAKEOVERS ?= 10
+check-takeover: ## upgrade the router TAKEOVERS (10) times in a row, on TCP, TLS and a Unix socket, among 48 clients each: no request fails, no stream is cut
+	TAKEOVERS=$(TAKEOVERS) CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 20m -run '^TestTakeoverUnderLoad$$' ./cmd/cgn-router
 
 ROUNDS ?= 200
 check-kill: build ## kill -9 the KV cache under load ROUNDS (200) times: no wrong byte, nothing durable lost, warm every time

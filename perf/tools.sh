@@ -77,6 +77,7 @@ row check-fuzz
 row check-sdk python node
 row check-kv python node redis-cli
 row check-net root
+row check-takeover
 row check-kill
 row check-abuse
 row check-llama python

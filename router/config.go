@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -31,6 +32,7 @@ type Config struct {
 	TLS       TLSConfig       `toml:"tls"`
 	Upstream  UpstreamTLS     `toml:"upstream_tls" help:"How the router talks to agents that serve https. The CA alone checks them without showing a certificate. A backend has its own ca."`
 	Log       LogConfig       `toml:"log"`
+	Takeover  TakeoverConfig  `toml:"takeover" help:"How a new router takes the place of a running one without a request lost: it gets the listening sockets, and the old one finishes what it has begun."`
 
 	Logger *slog.Logger `toml:"-"` // nil: slog.Default
 }
@@ -145,6 +147,15 @@ type LogConfig struct {
 	AccessQueue int    `toml:"access_queue" default:"8192" help:"access log lines waiting to be written; further ones are dropped and counted"`
 }
 
+// TakeoverConfig says how a router takes the place of another one.
+type TakeoverConfig struct {
+	Start   bool            `toml:"start" default:"false" flag:"takeover" help:"at its start take the place of the router that runs with the same configuration, once this one is ready; start normally where none runs"`
+	Socket  string          `toml:"socket" default:"" help:"Unix socket at which the running router is found, for processes of the same user only; empty: cgn-router-ADDRESS.sock (ADDRESS is router.listen) in $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR/cgn-router, /run/cgn-router for root, else cgn-router-UID in the temporary directory, and none where router.listen has port 0; off: none"`
+	Timeout config.Duration `toml:"timeout" default:"60s" help:"time to become ready in; then the new router gives up and the running one goes on"`
+
+	byDefault bool // Socket is not configured
+}
+
 var modes = []string{"", "score", "round_robin", "power_of_two", "least_loaded", "random"}
 
 // Validate checks what the types cannot; every problem is named with its field and the fix.
@@ -163,6 +174,7 @@ func (c *Config) Validate() error {
 	c.validateTLS(bad)
 	c.validateListeners(bad)
 	c.validateOverlap(bad)
+	c.validateTakeover(bad)
 	c.validateNumbers(bad)
 	c.validateDurations(bad)
 	c.validateModels(bad)
@@ -256,6 +268,18 @@ func (c *Config) validateOverlap(bad problem) {
 	}
 }
 
+func (c *Config) validateTakeover(bad problem) {
+	at := c.Takeover.Socket
+	if at != "" && at != "off" && !filepath.IsAbs(at) {
+		bad("takeover.socket", "%q is no absolute path; give one, off, or leave it out for the default", at)
+	}
+	for _, other := range []string{c.Router.Listen, c.Router.Admin} {
+		if listen.Overlap("unix://"+at, other) {
+			bad("takeover.socket", "%q is where the router listens; give another path", at)
+		}
+	}
+}
+
 func (c *Config) validateNumbers(bad problem) {
 	atLeast := func(field string, v, low int) {
 		if v < low {
@@ -293,6 +317,7 @@ func (c *Config) validateDurations(bad problem) {
 		{"timeouts.patience_floor", t.PatienceFloor}, {"timeouts.stall_floor", t.StallFloor},
 		{"timeouts.idle", t.Idle}, {"timeouts.total", t.Total},
 		{"limits.header_timeout", l.HeaderTimeout}, {"limits.body_timeout", l.BodyTimeout},
+		{"takeover.timeout", c.Takeover.Timeout},
 		{"limits.keep_alive", l.KeepAlive}, {"limits.slow_reader", l.SlowReader},
 	} {
 		if d.value.Std() < time.Millisecond {

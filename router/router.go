@@ -17,7 +17,6 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/lifecycle"
-	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/admission"
@@ -56,6 +55,7 @@ type Router struct {
 	dispatch     *dispatch.Dispatcher
 	gateway      *gateway.Gateway
 	admin        *http.Server
+	handover     handover
 }
 
 // Run is New followed by Router.Run. The end of ctx starts the drain.
@@ -81,10 +81,7 @@ func New(c Config) (r *Router, err error) {
 			r.Close()
 		}
 	}()
-	if r.serving, err = listen.OpenFor("router.listen", "--listen", c.Router.Listen); err != nil {
-		return r, err
-	}
-	if r.adminAt, err = listen.OpenFor("router.admin", "--admin", c.Router.Admin); err != nil {
+	if err = r.open(); err != nil {
 		return r, err
 	}
 	if r.tls, err = c.TLS.server(); err != nil {
@@ -108,6 +105,20 @@ func New(c Config) (r *Router, err error) {
 	}
 	r.assemble()
 	return r, nil
+}
+
+// open binds what others connect to, or takes it over.
+func (r *Router) open() (err error) {
+	if err = r.claim(); err != nil {
+		return err
+	}
+	if r.serving, err = r.listen("router.listen", "--listen", r.config.Router.Listen); err != nil {
+		return err
+	}
+	if r.adminAt, err = r.listen("router.admin", "--admin", r.config.Router.Admin); err != nil {
+		return err
+	}
+	return r.openTakeover()
 }
 
 // panicked is told of a stream that ended because of a bug.
@@ -191,7 +202,7 @@ func (r *Router) assemble() {
 	}, c.gatewayLimits(), c.Router.ForwardAuth)
 	r.applyPolicy(r.policy.Load())
 	r.observe()
-	r.admin = &http.Server{Handler: r.adminRoutes(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+	r.admin = &http.Server{Handler: r.handover.closing(r.adminRoutes()), ConnState: r.handover.count, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
 }
 
 // Addr is where clients are served.
@@ -202,7 +213,8 @@ func (r *Router) AdminAddr() net.Addr { return r.adminAt.Addr() }
 
 // Run serves until drain ends, then drains: readiness goes false while accepting goes on for
 // drain_delay, then running requests have drain_timeout to finish. The end of force cuts
-// that short. It returns when nothing is left running.
+// that short. With takeover.start it serves once it is ready; and when another router takes over it ends as after drain, but
+// accepts nothing more. It returns when nothing is left running.
 func (r *Router) Run(drain, force context.Context) error {
 	defer r.Close()
 	work, stop := context.WithCancel(force)
@@ -214,15 +226,28 @@ func (r *Router) Run(drain, force context.Context) error {
 	g.Go("kv events", r.events.Run)
 	g.Go("agents' events", r.followAgents)
 	g.Go("policy", r.followPolicy)
+	if r.handover.claim != nil {
+		if err := r.await(g.Context(), drain); err != nil {
+			g.Stop()
+			return errors.Join(fmt.Errorf("--takeover: %w", err), g.Wait())
+		}
+	}
 	g.Go("admin", func(context.Context) error { return ignoreClosed(r.admin.Serve(r.adminAt)) })
 	g.Go("serve", func(context.Context) error { return r.gateway.Serve(r.serving, r.tls) })
+	r.serves()
+	r.offer(g)
 	r.log.Info("router serves", "address", r.serving.Addr().String(), "admin", r.adminAt.Addr().String(), "mode", r.policy.Load().Mode.String())
 	g.Go("drain", func(ctx context.Context) error {
 		select {
 		case <-drain.Done():
 		case <-ctx.Done():
+		case <-r.handover.ready:
 		}
-		r.drain(force)
+		if r.handover.settle() {
+			r.retire(force)
+		} else {
+			r.drain(force)
+		}
 		g.Stop()
 		return nil
 	})
@@ -230,7 +255,7 @@ func (r *Router) Run(drain, force context.Context) error {
 }
 
 func ignoreClosed(err error) error {
-	if errors.Is(err, http.ErrServerClosed) {
+	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
 		return nil
 	}
 	return err
@@ -261,6 +286,12 @@ func (r *Router) Close() {
 		if l != nil {
 			l.Close()
 		}
+	}
+	if r.handover.at != nil {
+		r.handover.at.Close()
+	}
+	if r.handover.claim != nil {
+		r.handover.claim.Close()
 	}
 	if r.loops != nil {
 		r.loops.Close()

@@ -52,12 +52,14 @@ func run(args, env []string, out, errOut io.Writer) error {
 		log.Warn("no setting has the name of this environment variable; see --help", "variable", name)
 	}
 	options.Ignored = nil
+	c.SocketByDefault()
 	r, err := router.New(c)
 	if err != nil {
 		return err
 	}
 	signals := lifecycle.Listen(context.Background(), func() { reload(r, options, log) })
 	defer signals.Close()
+	defer listenForUpgrades(args, log)()
 	return r.Run(signals.Drain(), signals.Force())
 }
 
@@ -74,6 +76,7 @@ func reload(r *router.Router, options config.Options, log *slog.Logger) {
 		log.Error("not reloaded, backends and settings stay as they are", "error", err)
 		return
 	}
+	next.SocketByDefault()
 	backends, kept, err := r.ReloadConfig(ctx, &next)
 	if err != nil {
 		log.Error("not reloaded, backends and settings stay as they are", "error", err)

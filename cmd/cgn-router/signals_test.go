@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -48,22 +47,19 @@ type process struct {
 	t          *testing.T
 	url, admin string
 	config     string
+	env        []string
 	access     string
 	exited     chan error
-	mu         sync.Mutex
-	log        strings.Builder
-}
-
-func (p *process) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.log.Write(b)
+	log        string // file, which a process that it starts writes to as well
 }
 
 func (p *process) logged() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.log.String()
+	p.t.Helper()
+	text, err := os.ReadFile(p.log)
+	if err != nil {
+		p.t.Error(err)
+	}
+	return string(text)
 }
 
 // configure writes the configuration with the given backends.
@@ -83,12 +79,27 @@ var serves = regexp.MustCompile(`msg="router serves" address=(\S+) admin=(\S+)`)
 func startRouter(t *testing.T, backends ...*engine.Engine) *process {
 	t.Helper()
 	dir := t.TempDir()
-	p := &process{t: t, config: filepath.Join(dir, "router.toml"), access: filepath.Join(dir, "access"), exited: make(chan error, 1)}
+	p := &process{t: t, config: filepath.Join(dir, "router.toml"), access: filepath.Join(dir, "access")}
 	p.configure(backends...)
-	p.Cmd = exec.Command(os.Args[0], "--config", p.config)
-	p.Env = append(os.Environ(), "TEST_AS=router")
-	p.Stdout, p.Stderr = p, p
-	p.WaitDelay = time.Second
+	p.launch()
+	p.serves()
+	eventually(t, "all nodes are eligible", func() bool { return p.eligible() == len(backends) })
+	return p
+}
+
+// launch starts the process with its configuration.
+func (p *process) launch(args ...string) {
+	t := p.t
+	t.Helper()
+	p.exited = make(chan error, 1)
+	p.Cmd = exec.Command(os.Args[0], append([]string{"--config", p.config}, args...)...)
+	p.Env = append(os.Environ(), append(p.env, "TEST_AS=router")...)
+	log, err := os.CreateTemp(filepath.Dir(p.config), "log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	p.log, p.Stdout, p.Stderr = log.Name(), log, log
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -104,15 +115,18 @@ func startRouter(t *testing.T, backends ...*engine.Engine) *process {
 			t.Log(p.logged())
 		}
 	})
-	eventually(t, "it serves", func() bool {
+}
+
+// serves waits until it says where.
+func (p *process) serves() {
+	p.t.Helper()
+	eventually(p.t, "it serves", func() bool {
 		at := serves.FindStringSubmatch(p.logged())
 		if at != nil {
 			p.url, p.admin = "http://"+at[1], "http://"+at[2]
 		}
 		return at != nil
 	})
-	eventually(t, "all nodes are eligible", func() bool { return p.eligible() == len(backends) })
-	return p
 }
 
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}

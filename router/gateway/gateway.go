@@ -70,7 +70,8 @@ type Gateway struct {
 	listener net.Listener // nil: not serving yet
 	closed   bool         // Shutdown has begun
 
-	draining atomic.Bool
+	draining atomic.Bool   // answers close their connections
+	retired  atomic.Bool   // what is asked of this address is answered by another process
 	open     counter       // client connections
 	over     atomic.Bool   // the time to finish requests has passed
 	empty    chan struct{} // signalled when the last connection is closed after that
@@ -149,6 +150,14 @@ const sendBufferBytes = 256 << 10
 
 // StartDrain makes every answer from now on close its connection, so that clients move on.
 func (g *Gateway) StartDrain() { g.draining.Store(true) }
+
+// Retire is StartDrain for a gateway whose address another process serves: it stops accepting at once, and does not say
+// of the address that it is unwell.
+func (g *Gateway) Retire() error {
+	g.retired.Store(true)
+	g.StartDrain()
+	return g.stopAccepting()
+}
 
 // Shutdown stops accepting, also where Serve has not begun yet, and waits for running requests until ctx ends; then it ends
 // them: a stream gets an error event.
@@ -279,7 +288,7 @@ func (g *Gateway) health(ctx *fasthttp.RequestCtx) {
 
 // Ready tells whether a request would be answered now, and if not why.
 func (g *Gateway) Ready(now time.Time) (ok bool, detail string) {
-	if g.draining.Load() {
+	if g.draining.Load() && !g.retired.Load() {
 		return false, "draining"
 	}
 	return g.fleet.Load().Ready(now)

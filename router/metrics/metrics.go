@@ -24,6 +24,7 @@ type Router struct {
 	Lookups        *prometheus.CounterVec // result
 	AccessDropped  prometheus.Counter
 	Panics         prometheus.Counter
+	Takeovers      *prometheus.CounterVec // outcome
 	Pick           prometheus.Observer
 	Passed         prometheus.Counter
 	RelayLag       prometheus.Observer
@@ -75,6 +76,7 @@ func New() *Router {
 		PolicyReloads:  s.Counter("cgn_router_policy_reloads_total", "Policy documents seen: applied or refused.", "result"),
 		Lookups:        s.Counter("cgn_router_response_lookups_total", "Searches on the nodes for a stored response that this router does not know: found, missing, unanswered (some node did not answer), refused (too many at once).", "result"),
 		AccessDropped:  s.Counter("cgn_router_access_log_dropped_total", "Access log lines lost: dropped because the writer was behind, or by a write that failed.").WithLabelValues(),
+		Takeovers:      s.Counter("cgn_router_takeovers_total", "Processes that were to take the place of another one: taken: this one has; refused and abandoned: another one has asked this one, and was refused or ended before it was ready.", "outcome"),
 		Panics:         s.Counter("cgn_router_panics_total", "Requests whose handling failed because of a bug.").WithLabelValues(),
 		Pick:           s.Histogram("cgn_router_pick_seconds", "Time from a request read to its node chosen.", pickBuckets).WithLabelValues(),
 		Passed:         s.Counter("cgn_router_prompt_passed_bytes_total", "Bytes of prompts that began as one before, and were neither scanned nor hashed again.").WithLabelValues(),

@@ -1,0 +1,374 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/perf/engine"
+)
+
+// site is one address, served by one router after the other.
+type site struct {
+	t      *testing.T
+	config string
+	scheme string
+	dial   func(ctx context.Context) (net.Conn, error)
+	now    *process
+}
+
+// newSite starts the first router. listen is a Unix socket in its directory, or a TCP port for "".
+func newSite(t *testing.T, listen, more string, backends ...*engine.Engine) *site {
+	t.Helper()
+	dir := t.TempDir()
+	s := &site{t: t, config: filepath.Join(dir, "router.toml"), scheme: "http"}
+	address := "127.0.0.1:0"
+	if listen != "" {
+		address = "unix://" + filepath.Join(dir, listen)
+	}
+	s.write(s.config, address, more, backends...)
+	s.now = s.start()
+	s.now.serves()
+	network, at := "tcp", strings.TrimPrefix(s.now.url, "http://")
+	if listen != "" {
+		network, at = "unix", filepath.Join(dir, listen)
+	}
+	s.dial = func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, network, at) }
+	eventually(t, "all nodes are eligible", func() bool { return s.now.eligible() == len(backends) })
+	return s
+}
+
+// write writes a configuration at the site's sockets.
+func (s *site) write(file, listen, more string, backends ...*engine.Engine) {
+	s.t.Helper()
+	doc := fmt.Sprintf("[router]\nlisten = %q\nadmin = \"127.0.0.1:0\"\ndrain_delay = \"20s\"\ndrain_timeout = \"1h\"\n[takeover]\nsocket = %q\n%s\n",
+		listen, s.socket(), more)
+	for i, e := range backends {
+		doc += fmt.Sprintf("[[backend]]\nurl = %q\nid = \"e%d\"\n", e.URL(), i)
+	}
+	if err := os.WriteFile(file, []byte(doc), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *site) socket() string { return filepath.Join(filepath.Dir(s.config), "takeover.sock") }
+
+// start starts a router with --takeover.
+func (s *site) start() *process {
+	s.t.Helper()
+	p := &process{t: s.t, config: s.config}
+	p.launch("--takeover")
+	return p
+}
+
+// upgrade replaces the router, and waits until the old one has ended by itself.
+func (s *site) upgrade() {
+	s.t.Helper()
+	old := s.now
+	s.now = s.start()
+	s.now.serves()
+	old.mustExit("its clients have gone over")
+	if !strings.Contains(s.now.logged(), `msg="taken over" from=`+strconv.Itoa(old.Process.Pid)) || !strings.Contains(old.logged(), "another router has taken over") {
+		s.t.Errorf("it has not taken over:\n%s\n%s", old.logged(), s.now.logged())
+	}
+	s.counted("taken", 1)
+}
+
+// counted checks the count of takeovers with that outcome.
+func (s *site) counted(outcome string, n int) {
+	s.t.Helper()
+	resp, err := client.Get(s.now.admin + "/metrics")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	page, err := io.ReadAll(resp.Body)
+	if want := fmt.Sprintf("cgn_router_takeovers_total{outcome=%q} %d\n", outcome, n); err != nil || !strings.Contains(string(page), want) {
+		s.t.Errorf("no %s in the metrics (%v)", want, err)
+	}
+}
+
+func (s *site) client(keepAlive bool) *http.Client {
+	return &http.Client{Timeout: 2 * time.Minute, Transport: &http.Transport{
+		DisableKeepAlives: !keepAlive, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return s.dial(ctx) },
+	}}
+}
+
+// ask sends a request and checks that its answer is whole.
+func (s *site) ask(c *http.Client, tokens int, stream bool) error {
+	body := fmt.Sprintf(`{"model":"sim","stream":%v,"max_tokens":%d,"messages":[{"role":"user","content":"hello"}]}`, stream, tokens)
+	resp, err := c.Post(s.scheme+"://router/v1/chat/completions", "application/json", strings.NewReader(body))
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	page, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != 200 || stream != bytes.HasSuffix(page, []byte("data: [DONE]\n\n")) || bytes.Contains(page, []byte(`"error"`)) {
+		return fmt.Errorf("%d, %v: ...%s", resp.StatusCode, err, page[max(0, len(page)-300):])
+	}
+	return nil
+}
+
+// healthy asks whether the site is well.
+func (s *site) healthy(c *http.Client, url string) error {
+	resp, err := c.Get(url)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if page, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != 200 {
+		return fmt.Errorf("%s: %d, %v: %s", url, resp.StatusCode, err, page)
+	}
+	return nil
+}
+
+// load is clients of a site.
+type load struct {
+	site                       *site
+	stop                       chan struct{}
+	running                    sync.WaitGroup
+	requests, streams, answers atomic.Int64 // answers: that it is well
+	failed                     atomic.Int64
+}
+
+// begin runs so many clients of each kind: on kept connections, on new ones, and streams of both. A load balancer asks
+// at both ports whether the site is well.
+func (s *site) begin(each int) *load {
+	l := &load{site: s, stop: make(chan struct{})}
+	ready, health := s.now.admin+"/readyz", s.scheme+"://router/health"
+	for _, keepAlive := range []bool{true, false} {
+		l.client("/health", s.client(keepAlive), &l.answers, func(c *http.Client) error { return s.healthy(c, health) })
+		admin := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: !keepAlive}}
+		l.client("/readyz", admin, &l.answers, func(c *http.Client) error { return s.healthy(c, ready) })
+		for range each {
+			what := fmt.Sprintf("connection kept: %v", keepAlive)
+			l.client(what, s.client(keepAlive), &l.requests, func(c *http.Client) error { return s.ask(c, 2, false) })
+			l.client("stream, "+what, s.client(keepAlive), &l.streams, func(c *http.Client) error { return s.ask(c, 200, true) })
+		}
+	}
+	s.t.Cleanup(l.end)
+	return l
+}
+
+// client asks again and again.
+func (l *load) client(what string, c *http.Client, count *atomic.Int64, ask func(*http.Client) error) {
+	l.running.Go(func() {
+		defer c.CloseIdleConnections()
+		for {
+			select {
+			case <-l.stop:
+				return
+			default:
+			}
+			if err := ask(c); err != nil {
+				if l.failed.Add(1) < 10 {
+					l.site.t.Errorf("%s: %v", what, err)
+				}
+				continue
+			}
+			count.Add(1)
+		}
+	})
+}
+
+func (l *load) end() {
+	select {
+	case <-l.stop:
+	default:
+		close(l.stop)
+	}
+	l.running.Wait()
+}
+
+// more waits for n more requests and streams.
+func (l *load) more(n int64) {
+	l.site.t.Helper()
+	requests, streams := l.requests.Load()+n, l.streams.Load()+n
+	eventually(l.site.t, "requests and streams go on", func() bool { return l.requests.Load() >= requests && l.streams.Load() >= streams })
+}
+
+// TestTakeoverUnderLoad: clients notice nothing of two upgrades in a row; TAKEOVERS is for more, with more clients.
+func TestTakeoverUnderLoad(t *testing.T) {
+	rounds, each, between := 2, 2, int64(3)
+	if n, err := strconv.Atoi(os.Getenv("TAKEOVERS")); err == nil {
+		rounds, each, between = n, 12, 30
+	}
+	certs := t.TempDir()
+	if err := pki.Bootstrap(certs, pki.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	own := pki.FilesIn(certs, pki.Router)
+	for name, c := range map[string]struct{ listen, more, scheme string }{
+		"tcp":  {"", "", "http"},
+		"unix": {"serving.sock", "", "http"},
+		"tls":  {"", fmt.Sprintf("[tls]\ncert = %q\nkey = %q\n", own.Cert, own.Key), "https"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, c.listen, c.more, simulate(t), simulate(t))
+			s.scheme = c.scheme
+			l := s.begin(each)
+			for range rounds {
+				l.more(between)
+				s.upgrade()
+			}
+			l.more(between)
+			l.end()
+			t.Logf("%d upgrades: %d requests, %d streams, %d answers that it is well, %d failed", rounds, l.requests.Load(), l.streams.Load(), l.answers.Load(), l.failed.Load())
+			s.now.signal(syscall.SIGTERM)
+			eventually(t, "it drains", func() bool { return strings.Contains(s.now.logged(), "stopping:") })
+			s.now.signal(syscall.SIGTERM)
+			s.now.mustExit("forced")
+			if left, err := filepath.Glob(filepath.Join(filepath.Dir(s.config), "*.sock")); err != nil || len(left) > 0 {
+				t.Errorf("left behind: %v %v", left, err)
+			}
+		})
+	}
+}
+
+// unready is a router that asks for the sockets of the site's and is never ready, since its node is none.
+func (s *site) unready(timeout string) *process {
+	s.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	dead := l.Addr().String()
+	l.Close()
+	doc, err := os.ReadFile(s.config)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	whole, _, _ := strings.Cut(string(doc), "[[backend]]")
+	whole = strings.Replace(whole, "[takeover]\n", "[takeover]\ntimeout = \""+timeout+"\"\n", 1)
+	p := &process{t: s.t, config: filepath.Join(s.t.TempDir(), "router.toml")}
+	if err := os.WriteFile(p.config, []byte(whole+"[[backend]]\nurl = \"http://"+dead+"\"\n"), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	p.launch("--takeover")
+	eventually(s.t, "it has the sockets", func() bool {
+		return strings.Contains(s.now.logged(), fmt.Sprintf("this one serves until that is ready\" process=%d", p.Process.Pid))
+	})
+	return p
+}
+
+func (p *process) mustFail(want string) {
+	p.t.Helper()
+	select {
+	case err := <-p.exited:
+		if exit := new(exec.ExitError); !errors.As(err, &exit) || !strings.Contains(p.logged(), want) {
+			p.t.Errorf("it ends with %v, want %q in\n%s", err, want, p.logged())
+		}
+	case <-time.After(patience):
+		p.t.Errorf("it does not end with %q", want)
+	}
+}
+
+// goesOn checks that the router that was to be replaced serves, and can still be replaced.
+func (s *site) goesOn(abandoned int) {
+	s.t.Helper()
+	eventually(s.t, "it is told", func() bool {
+		return strings.Count(s.now.logged(), "has ended before it was ready, this one goes on") == abandoned
+	})
+	s.counted("abandoned", abandoned)
+	if err := s.ask(s.client(false), 2, false); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// TestTakeoverThatFails: whoever does not become ready, by itself or by kill -9, changes nothing; the next one succeeds.
+func TestTakeoverThatFails(t *testing.T) {
+	s := newSite(t, "serving.sock", "", simulate(t))
+	s.unready("100ms").mustFail("not ready within takeover.timeout (100ms): no node can take a request")
+	s.goesOn(1)
+	killed := s.unready("1h")
+	s.start().mustFail(fmt.Sprintf("process %d is taking over already", killed.Process.Pid))
+	killed.signal(syscall.SIGKILL)
+	<-killed.exited
+	s.goesOn(2)
+	stopped := s.unready("1h")
+	stopped.signal(syscall.SIGTERM)
+	stopped.mustFail("")
+	s.goesOn(3)
+	s.upgrade()
+	if err := s.ask(s.client(false), 2, true); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTakeoverOutlivesTheOldOne: where that is killed meanwhile, the new one serves at once, ready or not.
+func TestTakeoverOutlivesTheOldOne(t *testing.T) {
+	s := newSite(t, "serving.sock", "", simulate(t))
+	next := s.unready("1h")
+	s.now.signal(syscall.SIGKILL)
+	<-s.now.exited
+	next.serves()
+	s.now = next
+	if err := s.ask(s.client(false), 2, false); err == nil || !strings.Contains(err.Error(), "503") {
+		t.Errorf("without nodes: %v", err)
+	}
+	s.upgrade()
+	if err := s.ask(s.client(false), 2, false); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestUpgradeSignal: SIGUSR2 has a router start its successor, of which the service manager is told.
+func TestUpgradeSignal(t *testing.T) {
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer manager.Close()
+	manager.SetReadDeadline(time.Now().Add(2 * patience))
+	told := func() string {
+		b := make([]byte, 128)
+		n, err := manager.Read(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b[:n])
+	}
+	t.Setenv("NOTIFY_SOCKET", manager.LocalAddr().String())
+	s := newSite(t, "", "", simulate(t))
+	if state := told(); state != "READY=1" {
+		t.Errorf("told %q", state)
+	}
+	s.now.signal(syscall.SIGUSR2)
+	states := []string{told(), told()}
+	var pid int
+	for _, state := range states {
+		if text, ok := strings.CutPrefix(state, "MAINPID="); ok {
+			pid, _ = strconv.Atoi(text)
+		}
+	}
+	if pid == 0 {
+		t.Fatalf("told %q", states)
+	}
+	defer func() {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+	}()
+	s.now.mustExit("replaced")
+	if err := s.ask(s.client(false), 2, true); err != nil {
+		t.Error(err)
+	}
+}

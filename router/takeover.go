@@ -1,0 +1,271 @@
+package router
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/lifecycle"
+	"github.com/cognitora/dataplane/internal/listen"
+	"github.com/cognitora/dataplane/internal/takeover"
+	"github.com/cognitora/dataplane/router/fleet"
+)
+
+// settleLimit is how long a router that takes over waits, once it could answer, for nodes that say nothing.
+const settleLimit = 5 * time.Second
+
+const (
+	pollReady = 20 * time.Millisecond
+	pollQuiet = 50 * time.Millisecond
+)
+
+// handover is this router's part in takeovers.
+type handover struct {
+	claim *takeover.Claim // nil: it has not taken over from anybody
+	at    *net.UnixListener
+	ready chan struct{} // closed when another process serves
+
+	taken bool // by the process taker
+	taker int
+
+	retired atomic.Bool  // another process has the admin port
+	admins  atomic.Int64 // connections to this one's
+
+	stop  context.CancelFunc // of the offer
+	ended chan struct{}      // closed when nobody is offered anything any more; nil: never was
+}
+
+// SocketByDefault sets takeover.socket where nothing is configured. That a default socket cannot be made is a warning.
+func (c *Config) SocketByDefault() {
+	if c.Takeover.Socket == "" {
+		c.Takeover.Socket = cmp.Or(takeover.DefaultSocket("cgn-router", c.Router.Listen, os.Getenv), "off")
+		c.Takeover.byDefault = true
+	}
+}
+
+func (t *TakeoverConfig) off() bool { return t.Socket == "" || t.Socket == "off" }
+
+// claim asks the running router, if there is one, for its sockets.
+func (r *Router) claim() (err error) {
+	t := &r.config.Takeover
+	if !t.Start {
+		return nil
+	}
+	if t.off() {
+		return errors.New("takeover.socket: none, so that the running router cannot be found; name one, which every start has to name then")
+	}
+	r.handover.claim, err = takeover.Ask(context.Background(), t.Socket)
+	if errors.Is(err, takeover.ErrNobody) {
+		r.log.Info("no router to take over from, this one starts by itself", "socket", t.Socket)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("--takeover: %w", err)
+	}
+	r.log.Info("taking over", "from", r.handover.claim.PID, "version", r.handover.claim.Version)
+	return nil
+}
+
+// listen takes over the listener of a setting, or opens it.
+func (r *Router) listen(setting, flag, address string) (net.Listener, error) {
+	if c := r.handover.claim; c != nil {
+		if l := c.Take(setting, address); l != nil {
+			return l, nil
+		}
+	}
+	return listen.OpenFor(setting, flag, address)
+}
+
+// openTakeover prepares that another router can take over from this one.
+func (r *Router) openTakeover() (err error) {
+	t, h := &r.config.Takeover, &r.handover
+	if t.off() {
+		return nil
+	}
+	if h.claim != nil {
+		h.at, _ = h.claim.Take("takeover.socket", t.Socket).(*net.UnixListener)
+	}
+	if h.at == nil {
+		h.at, err = takeover.Open(t.Socket)
+	}
+	if err != nil && t.byDefault {
+		r.log.Warn("no other router can take over from this one; set takeover.socket", "error", err)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("takeover.socket: %w", err)
+	}
+	return nil
+}
+
+// offer lets another router take over until ctx ends.
+func (r *Router) offer(g *lifecycle.Group) {
+	h := &r.handover
+	h.ready = make(chan struct{})
+	if h.at == nil {
+		return
+	}
+	o := takeover.New(h.at, takeover.Options{
+		Sockets: []takeover.Socket{
+			{Setting: "router.listen", Address: r.config.Router.Listen, Listener: r.serving},
+			{Setting: "router.admin", Address: r.config.Router.Admin, Listener: r.adminAt},
+			{Setting: "takeover.socket", Address: r.config.Takeover.Socket, Listener: h.at},
+		},
+		Log: r.log, Count: func(outcome string) { r.metrics.Takeovers.WithLabelValues(outcome).Inc() },
+	})
+	h.at, h.ended = nil, make(chan struct{}) // Serve closes it
+	ctx, stop := context.WithCancel(g.Context())
+	h.stop = stop
+	g.Go("takeover", func(context.Context) error {
+		defer close(h.ended)
+		if h.taker, h.taken = o.Serve(ctx); h.taken {
+			close(h.ready)
+		}
+		return nil
+	})
+}
+
+// settle ends the offer, so that nobody else touches the listeners. It reports whether another process has them.
+func (h *handover) settle() (taken bool) {
+	if h.ended == nil {
+		return false
+	}
+	h.stop()
+	<-h.ended
+	return h.taken
+}
+
+// await returns once this router would answer as well as the one it takes over from: a request, by any node that there
+// is. It returns at once where that one has ended. An error says why not; that one goes on then.
+func (r *Router) await(ctx, drain context.Context) error {
+	limit, began := r.config.Takeover.Timeout.Std(), time.Now()
+	tick := time.NewTicker(pollReady)
+	defer tick.Stop()
+	var ready time.Time
+	for {
+		now := time.Now()
+		ok, detail := r.gateway.Ready(now)
+		switch {
+		case !ok:
+			ready = time.Time{}
+		case ready.IsZero():
+			ready = now
+		}
+		if ok && (settled(r.fleet.Load()) || now.Sub(ready) >= settleLimit) {
+			return nil
+		}
+		if now.Sub(began) >= limit {
+			return fmt.Errorf("not ready within takeover.timeout (%s): %s; the running router goes on, restart it instead if that is wanted", limit, cmp.Or(detail, "not every node was asked"))
+		}
+		select {
+		case <-tick.C:
+		case <-r.handover.claim.Gone():
+			r.log.Warn("the router to take over from has ended, this one serves", "process", r.handover.claim.PID, "ready", ok)
+			return nil
+		case <-drain.Done():
+			return errors.New("stopped before it was ready; the running router goes on")
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// settled tells that every node was asked how it is, or has said so itself.
+func settled(s *fleet.Snapshot) bool {
+	for _, n := range s.Nodes {
+		if n.State() == fleet.Unproven {
+			return false
+		}
+	}
+	return !s.Partial
+}
+
+// serves tells who is to know that this router accepts connections.
+func (r *Router) serves() {
+	if c := r.handover.claim; c != nil {
+		c.Serving()
+		r.metrics.Takeovers.WithLabelValues("taken").Inc()
+		r.log.Info("taken over", "from", c.PID)
+	}
+	r.notify("READY=1")
+}
+
+func (r *Router) notify(state string) {
+	if err := lifecycle.Notify(state); err != nil {
+		r.log.Warn("the service manager is not told", "state", state, "error", err)
+	}
+}
+
+// count is the admin server's ConnState.
+func (h *handover) count(_ net.Conn, s http.ConnState) {
+	switch s {
+	case http.StateNew:
+		h.admins.Add(1)
+	case http.StateClosed, http.StateHijacked:
+		h.admins.Add(-1)
+	}
+}
+
+// closing has answers of the admin port close their connection once another process has it.
+func (h *handover) closing(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if h.retired.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, req)
+	})
+}
+
+// retire ends a router whose addresses another one serves: it accepts nothing more, answers what its connections still
+// ask and closes each then. Nothing is cut that ends within drain_timeout.
+func (r *Router) retire(force context.Context) {
+	delay, timeout := r.config.Router.DrainDelay.Std(), r.config.Router.DrainTimeout.Std()
+	if pid := r.handover.taker; pid != 0 {
+		r.notify(fmt.Sprintf("MAINPID=%d", pid))
+	}
+	r.log.Info("another router has taken over, running requests have drain_timeout to end", "by", r.handover.taker, "drain_timeout", timeout.String())
+	end := time.Now().Add(delay + max(timeout, time.Millisecond))
+	until := func(run func(context.Context) error) func(context.Context) error {
+		return func(ctx context.Context) error {
+			ctx, cancel := context.WithDeadline(ctx, end)
+			defer cancel()
+			return run(ctx)
+		}
+	}
+	lifecycle.Drain(force, r.log,
+		lifecycle.Step{Name: "stop accepting", Run: func(context.Context) error {
+			r.handover.retired.Store(true)
+			return errors.Join(r.gateway.Retire(), r.adminAt.Close())
+		}},
+		lifecycle.Step{Name: "answer on open connections", Run: until(func(ctx context.Context) error { return r.quiet(ctx, delay) })},
+		lifecycle.Step{Name: "finish running requests", Run: until(r.gateway.Shutdown)},
+		lifecycle.Step{Name: "close the admin port", Limit: time.Second, Run: r.admin.Shutdown},
+	)
+}
+
+// quiet waits until no request has run for d, or there is no connection: who was told to close theirs with the answer has
+// done so then, and whose answer had begun before had the time for another request. It looks a moment later for the first
+// time, for a connection that was being accepted.
+func (r *Router) quiet(ctx context.Context, d time.Duration) error {
+	tick := time.NewTicker(pollQuiet)
+	defer tick.Stop()
+	for since := time.Now(); ; {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+		if r.gate.InFlight() > 0 {
+			since = time.Now()
+		}
+		if time.Since(since) >= d || r.gateway.Connections() == 0 && r.handover.admins.Load() == 0 {
+			return nil
+		}
+	}
+}
