@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -97,6 +98,7 @@ type plain struct {
 	arrival
 	bodies  *bodies
 	resting *resting
+	leaving atomic.Bool // it is one of resting.leaving
 }
 
 // resting says when an idle connection is brought to the relay's loops.
@@ -104,6 +106,37 @@ type resting struct {
 	*relay.Lending
 	after time.Duration
 	rests atomic.Int64 // since tidy has last looked
+
+	mu      sync.RWMutex // held for writing: no connection is going to rest
+	ended   bool
+	leaving sync.WaitGroup // connections at rest that the server has not let go of yet
+}
+
+// rest is Lending.Rest until end.
+func (r *resting) rest(c *plain, since time.Time) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if r.ended {
+		return false
+	}
+	r.leaving.Add(1)
+	c.leaving.Store(true)
+	if r.Rest(c, since) {
+		r.rests.Add(1)
+		return true
+	}
+	c.leaving.Store(false)
+	r.leaving.Done()
+	return false
+}
+
+// end has no connection go to rest any more, and waits until the server has let go of those that have. A server that shuts down
+// closes what is idle; what is at rest is not its own.
+func (r *resting) end() {
+	r.mu.Lock()
+	r.ended = true
+	r.mu.Unlock()
+	r.leaving.Wait()
 }
 
 // restAfter leaves those who ask again soon with their goroutine: to bring a connection there and back costs about
@@ -123,8 +156,7 @@ func (c *plain) await(p []byte) (int, error) {
 	if err == nil || !isTimeout(err) {
 		return n, err
 	}
-	if c.resting.Rest(c, since) {
-		c.resting.rests.Add(1)
+	if c.resting.rest(c, since) {
 		return 0, errResting
 	}
 	c.Conn.SetReadDeadline(since.Add(c.resting.KeepAlive))
@@ -152,6 +184,9 @@ func (c *plain) NetConn() net.Conn { return c.Conn }
 
 func (c *plain) Close() error {
 	if c.Kept() {
+		if c.leaving.CompareAndSwap(true, false) {
+			c.resting.leaving.Done()
+		}
 		return nil
 	}
 	c.bodies.give(&c.arrival)

@@ -166,6 +166,7 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 		return err
 	}
 	g.StartDrain()
+	g.resting.end()
 	if g.lending.Loops != nil {
 		g.lending.Loops.Drain()
 	}

@@ -153,3 +153,22 @@ func TestRestingAtTheMomentOfARequest(t *testing.T) {
 	}
 	all.Wait()
 }
+
+// TestShutdownAmongThoseWhoGoToRest: the server closes idle connections at the very time at which they are handed to a loop.
+func TestShutdownAmongThoseWhoGoToRest(t *testing.T) {
+	for range 20 {
+		t.Run("", func(t *testing.T) {
+			_, addr := rested(t, 2*time.Millisecond, time.Minute)
+			var clients sync.WaitGroup
+			for range 8 { // as many as bare takes
+				c, r := dialTo(t, addr)
+				clients.Go(func() {
+					if err := askOn(c, r); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			clients.Wait()
+		})
+	}
+}
