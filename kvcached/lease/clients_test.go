@@ -254,7 +254,7 @@ func TestAllocations(t *testing.T) {
 
 // FuzzConversation sends what it is given after a hello: the server answers or ends the connection, and lives.
 func FuzzConversation(f *testing.F) {
-	n := serve(f, lease.Options{Lease: time.Second})
+	n := serve(f, lease.Options{Lease: time.Second, MaxClientsPerProcess: 1 << 13}) // ends are seen late at thousands a second
 	a := n.fill(f, "a", pattern(5000, 1))
 	get := request(frame.OpGet, 1, frame.AppendAddr(nil, &a))
 	f.Add(get)
