@@ -372,3 +372,16 @@ func TestUpgradeSignal(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestTakeoverHasABound: what does not end in time is told so, as at any stop.
+func TestTakeoverHasABound(t *testing.T) {
+	t.Setenv("CGN_ROUTER_DRAIN_DELAY", "1ms")
+	t.Setenv("CGN_ROUTER_DRAIN_TIMEOUT", "300ms")
+	s := newSite(t, "", "", simulate(t))
+	_, rest := s.now.stream(8, "stall_after=2")
+	s.upgrade()
+	page, err := io.ReadAll(rest)
+	if err != nil || !strings.Contains(string(page), "shutting_down") {
+		t.Errorf("%v: %s", err, page)
+	}
+}
