@@ -148,9 +148,9 @@ type load struct {
 	failed                     atomic.Int64
 }
 
-// begin runs so many clients of each kind: on kept connections, on new ones, and streams of both. A load balancer asks
+// begin runs so many clients of each kind: on kept connections, on new ones, and streams of so many tokens of both. A load balancer asks
 // at both ports whether the site is well.
-func (s *site) begin(each int) *load {
+func (s *site) begin(each, tokens int) *load {
 	l := &load{site: s, stop: make(chan struct{})}
 	ready, health := s.now.admin+"/readyz", s.scheme+"://router/health"
 	for _, keepAlive := range []bool{true, false} {
@@ -160,7 +160,7 @@ func (s *site) begin(each int) *load {
 		for range each {
 			what := fmt.Sprintf("connection kept: %v", keepAlive)
 			l.client(what, s.client(keepAlive), &l.requests, func(c *http.Client) error { return s.ask(c, 2, false) })
-			l.client("stream, "+what, s.client(keepAlive), &l.streams, func(c *http.Client) error { return s.ask(c, 200, true) })
+			l.client("stream, "+what, s.client(keepAlive), &l.streams, func(c *http.Client) error { return s.ask(c, tokens, true) })
 		}
 	}
 	s.t.Cleanup(l.end)
@@ -206,9 +206,9 @@ func (l *load) more(n int64) {
 
 // TestTakeoverUnderLoad: clients notice nothing of two upgrades in a row; TAKEOVERS is for more, with more clients.
 func TestTakeoverUnderLoad(t *testing.T) {
-	rounds, each, between := 2, 2, int64(3)
+	rounds, each, tokens, between := 2, 2, 50, int64(3)
 	if n, err := strconv.Atoi(os.Getenv("TAKEOVERS")); err == nil {
-		rounds, each, between = n, 12, 30
+		rounds, each, tokens, between = n, 12, 200, 30
 	}
 	certs := t.TempDir()
 	if err := pki.Bootstrap(certs, pki.Options{}); err != nil {
@@ -224,7 +224,7 @@ func TestTakeoverUnderLoad(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, c.listen, c.more, simulate(t), simulate(t))
 			s.scheme = c.scheme
-			l := s.begin(each)
+			l := s.begin(each, tokens)
 			for range rounds {
 				l.more(between)
 				s.upgrade()
