@@ -170,8 +170,9 @@ func query(prometheus, expr string) (int, error) {
 	return len(body.Data.Result), nil
 }
 
-// mayBeEmpty are panels of what a healthy idle fleet without these parts does not have.
-var mayBeEmpty = []string{"Turned away and cut", "Retries and upstream errors", "Set aside and ejected", "Time of a read that hits", "Hits", "Pulled from other hosts"}
+// mayBeEmpty are panels of what a healthy idle fleet, or one without GPUs, BMCs or rights in the kernel, does not have.
+var mayBeEmpty = []string{"Turned away and cut", "Retries and upstream errors", "Set aside and ejected", "Time of a read that hits", "Hits", "Pulled from other hosts",
+	"Tokens as the wire sees them", "Waits for a CPU", "Segments sent again", "Stalls", "Lag of signals", "Power", "SMs at work", "Memory of GPUs"}
 
 // TestBoardShows starts a fleet with the programs in bin/ and a real Prometheus that scrapes it as prometheus.yml says, sends requests,
 // and has all expressions of the board answered. SEEN=1.
@@ -207,7 +208,7 @@ func TestBoardShows(t *testing.T) {
 			cache = m[1]
 		}
 	}
-	start(t, filepath.Join(bin, "cgn-agent"), "--kind", "openai_compat", "--engine", engine, "--etcd", "http://"+etcd, "--listen", free(t), "--admin", agent)
+	start(t, filepath.Join(bin, "cgn-agent"), "--kind", "openai_compat", "--engine", engine, "--etcd", "http://"+etcd, "--telemetry", "proc", "--listen", free(t), "--admin", agent)
 
 	text, err := os.ReadFile("prometheus/prometheus.yml")
 	if err != nil {
