@@ -20,8 +20,11 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// TestMain makes the test binary an agent where TEST_AGENT names its node.
+// TestMain makes the test binary an agent where TEST_AGENT names its node, and a router or an engine where TEST_PROGRAM says so.
 func TestMain(m *testing.M) {
+	if what := os.Getenv("TEST_PROGRAM"); what != "" {
+		programProcess(what, os.Args[1:])
+	}
 	if id := os.Getenv("TEST_AGENT"); id != "" {
 		agentProcess(id, os.Args[1], os.Args[2])
 	}
@@ -333,4 +336,10 @@ func (l *logged) count(text string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Count(l.b.String(), text)
+}
+
+func (l *logged) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }

@@ -17,6 +17,9 @@ const (
 	nodeEligible
 	nodeState
 	nodeOpens
+	nodeSuspect
+	nodeSuspected
+	nodeSilentCut
 	nodeBlockLifetime
 	nodeConnections
 	nodeSignals
@@ -34,6 +37,9 @@ var nodeGauges = []metric.Def{
 	nodeEligible:      {Name: "cgn_router_node_eligible", Labels: []string{"node"}, Help: "1 if the node may be picked now, else 0."},
 	nodeState:         {Name: "cgn_router_node_state", Labels: []string{"node", "state"}, Help: "1 for the state of the node's breaker: unproven, healthy, half-open, open or aside."},
 	nodeOpens:         {Name: "cgn_router_node_breaker_opens_total", Kind: metric.Counter, Labels: []string{"node"}, Help: "How often the node's breaker has opened or the node was set aside."},
+	nodeSuspect:       {Name: "cgn_router_node_suspect", Labels: []string{"node"}, Help: "1 while packets to the node are not acknowledged, so that it is picked only where most nodes of a model are suspect."},
+	nodeSuspected:     {Name: "cgn_router_node_suspected_total", Kind: metric.Counter, Labels: []string{"node"}, Help: "How often the node has become suspect."},
+	nodeSilentCut:     {Name: "cgn_router_node_silent_cut_total", Kind: metric.Counter, Labels: []string{"node"}, Help: "Requests whose connection was ended because the node acknowledged no packets: asked of another node, or ended with an error event."},
 	nodeBlockLifetime: {Name: "cgn_router_block_lifetime_seconds", Labels: []string{"node"}, Help: "How long an untouched block is believed to stay in the node's cache."},
 	nodeConnections:   {Name: "cgn_router_upstream_connections", Labels: []string{"node", "state"}, Help: "Connections to the node: idle or open (idle ones included)."},
 
@@ -72,6 +78,7 @@ func (r *Router) observe() {
 	s.CounterFunc("cgn_router_signal_readings_total", "Readings of load that agents have told.", func() float64 { return float64(told.Readings.Load()) })
 	s.CounterFunc("cgn_router_signal_breaks_total", "Streams of load that ended, or could not be begun, and were tried again.", func() float64 { return float64(told.Broken.Load()) })
 	s.CounterFunc("cgn_router_signal_malformed_total", "Messages on them that were not used.", func() float64 { return float64(told.Malformed.Load()) })
+	s.CounterFunc("cgn_router_connection_looks_total", "Connections in use about which the kernel was asked whether their packets are acknowledged.", func() float64 { return float64(r.fleet.Looks()) })
 	s.Read(holdingsGauges, r.readHoldings)
 	s.Read(eventDefs, r.readEvents)
 	s.Read(nodeGauges, r.readNodes)
@@ -180,6 +187,10 @@ func (r *Router) readNodes(emit func(def int, value float64, labels ...string)) 
 			emit(nodeState, number(n.State() == s), n.ID, s.String())
 		}
 		emit(nodeOpens, float64(n.Opens()), n.ID)
+		times, cut := n.Suspected()
+		emit(nodeSuspect, number(n.Suspect()), n.ID)
+		emit(nodeSuspected, float64(times), n.ID)
+		emit(nodeSilentCut, float64(cut), n.ID)
 		emit(nodeBlockLifetime, r.index.Lifetime(n.Ref()).Seconds(), n.ID)
 		idle, open := n.Pool.Stats()
 		emit(nodeConnections, float64(idle), n.ID, "idle")

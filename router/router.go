@@ -153,8 +153,8 @@ func (r *Router) joinFleet() error {
 	}
 	o := fleet.Options{
 		Backends: backends, Index: r.index, Log: r.log,
-		Pool: relay.PoolOptions{DialTimeout: c.Timeouts.Dial.Std()}, Warm: c.Router.Warm,
 		Lag: func(d time.Duration) { r.metrics.SignalLag.Observe(d.Seconds()) },
+		Pool: relay.PoolOptions{DialTimeout: c.Timeouts.Dial.Std(), Watch: c.Router.WatchNodes}, Warm: c.Router.Warm,
 	}
 	if len(c.Etcd.Endpoints) > 0 {
 		if r.cluster, err = dialEtcd(&c.Etcd); err != nil {

@@ -49,6 +49,8 @@ type node struct {
 	ID       string  `json:"id"`
 	State    string  `json:"state"`
 	Eligible bool    `json:"eligible"`
+	Suspect  bool    `json:"suspect"`
+	Reason   string  `json:"reason"`
 	InFlight int     `json:"in_flight"`
 	Opens    int     `json:"breaker_opens"`
 	Lifetime float64 `json:"learned_lifetime_s"`

@@ -27,7 +27,7 @@ func newTop(a *app, getenv func(string) string) *cobra.Command {
 		Long: "Shows each node as a router sees it. \"-\" stands for what nobody has reported: SM %, WATTS and KV % come from the engine or\n" +
 			"its agent, and no agent measures the first two so far.\n\n" +
 			"  STATE       healthy; unproven: never answered yet; half-open: back, on trial; open: failing, so out of\n" +
-			"              service; aside: takes requests and answers none; NOTE says why a node gets no requests, or few\n" +
+			"              service; aside: takes requests and answers none; suspect: acknowledges no packets; NOTE says why a node gets no requests, or few\n" +
 			"  IN FLIGHT   requests of this router on the node, of how many it is given at once\n" +
 			"  QUEUED      requests that wait inside the engine\n" +
 			"  SM %        use of the GPU; WATTS: its power; KV %: share of the KV cache in use\n" +
@@ -149,7 +149,11 @@ func (l *look) write(t *table, before *look) {
 		if e, ok := l.Router.Prediction[n.ID]; ok {
 			prediction = fmt.Sprintf("%+.3f", e)
 		}
-		t.row(n.ID, n.State, fmt.Sprintf("%d/%d", n.InFlight, n.MaxConcurrent), number(n.EngineQueue, 0), percent(n.SM), number(n.Watts, 0),
+		state := n.State
+		if n.Suspect {
+			state = "suspect"
+		}
+		t.row(n.ID, state, fmt.Sprintf("%d/%d", n.InFlight, n.MaxConcurrent), number(n.EngineQueue, 0), percent(n.SM), number(n.Watts, 0),
 			percent(n.KVUsage), fmt.Sprintf("%.0fs", n.Lifetime), prediction, dash(strings.Join(n.Models, ",")), n.Address, dash(n.Reason))
 	}
 }

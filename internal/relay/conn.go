@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net"
 	"os"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -41,8 +43,12 @@ type conn struct {
 	peek    func(fd uintptr)
 	waiting peeked // what the last peek found
 
-	loan loan
-	wire *wire // between TLS and the socket; nil without TLS
+	watch bool                     // its pool has Watch
+	place int                      // in Pool.busy, counted from 1; 0: not in it
+	owner atomic.Pointer[Exchange] // who has used it last, which has its connection still or not
+	hand  sync.Mutex               // held while another descriptor takes the socket's place, and by who looks at it from elsewhere
+	loan  loan
+	wire  *wire // between TLS and the socket; nil without TLS
 }
 
 // peeked is the state of a socket's receive queue.
@@ -95,6 +101,8 @@ func (c *conn) usable(now time.Time) bool {
 }
 
 func (c *conn) close() {
+	c.hand.Lock()
+	defer c.hand.Unlock()
 	if !c.loan.end() {
 		c.socket.Close()
 	}

@@ -67,6 +67,8 @@ var (
 	ErrStopped = errors.New("exchange stopped")
 	// ErrIdle: nothing came from the upstream for the idle timeout.
 	ErrIdle = errors.New("idle timeout")
+	// ErrSilent: the upstream acknowledges nothing any more, so Link.Cut was called.
+	ErrSilent = errors.New("the node acknowledges no packets")
 	// ErrDeadline: the deadline of the phase or of the whole response passed.
 	ErrDeadline = errors.New("deadline exceeded")
 	// ErrPoolFull: PoolOptions.MaxConns connections are in use.
@@ -114,7 +116,7 @@ func isTimeout(err error) bool {
 func isReset(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, net.ErrClosed) ||
-		errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.ETIMEDOUT)
+		errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.ETIMEDOUT) || errors.Is(err, ErrSilent)
 }
 
 func isTLS(err error) bool {

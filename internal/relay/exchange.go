@@ -153,6 +153,8 @@ func (e *Exchange) connect(deadline time.Time, fresh bool) error {
 		ctx, release := e.abort.context()
 		if c, err = e.pool.dial(ctx, deadline); err != nil {
 			e.pool.release()
+		} else {
+			e.pool.use(c)
 		}
 		release()
 	}
@@ -166,6 +168,7 @@ func (e *Exchange) connect(deadline time.Time, fresh bool) error {
 	canceled := e.canceled
 	e.c = c
 	e.mu.Unlock()
+	c.owner.Store(e)
 	if canceled == nil && !e.abort.attach(e) {
 		canceled = e.abort.why()
 		e.cancel(canceled)
@@ -338,6 +341,11 @@ func (e *Exchange) cancel(why error) {
 	if e.canceled == nil {
 		e.canceled = why
 	}
+	e.stop()
+}
+
+// stop ends what waits on the connection. The caller holds mu.
+func (e *Exchange) stop() {
 	switch {
 	case e.lent != nil:
 		e.lent.interrupt(e.serial)

@@ -36,6 +36,8 @@ func (e *Exchange) clean() bool { return e.atEnd() && !e.partial && !e.once }
 
 // regain makes c an ordinary connection again, in the hands of its pool.
 func (c *conn) regain() error {
+	c.hand.Lock()
+	defer c.hand.Unlock()
 	socket, err := c.loan.back()
 	if err != nil {
 		return err
@@ -46,6 +48,9 @@ func (c *conn) regain() error {
 		c.wire.Conn, c.wire.lent = socket, false
 	}
 	c.use(socket)
+	if c.watch {
+		attendAgain(socket)
+	}
 	c.reading.forget()
 	c.writing.forget()
 	return nil
@@ -53,6 +58,8 @@ func (c *conn) regain() error {
 
 // lendOut gives the socket to the loan that has been reserved.
 func (c *conn) lendOut() {
+	c.hand.Lock()
+	defer c.hand.Unlock()
 	c.loan.take(c.socket)
 	if c.wire != nil {
 		c.wire.fd, c.wire.lent, c.wire.dry, c.wire.ending = c.loan.fd, true, false, false

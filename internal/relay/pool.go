@@ -37,6 +37,9 @@ type PoolOptions struct {
 	MaxConns    int           // connections in all; past it Send fails with ErrPoolFull
 	IdleTimeout time.Duration // an idle connection is closed after this
 	DialTimeout time.Duration // connect and TLS handshake together; default 2 s
+	// Watch keeps a list of the connections in use, for Looker, and has the kernel probe those on which nothing comes for
+	// keepIdle. Without it they are probed as often as the system's defaults say.
+	Watch bool
 	// Dial replaces the network, for in-memory connections.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
@@ -53,6 +56,10 @@ type Pool struct {
 	open   int     // idle, in use and being dialed
 	closed bool
 	sweep  *time.Timer // set while idle is not empty
+
+	busy  []*conn     // in use, in no order, with Watch
+	turn  int         // place in busy of the connection that was looked at last
+	dials []time.Time // when the connections were begun that are being made, oldest first, with Watch
 }
 
 // destination is a Target and what follows from it. It is immutable.
@@ -91,12 +98,7 @@ func (p *Pool) Retarget(t Target) {
 	to := newDestination(t)
 	p.mu.Lock()
 	p.to.Store(to)
-	old := p.idle
-	p.idle, p.open = nil, p.open-len(old)
-	if p.sweep != nil {
-		p.sweep.Stop()
-		p.sweep = nil
-	}
+	old := p.takeIdle()
 	p.mu.Unlock()
 	for _, c := range old {
 		c.close()
@@ -132,6 +134,9 @@ func (o PoolOptions) withDefaults() PoolOptions {
 	}
 	if o.Dial == nil {
 		o.Dial = new(net.Dialer).DialContext
+		if o.Watch {
+			o.Dial = (&net.Dialer{KeepAlive: -1}).DialContext // attend sets it
+		}
 	}
 	return o
 }
@@ -155,12 +160,8 @@ func (p *Pool) Target() Target { return p.to.Load().Target }
 // way finish; their connections are closed when they do.
 func (p *Pool) Close() {
 	p.mu.Lock()
-	idle := p.idle
-	p.closed, p.idle = true, nil
-	p.open -= len(idle)
-	if p.sweep != nil {
-		p.sweep.Stop()
-	}
+	idle := p.takeIdle()
+	p.closed = true
 	p.mu.Unlock()
 	for _, c := range idle {
 		c.close()
@@ -248,6 +249,7 @@ func (p *Pool) pop(fresh bool) (*conn, error) {
 	if n := len(p.idle); n > 0 && !fresh {
 		c := p.idle[n-1]
 		p.idle[n-1], p.idle = nil, p.idle[:n-1]
+		p.enlist(c)
 		return c, nil
 	}
 	if p.open < p.options.MaxConns {
@@ -271,6 +273,7 @@ func (p *Pool) put(c *conn) {
 		p.discard(c)
 		return
 	}
+	p.strike(c)
 	var oldest *conn
 	if len(p.idle) >= p.options.MaxIdle {
 		oldest = p.idle[0]
@@ -318,7 +321,31 @@ func (p *Pool) expire() {
 
 func (p *Pool) discard(c *conn) {
 	c.close()
-	p.release()
+	p.mu.Lock()
+	p.strike(c)
+	p.open--
+	p.mu.Unlock()
+}
+
+// DropIdle closes the connections that wait to be used.
+func (p *Pool) DropIdle() {
+	p.mu.Lock()
+	old := p.takeIdle()
+	p.mu.Unlock()
+	for _, c := range old {
+		c.close()
+	}
+}
+
+// takeIdle empties the list of idle connections. The caller holds mu.
+func (p *Pool) takeIdle() []*conn {
+	old := p.idle
+	p.idle, p.open = nil, p.open-len(old)
+	if p.sweep != nil {
+		p.sweep.Stop()
+		p.sweep = nil
+	}
+	return old
 }
 
 // release gives back the room of one connection.
@@ -333,12 +360,14 @@ func (p *Pool) dial(ctx context.Context, deadline time.Time) (*conn, error) {
 	ctx, cancel := context.WithDeadline(ctx, earlier(deadline, time.Now().Add(p.options.DialTimeout)))
 	defer cancel()
 	to := p.to.Load()
-	socket, err := p.options.Dial(ctx, to.Network, to.Addr)
+	socket, err := p.reach(ctx, to)
 	if err != nil {
 		return nil, err
 	}
 	if to.TLS == nil {
-		return newConn(to, socket, socket), nil
+		c := newConn(to, socket, socket)
+		c.watch = p.options.Watch
+		return c, nil
 	}
 	below := &wire{Conn: socket}
 	secure := tls.Client(below, to.TLS)
@@ -347,6 +376,6 @@ func (p *Pool) dial(ctx context.Context, deadline time.Time) (*conn, error) {
 		return nil, err
 	}
 	c := newConn(to, secure, socket)
-	c.wire = below
+	c.wire, c.watch = below, p.options.Watch
 	return c, nil
 }

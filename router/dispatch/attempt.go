@@ -36,6 +36,7 @@ const (
 	unreached                 // could not connect
 	starved                   // no descriptor or memory here for a connection: not the node's fault
 	broken                    // the connection ended before an answer
+	silent                    // the node acknowledges no packets
 	garbled                   // what came is no answer in HTTP/1.1
 	failed500                 // 500
 	overloaded                // 429, 502 or 503: the node says so itself
@@ -47,7 +48,7 @@ const (
 	abandoned                 // the client is gone or the router shuts down
 )
 
-var verdictNames = [...]string{"answered", "connect", "local", "reset", "protocol", "status_500", "overloaded", "slow", "stalled", "stream_options", "timeout", "http_version", "left"}
+var verdictNames = [...]string{"answered", "connect", "local", "reset", "silent", "protocol", "status_500", "overloaded", "slow", "stalled", "stream_options", "timeout", "http_version", "left"}
 
 func (v verdict) String() string { return verdictNames[v] }
 
@@ -55,7 +56,7 @@ func (v verdict) String() string { return verdictNames[v] }
 // after a reset or a 500 the request itself is a suspect, so one more must do.
 func (v verdict) further(spare int) int {
 	switch v {
-	case unreached, starved, overloaded, overdue:
+	case unreached, starved, silent, overloaded, overdue:
 		return spare
 	case broken, garbled, failed500, stalled:
 		return min(spare, 1)
@@ -295,6 +296,8 @@ func (j *Job) blame(err error) verdict {
 		return broken
 	}
 	switch {
+	case errors.Is(err, relay.ErrSilent):
+		return silent
 	case e.Kind == relay.KindLocal:
 		return starved
 	case e.Kind == relay.KindTimeout && (e.Phase != relay.PhaseDial || j.expired()):

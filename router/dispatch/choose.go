@@ -125,6 +125,7 @@ func (d *Dispatcher) random(p *policy.Policy) uint64 {
 // are the last resort: nodes that are kept out of service by their own server errors.
 func (d *Dispatcher) candidates(j *Job, now time.Time) (last bool) {
 	j.cands, j.able, j.capped = j.cands[:0], j.able[:0], false
+	suspects := 0
 	for i, n := range j.model.nodes {
 		if j.excludes(n) {
 			continue
@@ -136,8 +137,12 @@ func (d *Dispatcher) candidates(j *Job, now time.Time) (last bool) {
 			j.capped = true
 			continue
 		}
+		if n.Suspect() {
+			suspects++
+		}
 		j.candidate(i)
 	}
+	j.leaveOut(suspects, func(at int32) bool { return j.model.nodes[at].Suspect() })
 	if len(j.cands) > 0 || j.capped || j.kept != nil {
 		return false
 	}
@@ -147,6 +152,25 @@ func (d *Dispatcher) candidates(j *Job, now time.Time) (last bool) {
 		}
 	}
 	return true
+}
+
+// leaveOut takes the suspects out of the candidates, of which they are so many, unless they are more than half: then rather the network
+// is at fault, or there is nobody else.
+func (j *Job) leaveOut(suspects int, suspect func(at int32) bool) {
+	if suspects == 0 || 2*suspects > len(j.cands) {
+		return
+	}
+	kept := 0
+	for i, at := range j.able {
+		if suspect(at) {
+			continue
+		}
+		j.cands[kept], j.able[kept] = j.cands[i], at
+		kept++
+	}
+	if kept > 0 { // one may have become suspect since it was counted
+		j.cands, j.able = j.cands[:kept], j.able[:kept]
+	}
 }
 
 func (j *Job) candidate(at int) {

@@ -71,9 +71,14 @@ func (d *Dispatcher) Explain(j *Job) (*Explanation, *apierror.Error) {
 			if next == pick {
 				e.Winner = n.ID
 			}
+			if n.Suspect() {
+				row.Reason = fleet.SuspectReason
+			}
 			next++
 		} else if _, row.Reason = n.Eligible(now); j.excludes(n) {
 			row.Reason = "another node is pinned"
+		} else if row.Reason == "" && n.Suspect() {
+			row.Reason = fleet.SuspectReason
 		} else if row.Reason == "" {
 			row.Reason = "as many requests as may be are in flight on the nodes of its role (max_queue)"
 		}

@@ -203,7 +203,7 @@ func (j *Job) GiveUp(v patience.Verdict) bool {
 // others tells whether a node that has not been asked could take the request now.
 func (j *Job) others(now time.Time) bool {
 	for _, n := range j.model.nodes {
-		if j.excludes(n) || n.InFlight() >= n.MaxConcurrent() {
+		if j.excludes(n) || n.Suspect() || n.InFlight() >= n.MaxConcurrent() {
 			continue
 		}
 		if ok, _ := n.Eligible(now); ok {

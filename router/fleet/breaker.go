@@ -19,10 +19,11 @@ const (
 	Timeout                     // the first byte did not come in time
 	Busy                        // 429: it says nothing of the node's health
 	probeFailure                // the health check failed
+	silent                      // it acknowledges no packets
 )
 
 func (o Outcome) String() string {
-	return [...]string{"ok", "connect error", "reset", "server error", "first-byte timeout", "busy", "health check failed"}[o]
+	return [...]string{"ok", "connect error", "reset", "server error", "first-byte timeout", "busy", "health check failed", "no packet is acknowledged"}[o]
 }
 
 // State of a breaker.
@@ -144,6 +145,8 @@ func openReason(blame Outcome) string {
 		return "breaker open: connections break"
 	case ServerError:
 		return "breaker open: server errors"
+	case silent:
+		return "breaker open: it acknowledges no packets"
 	default:
 		return "breaker open: health check fails"
 	}
@@ -294,8 +297,8 @@ func (b *breaker) progressed() {
 	}
 }
 
-// checked takes the result of a health check. refused: nobody listens.
-func (b *breaker) checked(ok, refused bool, last time.Time) {
+// checked takes the result of a health check. refused: nobody listens; doubted: a request's connection has failed before it, so that both together are enough.
+func (b *breaker) checked(ok, refused, doubted bool, last time.Time) {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.unlock()
@@ -315,7 +318,7 @@ func (b *breaker) checked(ok, refused bool, last time.Time) {
 	if refused {
 		b.refused++
 	}
-	if b.refused >= connectErrorsToOpen {
+	if b.refused >= connectErrorsToOpen || refused && doubted {
 		b.fail(ConnectError, now)
 	} else if b.probesLost >= 2 {
 		b.fail(probeFailure, now)

@@ -92,7 +92,7 @@ func TestTrickleGrowsWithSuccess(t *testing.T) {
 		if b.admit() {
 			t.Fatal("a refused node is tried with a request; its health check can tell")
 		}
-		b.checked(true, false, time.Now())
+		b.checked(true, false, false, time.Now())
 		b.is(t, HalfOpen)
 		for _, permits := range []int{1, 2, 4} {
 			for i := range permits {
@@ -126,12 +126,12 @@ func TestChecksEndATrialWithoutRequests(t *testing.T) {
 					t.Fatal("no trial")
 				}
 			default:
-				b.checked(true, false, time.Now())
+				b.checked(true, false, false, time.Now())
 			}
 			b.is(t, HalfOpen)
 			check := func(ok bool) {
 				time.Sleep(500 * time.Millisecond)
-				b.checked(ok, false, time.Now())
+				b.checked(ok, false, false, time.Now())
 			}
 			for range 4 {
 				check(true)
@@ -156,11 +156,11 @@ func TestFewSlowChecksDoNotEndATrial(t *testing.T) {
 		b := newBreaker(Healthy)
 		b.reports(Reset, 3)
 		for range checksToClose { // the first makes it half-open
-			b.checked(true, false, time.Now())
+			b.checked(true, false, false, time.Now())
 			b.is(t, HalfOpen)
 			time.Sleep(5 * time.Second)
 		}
-		b.checked(true, false, time.Now())
+		b.checked(true, false, false, time.Now())
 		b.is(t, Healthy)
 	})
 }
@@ -170,7 +170,7 @@ func TestALostTrialDoesNotBlockTheReturn(t *testing.T) {
 		b := newBreaker(Healthy)
 		b.reports(ConnectError, 2)
 		time.Sleep(time.Second)
-		b.checked(true, false, time.Now())
+		b.checked(true, false, false, time.Now())
 		if !b.admit() || b.admit() {
 			t.Fatal("want exactly one trial")
 		}
@@ -186,7 +186,7 @@ func TestAFlappingNodeWaits(t *testing.T) {
 		b := newBreaker(Healthy)
 		trials := 0
 		for until := time.Now().Add(20 * time.Second); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
-			b.checked(true, false, time.Now()) // its health check is always well
+			b.checked(true, false, false, time.Now()) // its health check is always well
 			for b.admit() {
 				trials++
 				b.report(Reset)
@@ -207,7 +207,7 @@ func TestAReturningNodeIsBackWithinTwoSeconds(t *testing.T) {
 			b.mu.Unlock()
 			for range 40 { // 20 s of failing
 				time.Sleep(500 * time.Millisecond)
-				b.checked(o == ServerError, o == ConnectError, time.Now())
+				b.checked(o == ServerError, o == ConnectError, false, time.Now())
 				if b.admit() {
 					b.report(o)
 				}
@@ -217,7 +217,7 @@ func TestAReturningNodeIsBackWithinTwoSeconds(t *testing.T) {
 			for i := 1; State(b.state.Load()) != Healthy; i++ {
 				time.Sleep(100 * time.Millisecond) // a request every 100 ms, answered at once
 				if i%5 == 0 {
-					b.checked(true, false, time.Now())
+					b.checked(true, false, false, time.Now())
 				}
 				if b.admit() {
 					b.report(OK)
@@ -235,7 +235,7 @@ func TestSetAsideUntilThereIsProgress(t *testing.T) {
 		b := newBreaker(Healthy)
 		b.setAside("its peers move on")
 		b.is(t, Aside)
-		b.checked(true, false, time.Now()) // a server that accepts is what we know already
+		b.checked(true, false, false, time.Now()) // a server that accepts is what we know already
 		time.Sleep(time.Minute)
 		if ok, reason := b.eligible(time.Now()); ok || b.admit() || reason != "set aside: it makes no progress" {
 			t.Fatal(ok, reason)
@@ -266,9 +266,9 @@ func TestHealthChecks(t *testing.T) {
 		if ok, reason := b.eligible(time.Now()); ok || b.admit() {
 			t.Fatal(reason)
 		}
-		b.checked(false, true, time.Now())
+		b.checked(false, true, false, time.Now())
 		b.is(t, Unproven)
-		b.checked(true, false, time.Now())
+		b.checked(true, false, false, time.Now())
 		b.is(t, Healthy)
 
 		time.Sleep(time.Minute)
@@ -276,13 +276,13 @@ func TestHealthChecks(t *testing.T) {
 		time.Sleep(time.Second)
 		b.report(OK)
 		for range 5 {
-			b.checked(false, false, last) // slow to say, but it has just answered a request
+			b.checked(false, false, false, last) // slow to say, but it has just answered a request
 		}
 		b.is(t, Healthy)
 		last = time.Now().Add(1)
-		b.checked(false, false, last)
+		b.checked(false, false, false, last)
 		b.is(t, Healthy)
-		b.checked(false, false, last)
+		b.checked(false, false, false, last)
 		b.is(t, Open)
 		if _, reason := b.eligible(time.Now()); reason != "breaker open: health check fails" {
 			t.Fatal(reason)
@@ -302,7 +302,7 @@ func TestBusyAnswers(t *testing.T) {
 		b.report(Busy)
 		b.is(t, Open)
 		time.Sleep(backoffFirst)
-		b.checked(true, false, time.Now())
+		b.checked(true, false, false, time.Now())
 		b.is(t, HalfOpen)
 		for range 3 {
 			if !b.admit() || b.admit() {
@@ -330,7 +330,7 @@ func TestChangesAreToldWithoutTheLock(t *testing.T) {
 		told = append(told, to)
 	})
 	b.reports(Reset, 3)
-	b.checked(true, false, time.Now())
+	b.checked(true, false, false, time.Now())
 	b.setAside("stuck")
 	b.progressed()
 	if want := []State{Open, HalfOpen, Aside, HalfOpen}; !slices.Equal(told, want) {

@@ -92,6 +92,7 @@ type Fleet struct {
 	wg        sync.WaitGroup
 	malformed atomic.Uint64
 	signals   signals.Stats
+	looks     atomic.Uint64 // connections that the kernel was asked about
 
 	// Owned by Run.
 	ctx      context.Context
@@ -168,6 +169,9 @@ func (f *Fleet) Run(ctx context.Context) error {
 		f.start(m)
 	}
 	f.wg.Go(func() { f.resolveLoop(ctx) })
+	if f.opts.Pool.Watch {
+		f.wg.Go(func() { f.lookLoop(ctx) })
+	}
 	f.followEtcd(ctx)
 	f.own(ctx)
 	cancel()
@@ -244,6 +248,7 @@ func (f *Fleet) add(id, identity string, source Source, info *Info, target relay
 		initial = Healthy // its agent has checked the engine
 	}
 	n.probe = newProber(f, n, target)
+	n.suspicion.changed = func(why string) { f.suspicionMoved(n, why) }
 	n.health.init(initial, func(from, to State, why string) { f.breakerMoved(n, from, to, why) })
 	f.applyCordon(n)
 	f.joinIndex(n)

@@ -53,6 +53,7 @@ type Node struct {
 	probe    *prober
 	drained  chan struct{} // closed when the node has left and nothing is in flight
 	last     atomic.Bool   // drained is closed
+	suspicion
 }
 
 // Info is what is known of a node that changes rarely. It is immutable: a change makes a new one.

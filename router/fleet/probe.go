@@ -76,7 +76,7 @@ func (p *prober) retarget(t relay.Target) {
 	p.kick()
 }
 
-// doubt makes the node be checked soon, four times in an interval for unhealthy nodes at most.
+// doubt makes the node be checked at once, four times in an interval for unhealthy nodes at most.
 func (p *prober) doubt() {
 	p.doubted.Store(true)
 	p.kick()
@@ -142,7 +142,7 @@ func (p *prober) run(ctx context.Context) {
 func (p *prober) rest(ctx context.Context) bool {
 	o := &p.fleet.opts
 	wait := o.ProbeIntervalDown
-	if p.node.State() == Healthy && p.lastError() == "" {
+	if p.node.State() == Healthy && p.lastError() == "" && !p.node.Suspect() {
 		wait = o.ProbeInterval
 		if p.node.Source == Static {
 			wait = min(wait, max(time.Until(p.metricsAt), o.ScrapeInterval/2))
@@ -157,7 +157,7 @@ func (p *prober) rest(ctx context.Context) bool {
 		return true
 	case <-p.wake:
 	}
-	return pause(ctx, o.ProbeIntervalDown/4)
+	return pause(ctx, o.ProbeIntervalDown/4-time.Since(p.checkedAt))
 }
 
 func pause(ctx context.Context, d time.Duration) bool {
@@ -188,7 +188,7 @@ func (p *prober) checkHealth(ctx context.Context) {
 	doubted := p.doubted.Swap(false)
 	if p.changed.Swap(false) {
 		p.modelsAt, p.warm = time.Time{}, false
-	} else if !doubted && p.node.State() == Healthy && p.lastError() == "" && now.Sub(last) < p.fleet.opts.ProbeInterval*9/10 {
+	} else if !doubted && !p.node.Suspect() && p.node.State() == Healthy && p.lastError() == "" && now.Sub(last) < p.fleet.opts.ProbeInterval*9/10 {
 		return
 	}
 	p.checkedAt = now
@@ -206,7 +206,10 @@ func (p *prober) checkHealth(ctx context.Context) {
 	}
 	p.wasRefused = refused
 	p.warmUp(ctx, err == nil)
-	p.node.health.checked(err == nil, refused, last)
+	p.node.health.checked(err == nil, refused, doubted, last)
+	if err != nil {
+		p.node.unanswered(now)
+	}
 }
 
 // warmUp opens connections ahead of the requests to a node that was not well before, or is new. A failure is not told: it is the
@@ -238,7 +241,11 @@ func (p *prober) note(err error) {
 
 // health: a server that does not know /health is alive, one that says 5xx is not (llama.cpp says 503 while it loads).
 func (p *prober) health(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, p.fleet.opts.ProbeTimeout)
+	wait := p.fleet.opts.ProbeTimeout
+	if p.node.Suspect() {
+		wait = min(wait, suspectProbe)
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	status, err := p.status(ctx, http.MethodGet, "/health", nil)
 	if err != nil {
@@ -335,6 +342,7 @@ func (p *prober) send(ctx context.Context, method, path string, body []byte) (*h
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, plainError(err))
 	}
+	p.node.answered(time.Now())
 	return resp, nil
 }
 

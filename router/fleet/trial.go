@@ -8,7 +8,7 @@ const onTrial = "on trial after a failure: a few requests at a time"
 // seenByChecks: what opened the breaker is something that a health check would meet too.
 func (b *breaker) seenByChecks() bool {
 	switch Outcome(b.blame.Load()) {
-	case ConnectError, Reset, probeFailure:
+	case ConnectError, Reset, probeFailure, silent:
 		return true
 	}
 	return false

@@ -37,6 +37,7 @@ type NodeView struct {
 	Upstream      []string `json:"upstream_models,omitempty"` // where they are called otherwise by the engine
 	State         string   `json:"state"`
 	Eligible      bool     `json:"eligible"`
+	Suspect       bool     `json:"suspect"`          // packets to it are not acknowledged
 	Reason        string   `json:"reason,omitempty"` // why it takes no requests, or few
 	LastError     string   `json:"last_error,omitempty"`
 	InFlight      int32    `json:"in_flight"`
@@ -121,6 +122,8 @@ func (n *Node) View(now time.Time) NodeView {
 	v.Eligible, v.Reason = n.Eligible(now)
 	switch {
 	case !v.Eligible:
+	case n.Suspect():
+		v.Suspect, v.Reason = true, SuspectReason
 	case info.Role == cluster.RolePrefill:
 		v.Reason = prefillUnused
 	case n.State() == HalfOpen:

@@ -1,0 +1,107 @@
+package relay
+
+import (
+	"net"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// attend has the kernel watch over a connection. Where it cannot, the connection is as good as any other.
+func attend(socket net.Conn) {
+	c, ok := socket.(*net.TCPConn)
+	if !ok {
+		return
+	}
+	_ = c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: keepIdle, Interval: keepEvery, Count: int(userTimeout / keepEvery)})
+	if raw, err := c.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(userTimeout.Milliseconds()))
+		})
+	}
+}
+
+// attendAgain is for a socket that has been attended to and was made a net.Conn since, which has set Go's intervals.
+func attendAgain(socket net.Conn) {
+	c, ok := socket.(*net.TCPConn)
+	if !ok {
+		return
+	}
+	if raw, err := c.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, int(keepIdle/time.Second))
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, int(keepEvery/time.Second))
+		})
+	}
+}
+
+// Looker asks the kernel about connections. It is used by one goroutine.
+type Looker struct {
+	links []Link
+	info  unix.TCPInfo
+	size  uint32
+	known bool
+	ask   func(fd uintptr) // bound once
+}
+
+// NewLooker returns one that has looked at nothing.
+func NewLooker() *Looker {
+	l := &Looker{}
+	l.ask = l.read
+	return l
+}
+
+// Look asks about at most n connections in use of a pool with Watch, which take turns, and about the one that has been tried longest. What it
+// returns is valid until the next call. A look costs a system call and holds up nothing that uses the connection for longer.
+func (l *Looker) Look(p *Pool, n int) []Link {
+	l.links = p.next(l.links[:0], n)
+	for i := range l.links {
+		link := &l.links[i]
+		if link.conn == nil {
+			if link.Since >= connectAnswer {
+				link.Lost = 1
+			}
+		} else if l.inspect(link.conn) {
+			link.judge(&l.info)
+		}
+	}
+	return l.links
+}
+
+// inspect fills info, where c is a TCP connection that still stands.
+func (l *Looker) inspect(c *conn) bool {
+	c.hand.Lock()
+	defer c.hand.Unlock()
+	l.known = false
+	switch {
+	case c.loan.out:
+		l.read(uintptr(c.loan.fd))
+	case c.raw != nil:
+		_ = c.raw.Control(l.ask) // a closed one leaves known as it is
+	}
+	const established, closeWait = 1, 8
+	return l.known && (l.info.State == established || l.info.State == closeWait)
+}
+
+func (l *Looker) read(fd uintptr) {
+	l.size = uint32(unsafe.Sizeof(l.info))
+	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, fd, unix.IPPROTO_TCP, unix.TCP_INFO, uintptr(unsafe.Pointer(&l.info)), uintptr(unsafe.Pointer(&l.size)), 0)
+	l.known = errno == 0 && l.size >= uint32(unsafe.Offsetof(l.info.Rcv_rtt))
+}
+
+// judge says what the kernel's figures mean. Each timeout doubles the RTO, so the last interval between two was half of what it is now.
+func (l *Link) judge(i *unix.TCPInfo) {
+	l.Heard = time.Duration(min(i.Last_ack_recv, i.Last_data_recv)) * time.Millisecond
+	switch {
+	case i.Retransmits > 0:
+		l.Lost = int(i.Retransmits)
+		l.Since = time.Duration(i.Last_data_sent)*time.Millisecond + time.Duration(i.Rto/2)*time.Microsecond
+	case i.Probes > 0 && l.Heard >= keepIdle+probeAnswer:
+		l.Lost = 1
+		if i.Probes > 1 && l.Heard >= keepIdle+keepEvery {
+			l.Lost = 2
+		}
+		l.Since = l.Heard - keepIdle
+	}
+}

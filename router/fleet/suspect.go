@@ -1,0 +1,183 @@
+package fleet
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/relay"
+)
+
+// How dead nodes are found that send no reset: the kernel is asked about the connections to them that are in use.
+const (
+	lookEvery = 50 * time.Millisecond
+	// looksAtOnce bounds the connections of one round, which take turns: at about 1 µs each that is 2 % of a core at most.
+	looksAtOnce = 1024
+	looksMin    = 4  // of a node
+	looksMax    = 64 // of a node
+	// suspectProbe is how long a suspect node may take to answer its health check.
+	suspectProbe = time.Second
+)
+
+// suspicion is what packets without acknowledgement say of a node. A first retransmission timeout of one of its connections makes it suspect; a
+// second one, or a health check without an answer, opens its breaker; whatever comes from it meanwhile clears it.
+type suspicion struct {
+	since   atomic.Int64  // Unix ns; 0: it is not suspect
+	times   atomic.Uint64 // how often it has become so
+	cut     atomic.Uint64 // requests that were ended with it
+	heard   atomic.Int64  // when it last answered a check (Unix ns)
+	changed func(why string)
+
+	mu sync.Mutex // makes changes of since and what is told of them one step
+}
+
+// Suspect says whether packets to the node go unacknowledged, so that it is to be picked only where most of a model's nodes are suspect.
+func (s *suspicion) Suspect() bool { return s.since.Load() != 0 }
+
+// Suspected counts how often the node has become suspect, and the requests that were cut because it acknowledged nothing.
+func (s *suspicion) Suspected() (times, cut uint64) { return s.times.Load(), s.cut.Load() }
+
+// SuspectReason is why a suspect node gets no requests.
+const SuspectReason = "suspect: packets to it are not acknowledged; it gets requests only while most nodes of the model are suspect"
+
+func (s *suspicion) suspect(now time.Time) {
+	s.mu.Lock()
+	fresh := s.since.CompareAndSwap(0, now.UnixNano())
+	s.mu.Unlock()
+	if fresh {
+		s.times.Add(1)
+		s.changed("a packet to it was not acknowledged in time")
+	}
+}
+
+// clear ends the suspicion if it began before at, when the node was heard of.
+func (s *suspicion) clear(at time.Time) {
+	s.mu.Lock()
+	since := s.since.Load()
+	cleared := since != 0 && since <= at.UnixNano()
+	if cleared {
+		s.since.Store(0)
+	}
+	s.mu.Unlock()
+	if cleared {
+		s.changed("")
+	}
+}
+
+// answered notes an answer to a check, whatever it says.
+func (s *suspicion) answered(now time.Time) {
+	s.heard.Store(now.UnixNano())
+	s.clear(now)
+}
+
+// silence is how long ago a check was answered.
+func (s *suspicion) silence(now time.Time) time.Duration {
+	return now.Sub(time.Unix(0, s.heard.Load()))
+}
+
+// unanswered is told that a check which began at began has failed. If the node was suspect all the while, it is out.
+func (n *Node) unanswered(began time.Time) {
+	if since := n.since.Load(); since != 0 && since <= began.UnixNano() {
+		n.eject()
+	}
+}
+
+// eject takes the node out of service, and closes the connections that wait for requests: nothing on their way is known to arrive.
+func (n *Node) eject() {
+	if n.health.silent() {
+		n.Pool.DropIdle()
+	}
+	n.mu.Lock()
+	n.since.Store(0) // without a word: its breaker has told more
+	n.mu.Unlock()
+}
+
+// silent opens the breaker of a node that could get requests. It tells whether it did.
+func (b *breaker) silent() bool {
+	b.mu.Lock()
+	defer b.unlock()
+	switch s := State(b.state.Load()); {
+	case s == Healthy, s == HalfOpen, s == Open && b.triesLive():
+		b.fail(silent, time.Now())
+		return true
+	}
+	return false
+}
+
+// weigh says how many packets in a row the node has left unanswered: on one connection, and since then on none of the others anything came. heard is how
+// long ago the node was last heard of otherwise; what is returned in its place takes the connections into account.
+func weigh(links []relay.Link, heard time.Duration) (lost int, last time.Duration) {
+	for i := range links {
+		heard = min(heard, links[i].Heard)
+	}
+	for i := range links {
+		if l := &links[i]; l.Since <= heard {
+			lost = max(lost, l.Lost)
+		}
+	}
+	return lost, heard
+}
+
+// consider draws the consequences of what the kernel knows of the node's connections.
+func (n *Node) consider(links []relay.Link, now time.Time) {
+	lost, heard := weigh(links, n.silence(now))
+	takes := n.State() == Healthy || n.State() == HalfOpen
+	switch {
+	case lost >= 2:
+		n.eject()
+		for i := range links {
+			if l := &links[i]; l.Lost >= 2 && l.Since <= heard && l.Cut() {
+				n.cut.Add(1)
+			}
+		}
+	case lost == 1 && takes:
+		n.suspect(now)
+	case lost == 0 && n.Suspect():
+		n.clear(now.Add(-heard))
+	}
+}
+
+// lookLoop looks at the nodes until ctx ends.
+func (f *Fleet) lookLoop(ctx context.Context) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	looker, busy := relay.NewLooker(), 1
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			busy = f.lookRound(looker, busy)
+		}
+	}
+}
+
+// lookRound looks at the nodes that have requests in flight, of which there were busy in the last round, and returns how many there are.
+func (f *Fleet) lookRound(looker *relay.Looker, busy int) int {
+	share := min(max(looksAtOnce/max(busy, 1), looksMin), looksMax)
+	busy = 0
+	for _, n := range f.Load().Nodes {
+		if n.InFlight() == 0 && !n.Suspect() {
+			continue
+		}
+		busy++
+		links := looker.Look(n.Pool, share)
+		f.looks.Add(uint64(len(links)))
+		n.consider(links, time.Now())
+	}
+	return busy
+}
+
+// Looks counts the connections that the kernel was asked about.
+func (f *Fleet) Looks() uint64 { return f.looks.Load() }
+
+// suspicionMoved is called when the node has become suspect, or, without why, is so no more.
+func (f *Fleet) suspicionMoved(n *Node, why string) {
+	if why == "" {
+		f.opts.Log.Info("node is not suspect any more", "node", n.ID)
+		return
+	}
+	f.opts.Log.Warn("node is suspect", "node", n.ID, "why", why)
+	n.probe.doubt()
+}

@@ -1,0 +1,120 @@
+package fleet
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/relay"
+)
+
+// suspected is a healthy node, and what is told of its suspicion.
+func suspected(t *testing.T) (n *Node, told *[]string) {
+	t.Helper()
+	told = &[]string{}
+	n = &Node{ID: "n", Pool: relay.NewPool(relay.Target{Addr: "n:1"}, relay.PoolOptions{Watch: true})}
+	n.health.init(Healthy, func(_, to State, why string) { *told = append(*told, to.String()+": "+why) })
+	n.suspicion.changed = func(why string) { *told = append(*told, why) }
+	t.Cleanup(n.Pool.Close)
+	return n, told
+}
+
+// lost is a connection with so many timeouts, the last packets of which went ago and to which nothing has come since before.
+func lost(timeouts int, ago time.Duration) relay.Link {
+	return relay.Link{Lost: timeouts, Since: ago, Heard: ago + time.Second}
+}
+
+func well(heard time.Duration) relay.Link { return relay.Link{Heard: heard} }
+
+func TestSuspicion(t *testing.T) {
+	const became = "a packet to it was not acknowledged in time"
+	inBubble(t, func(t *testing.T) {
+		time.Sleep(time.Hour) // the node has not been heard of by checks for long
+		for name, c := range map[string]struct {
+			rounds  [][]relay.Link // 50 ms apart
+			suspect bool
+			state   State
+			told    []string
+		}{
+			"all is well":     {rounds: [][]relay.Link{{well(time.Minute), well(0)}}, state: Healthy},
+			"nothing in use":  {rounds: [][]relay.Link{nil}, state: Healthy},
+			"first timeout":   {rounds: [][]relay.Link{{well(time.Second), lost(1, 200*time.Millisecond)}}, suspect: true, state: Healthy, told: []string{became}},
+			"told once":       {rounds: [][]relay.Link{{lost(1, 200*time.Millisecond)}, {lost(1, 250*time.Millisecond)}}, suspect: true, state: Healthy, told: []string{became}},
+			"alive elsewhere": {rounds: [][]relay.Link{{lost(1, 200*time.Millisecond), well(100 * time.Millisecond)}}, state: Healthy},
+			"second timeout": {rounds: [][]relay.Link{{lost(1, 200*time.Millisecond)}, {lost(2, 300*time.Millisecond)}}, state: Open,
+				told: []string{became, "open: no packet is acknowledged"}},
+			"both at once":           {rounds: [][]relay.Link{{lost(2, 300*time.Millisecond)}}, state: Open, told: []string{"open: no packet is acknowledged"}},
+			"one path alone is dead": {rounds: [][]relay.Link{{lost(6, 10*time.Second), well(20 * time.Millisecond)}}, state: Healthy},
+			"acknowledged":           {rounds: [][]relay.Link{{lost(1, 200*time.Millisecond)}, {well(10 * time.Millisecond)}}, state: Healthy, told: []string{became, ""}},
+			"any acknowledgement": {rounds: [][]relay.Link{{lost(1, 200*time.Millisecond)}, {lost(1, 250*time.Millisecond), well(20 * time.Millisecond)}}, state: Healthy,
+				told: []string{became, ""}},
+			"its requests have left": {rounds: [][]relay.Link{{lost(1, 200*time.Millisecond)}, nil, {well(time.Second)}}, suspect: true, state: Healthy, told: []string{became}},
+		} {
+			n, told := suspected(t)
+			for _, links := range c.rounds {
+				time.Sleep(lookEvery)
+				n.consider(links, time.Now())
+			}
+			if n.Suspect() != c.suspect || n.State() != c.state || !slices.Equal(*told, c.told) {
+				t.Errorf("%s: suspect %v, %v, told %q; want %v, %v, %q", name, n.Suspect(), n.State(), *told, c.suspect, c.state, c.told)
+			}
+		}
+	})
+}
+
+// TestSuspicionAndChecks: a check that is answered clears a suspicion and outweighs older timeouts; one that is not ejects a node that was suspect all the while.
+func TestSuspicionAndChecks(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		time.Sleep(time.Hour)
+		n, _ := suspected(t)
+		dead := []relay.Link{lost(1, 200*time.Millisecond)}
+		n.consider(dead, time.Now())
+		time.Sleep(10 * time.Millisecond)
+		n.answered(time.Now())
+		if n.Suspect() {
+			t.Error("suspect after an answer")
+		}
+		n.consider([]relay.Link{lost(3, 20*time.Millisecond)}, time.Now())
+		if n.Suspect() || n.State() != Healthy {
+			t.Error("a packet that was lost before the answer counts")
+		}
+		time.Sleep(time.Second)
+		began := time.Now()
+		time.Sleep(time.Millisecond)
+		n.consider(dead, time.Now())
+		n.unanswered(began)
+		if !n.Suspect() || n.State() != Healthy {
+			t.Error("ejected by a check that had begun before the suspicion")
+		}
+		n.unanswered(time.Now())
+		if n.Suspect() || n.State() != Open {
+			t.Errorf("suspect %v, %v after a check without an answer", n.Suspect(), n.State())
+		}
+		if ok, why := n.Eligible(time.Now()); ok || why != "breaker open: it acknowledges no packets" {
+			t.Errorf("%v, %q", ok, why)
+		}
+		n.consider(dead, time.Now()) // what is left in flight
+		if times, _ := n.Suspected(); n.Suspect() || times != 2 {
+			t.Errorf("suspect while it is out, %d times in all", times)
+		}
+		n.health.checked(true, false, false, time.Now())
+		n.health.is(t, HalfOpen)
+		time.Sleep(checkedFor)
+		n.health.checked(true, false, false, time.Now())
+		time.Sleep(checkedFor)
+		n.health.checked(true, false, false, time.Now())
+		n.health.checked(true, false, false, time.Now())
+		n.health.is(t, Healthy)
+	})
+}
+
+// TestRefusedAfterADoubt: a broken connection and then nobody who listens are enough.
+func TestRefusedAfterADoubt(t *testing.T) {
+	b := newBreaker(Healthy)
+	b.report(Reset)
+	b.checked(false, true, true, time.Now())
+	b.is(t, Open)
+	b = newBreaker(Healthy)
+	b.checked(false, true, false, time.Now())
+	b.is(t, Healthy)
+}

@@ -1,0 +1,61 @@
+package router_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/router"
+)
+
+// programProcess is an engine that says where it is, or a router with sockets in a folder, with or without router.watch_nodes, and backends.
+func programProcess(what string, args []string) {
+	err := errors.New(what)
+	switch what {
+	case "engine":
+		var e *engine.Engine
+		if e, err = engine.New(engine.Config{DecodeStep: 2 * time.Millisecond}); err == nil {
+			fmt.Println(e.URL())
+			select {}
+		}
+	case "router":
+		var c router.Config
+		if err = config.Defaults(&c); err == nil {
+			c.Router.Listen, c.Router.Admin, c.Router.Mode = "unix://"+filepath.Join(args[0], "api"), "unix://"+filepath.Join(args[0], "admin"), "round_robin"
+			c.Router.WatchNodes, c.Router.Backends = args[1] == "true", args[2:]
+			c.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
+			err = router.Run(context.Background(), c)
+		}
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+}
+
+// program runs this binary as another; it is killed with the test.
+func program(t *testing.T, what string, start func(*exec.Cmd) error, log *logged, args ...string) (*exec.Cmd, *bufio.Reader) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), "TEST_PROGRAM="+what)
+	cmd.Stderr = log
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = start(cmd)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill() // fails where the test has done so
+		cmd.Wait()
+	})
+	return cmd, bufio.NewReader(out)
+}
