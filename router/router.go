@@ -153,7 +153,7 @@ func (r *Router) joinFleet() error {
 	}
 	o := fleet.Options{
 		Backends: backends, Index: r.index, Log: r.log,
-		Lag: func(d time.Duration) { r.metrics.SignalLag.Observe(d.Seconds()) },
+		Lag:  func(d time.Duration) { r.metrics.SignalLag.Observe(d.Seconds()) },
 		Pool: relay.PoolOptions{DialTimeout: c.Timeouts.Dial.Std(), Watch: c.Router.WatchNodes}, Warm: c.Router.Warm,
 	}
 	if len(c.Etcd.Endpoints) > 0 {
