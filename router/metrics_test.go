@@ -24,6 +24,7 @@ import (
 var elsewhere = map[string]bool{
 	"cgn_router_fleet_malformed_total": true, "cgn_router_fleet_stale": true, "cgn_router_panics_total": true,
 	"cgn_router_last_resort_total": true, "cgn_router_takeovers_total": true,
+	"cgn_router_node_suspect": true, "cgn_router_node_suspected_total": true, "cgn_router_node_silent_cut_total": true,
 	"cgn_router_node_cpu_ratio": true, "cgn_router_node_power_watts": true, "cgn_router_node_retransmitted_ratio": true, "cgn_router_node_sm_ratio": true,
 	"cgn_router_node_run_delay_p99_seconds": true, "cgn_router_node_rtt_p50_seconds": true, "cgn_router_node_signal_age_seconds": true,
 	"cgn_router_signal_breaks_total": true, "cgn_router_signal_malformed_total": true, "cgn_router_signal_readings_total": true, "cgn_router_signal_lag_seconds": true,
