@@ -198,15 +198,14 @@ func TestBlackhole(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Error("the stream under way did not end")
 	}
-	if log := i.log.text(); !order(log, `"node is suspect" node=far`, `"node takes no requests" node=far state=open why="no packet is acknowledged"`) {
+	// A router that gets no CPU between the two timeouts learns of both at once.
+	page, log := i.metrics(), i.log.text()
+	times := page.sum("cgn_router_node_suspected_total", `node="far"`)
+	if !order(log, `"node takes no requests" node=far state=open why="no packet is acknowledged"`) || times > 0 && !order(log, `"node is suspect" node=far`, `"node takes no requests" node=far`) {
 		t.Error("it was not suspect first, out then")
 	}
-	page := i.metrics()
-	if n := page.sum("cgn_router_node_suspected_total", `node="far"`); n != 1 {
-		t.Errorf("the far node was suspect %v times", n)
-	}
-	if n := page.sum("cgn_router_node_suspected_total"); n != 1 {
-		t.Errorf("nodes were suspect %v times", n)
+	if n := page.sum("cgn_router_node_suspected_total"); n != times {
+		t.Errorf("nodes were suspect %v times, the far one %v times", n, times)
 	}
 
 	i.path.Set(netpath.Conditions{})

@@ -35,8 +35,18 @@ func newSide(addr netip.Addr) (*Side, error) {
 // thread keeps a thread of its own in a new namespace. It is not unlocked: the thread ends with the goroutine, so
 // that nothing else runs in the namespace.
 func (s *Side) thread(made chan<- error) {
-	defer close(s.end)
 	runtime.LockOSThread()
+	if unix.Gettid() == unix.Getpid() { // what /proc/net shows to the whole process is the first thread's
+		another := make(chan struct{})
+		go func() {
+			defer close(another)
+			s.thread(made)
+		}()
+		<-another
+		runtime.UnlockOSThread()
+		return
+	}
+	defer close(s.end)
 	err := os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET))
 	made <- err
 	if err != nil {
