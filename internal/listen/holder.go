@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// ByHolder is " by NAME (process N)", the process that listens on addr's port,
+// ByHolder is " by NAME (process N)", a process whose socket keeps others from listening on addr,
 // or "" where /proc does not tell.
 func ByHolder(addr string) string {
 	if who := holder(addr); who != "" {
@@ -22,30 +22,49 @@ func ByHolder(addr string) string {
 }
 
 func holder(addr string) string {
-	_, text, err := net.SplitHostPort(addr)
+	host, text, err := net.SplitHostPort(addr)
 	if err != nil {
 		return ""
 	}
 	port, err := strconv.ParseUint(text, 10, 16)
-	if err != nil {
+	ip := parseHost(host)
+	if host == "" || ip != nil && ip.IsUnspecified() {
+		ip = net.IPv6unspecified // net.Listen takes both families for each wildcard
+	}
+	if err != nil || ip == nil {
 		return ""
 	}
+	var others []bound // that take the port with a wildcard, theirs or addr's
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		if inode := listener(table, uint16(port)); inode != "" {
-			return ownerOf("socket:[" + inode + "]")
+		for _, l := range listeners(table, uint16(port)) {
+			if l.ip.Equal(ip) {
+				return ownerOf("socket:[" + l.inode + "]")
+			}
+			if sameHost(l.ip.String(), ip.String()) {
+				others = append(others, l)
+			}
 		}
 	}
-	return ""
+	if len(others) == 0 {
+		return ""
+	}
+	return ownerOf("socket:[" + others[0].inode + "]")
 }
 
 const stateListen = "0A"
 
-// listener finds the inode of the socket that listens on port in a table of
-// /proc/net: "sl local_address rem_address st ... inode" with the port in hex.
-func listener(table string, port uint16) string {
+// bound is a socket that listens.
+type bound struct {
+	ip    net.IP
+	inode string
+}
+
+// listeners finds the sockets that listen on port in a table of /proc/net:
+// "sl local_address rem_address st ... inode", with address and port in hex.
+func listeners(table string, port uint16) (found []bound) {
 	f, err := os.Open(table)
 	if err != nil {
-		return ""
+		return nil
 	}
 	defer f.Close()
 	lines := bufio.NewScanner(f)
@@ -54,13 +73,28 @@ func listener(table string, port uint16) string {
 		if len(cols) < 10 || cols[3] != stateListen {
 			continue
 		}
-		_, hexPort, _ := strings.Cut(cols[1], ":")
+		hexIP, hexPort, _ := strings.Cut(cols[1], ":")
 		b, err := hex.DecodeString(hexPort)
-		if err == nil && len(b) == 2 && binary.BigEndian.Uint16(b) == port {
-			return cols[9]
+		if err != nil || len(b) != 2 || binary.BigEndian.Uint16(b) != port {
+			continue
+		}
+		if ip := kernelIP(hexIP); ip != nil {
+			found = append(found, bound{ip, cols[9]})
 		}
 	}
-	return ""
+	return found
+}
+
+// kernelIP reads an address as /proc/net has it: words of 32 bits in the host's byte order. nil: it is none.
+func kernelIP(text string) net.IP {
+	b, err := hex.DecodeString(text)
+	if err != nil || len(b) != net.IPv4len && len(b) != net.IPv6len {
+		return nil
+	}
+	for i := 0; i < len(b); i += 4 {
+		binary.NativeEndian.PutUint32(b[i:], binary.BigEndian.Uint32(b[i:]))
+	}
+	return b
 }
 
 // ownerOf finds the process that has the socket open.
