@@ -17,8 +17,10 @@ import (
 // section examines itself. A start asks it before it opens a tier.
 func (c *Config) Examine() error {
 	var p problems
-	if c.Daemon.Data != "" {
+	usable := c.Daemon.Data != ""
+	if usable {
 		if err := rights.Makeable(c.Daemon.Data); err != nil {
+			usable = false
 			p.add("kvcached.data", "%v; name a directory that the daemon can make or write to with --data DIR", err)
 		}
 	}
@@ -26,7 +28,7 @@ func (c *Config) Examine() error {
 		p = append(p, err)
 	}
 	c.examineListeners(&p)
-	c.examineFiles(&p)
+	c.examineFiles(&p, usable)
 	c.examineCertificate(&p)
 	return errors.Join(p...)
 }
@@ -62,7 +64,8 @@ func (c *Config) inData(file string) bool {
 	return err == nil && c.Daemon.Data != "" && filepath.Dir(file) == data
 }
 
-func (c *Config) examineFiles(p *problems) {
+// examineFiles looks at the files that c names and, where the data directory is usable, at those in it.
+func (c *Config) examineFiles(p *problems, usable bool) {
 	if name, err := filepath.Abs(c.Daemon.Trace); c.Daemon.Trace != "" && (err != nil || !c.inData(name)) {
 		if err := rights.Appendable(c.Daemon.Trace); err != nil {
 			p.add("kvcached.trace", "%v; name a file in a directory that the daemon can write to", err)
@@ -78,15 +81,15 @@ func (c *Config) examineFiles(p *problems) {
 	switch {
 	case err != nil:
 		*p = append(*p, err)
-	case c.onDisk():
-		if err := ssd.CheckKey(filepath.Join(c.Daemon.Data, ssdDir), key); err != nil {
-			p.add("ssd.key_file", "%v; %s", err, otherKey)
+	case c.onDisk() && usable:
+		if err := ssd.Examine(filepath.Join(c.Daemon.Data, ssdDir), key); err != nil {
+			*p = append(*p, storeError(c, err))
 		}
 	}
 }
 
-// otherKey is what to do where payloads on SSD are sealed with another key.
-const otherKey = "give the key that the directory was made with, or another --data DIR, or remove its folder " + ssdDir + " and lose what is there"
+// otherData is what to do where what is on SSD cannot be opened.
+const otherData = "another --data DIR, or remove its folder " + ssdDir + " and lose what is there"
 
 func examineSecret(p *problems, field, name string) {
 	if name == "" {

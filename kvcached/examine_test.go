@@ -3,6 +3,7 @@ package kvcached
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -84,6 +85,35 @@ func TestTheWrongKeyIsFoundBeforeTheTierIsOpened(t *testing.T) {
 	}
 }
 
+// TestExamineLooksIntoTheDirectory: what a start refuses, a check does in the same words, one line for each problem.
+func TestExamineLooksIntoTheDirectory(t *testing.T) {
+	page := func(text string) string { return text + strings.Repeat("\x00", 4096-len(text)) }
+	for name, c := range map[string]struct{ file, text, want string }{
+		"a newer version":  {"ssd/FORMAT", page("cgn-kvcached ssd\nversion 3\nkey none\n"), "kvcached.data: ssd: the directory's format is not this version's: "},
+		"no version":       {"ssd/FORMAT", page("cgn-kvcached ssd\nversion 0\nkey none\n"), "kvcached.data: ssd: the directory's format is not this version's: "},
+		"an empty FORMAT":  {"ssd/FORMAT", "", "kvcached.data: ssd: the file that tells the directory's format is damaged: "},
+		"a garbled FORMAT": {"ssd/FORMAT", page("x"), "kvcached.data: ssd: the file that tells the directory's format is damaged: "},
+		"no FORMAT":        {"ssd/segment-00000001.cgnkv", "", "kvcached.data: ssd: the directory's format is not this version's: "},
+		"a file as ssd":    {"ssd", "", "kvcached.data: "},
+		"a file as data":   {"", "", "kvcached.data: "},
+		"sealed":           {"ssd/FORMAT", page("cgn-kvcached ssd\nversion 2\nkey 0123456789abcdef\n"), "ssd.key_file: "},
+	} {
+		data := filepath.Join(t.TempDir(), "d")
+		write(t, filepath.Join(data, c.file), c.text)
+		conf := valid(func(v *Config) { v.Daemon.Data, v.Daemon.Sock = data, "" })
+		err := conf.Examine()
+		if err == nil || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v, want %q in one line", name, err, c.want)
+		}
+		if err != nil && !strings.HasPrefix(c.want, "ssd.key_file") && strings.Contains(err.Error(), "key_file") {
+			t.Errorf("%s: %v tells of a key", name, err)
+		}
+		if _, started := New(*conf); started == nil || err != nil && started.Error() != err.Error() {
+			t.Errorf("%s: a start says %v", name, started)
+		}
+	}
+}
+
 func TestExamineHoldsTheCertificateToRoleAndCA(t *testing.T) {
 	fleet, foreign := t.TempDir(), t.TempDir()
 	for _, dir := range []string{fleet, foreign} {
@@ -121,9 +151,10 @@ func TestErrorsOfAStartNameTheSetting(t *testing.T) {
 	c := valid(func(*Config) {})
 	for want, err := range map[string]error{
 		"kvcached.ram: ": fmt.Errorf("store: %w", ram.ErrArena),
-		"ssd.key_file: ": fmt.Errorf("store: %w", ssd.ErrKey),
+		"ssd.key_file: ": fmt.Errorf("store: %w", &ssd.KeyError{}),
 		"kvcached.data: the disk of /tmp/data is full": fmt.Errorf("store: %w", syscall.ENOSPC),
-		"kvcached.ssd: ": errors.New("store: x"),
+		"kvcached.data: store: open /x":                &fs.PathError{Op: "store: open", Path: "/x", Err: syscall.EACCES},
+		"kvcached.ssd: ":                               errors.New("store: x"),
 	} {
 		if got := storeError(c, err); !strings.HasPrefix(got.Error(), want) {
 			t.Errorf("%v, want %q", got, want)

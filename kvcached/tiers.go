@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,7 +21,8 @@ import (
 
 // ssdStatus is what /readyz says of the SSD tier.
 type ssdStatus struct {
-	Bytes   int64   `json:"bytes"` // its cap
+	Bytes   int64   `json:"bytes"`                 // its cap
+	Limit   int64   `json:"limit_bytes,omitempty"` // what segments may take now, as the filesystem has no more room; 0: Bytes alone bounds them
 	Used    int64   `json:"used_bytes"`
 	Blocks  int64   `json:"blocks"`
 	Loading bool    `json:"loading"` // of the index; it serves meanwhile
@@ -43,13 +45,24 @@ func (d *Daemon) openStore() (err error) {
 
 // storeError says which tier cannot be opened, and the fix.
 func storeError(c *Config, err error) error {
+	var key *ssd.KeyError
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, ram.ErrArena):
 		return fmt.Errorf("kvcached.ram: %w; give less with --ram", err)
-	case errors.Is(err, ssd.ErrKey):
-		return fmt.Errorf("ssd.key_file: %w; %s", err, otherKey)
+	case errors.As(err, &key) && !key.Sealed:
+		return fmt.Errorf("ssd.key_file: %w; give none, or %s", err, otherData)
+	case errors.As(err, &key):
+		return fmt.Errorf("ssd.key_file: %w; give the key that the directory was made with, or %s", err, otherData)
+	case errors.Is(err, ssd.ErrMark):
+		return fmt.Errorf("kvcached.data: %w; put that file back from a copy, or give %s", err, otherData)
+	case errors.Is(err, ssd.ErrFormat):
+		return fmt.Errorf("kvcached.data: %w", err)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("kvcached.data: %w; give the daemon's user what is in that directory, or give another --data DIR", err)
+	case errors.Is(err, syscall.ENOTDIR):
+		return fmt.Errorf("kvcached.data: %w; remove that file, or give another --data DIR", err)
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return fmt.Errorf("kvcached.data: the disk of %s is full: %w; make room there, name another directory with --data DIR, or go without SSD with --ssd 0", c.Daemon.Data, err)
 	}
@@ -204,7 +217,7 @@ func (d *Daemon) status() status {
 	st := d.store.Stats()
 	if st.HasSSD {
 		s.SSD = &ssdStatus{
-			Bytes: int64(d.config.Daemon.SSD), Used: st.SSD.SegmentBytes + st.SSD.RowFileBytes, Blocks: st.SSD.Records,
+			Bytes: int64(d.config.Daemon.SSD), Limit: st.SSD.SegmentLimit, Used: st.SSD.SegmentBytes + st.SSD.RowFileBytes, Blocks: st.SSD.Records,
 			Loading: st.Loading.Fraction < 1, Loaded: st.Loading.Fraction,
 		}
 	}

@@ -32,8 +32,8 @@ func Verify(ctx context.Context, data string, c SSDConfig, bad func(ssd.Damage),
 	if err != nil {
 		return v, err
 	}
-	if err := ssd.CheckKey(dir, key); err != nil {
-		return v, err
+	if err := ssd.Examine(dir, key); err != nil {
+		return v, verifyError(err)
 	}
 	_, rowsErr := os.Stat(filepath.Join(dir, ssd.RowsDir))
 	if v, err = ssd.Verify(ctx, ssd.VerifyOptions{Dir: dir, Key: key, Bad: bad, Progress: progress}); err != nil {
@@ -52,4 +52,18 @@ func Verify(ctx context.Context, data string, c SSDConfig, bad func(ssd.Damage),
 		err = fmt.Errorf("%w: %d of %d live blocks have no sound record; they are misses", ErrDamaged, v.Lost, v.Rows)
 	}
 	return v, err
+}
+
+// verifyError says what to do where the tier is not even looked at.
+func verifyError(err error) error {
+	var key *ssd.KeyError
+	switch {
+	case !errors.As(err, &key):
+		return err
+	case !key.Sealed:
+		return fmt.Errorf("%w; leave out --key-file", err)
+	case !key.Given:
+		return fmt.Errorf("%w; give the daemon's ssd.key_file with --key-file", err)
+	}
+	return fmt.Errorf("%w; give the key that the directory was made with, the daemon's ssd.key_file, with --key-file", err)
 }

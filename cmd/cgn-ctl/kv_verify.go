@@ -46,7 +46,7 @@ func newKVVerify(a *app) *cobra.Command {
 			told, found := time.Now(), []string{}
 			v, err := kvcached.Verify(ctx, args[0], c, func(d ssd.Damage) {
 				if len(found) < mostDamage {
-					found = append(found, fmt.Sprintf("%s, page %d: %v", d.File, d.Page, d.Err))
+					found = append(found, damageText(&d))
 				}
 			}, func(done, all int64) {
 				if time.Since(told) >= time.Second {
@@ -72,4 +72,11 @@ func newKVVerify(a *app) *cobra.Command {
 	}
 	cmd.Flags().StringVar(&c.KeyFile, "key-file", "", "the daemon's ssd.key_file, where payloads are sealed")
 	return cmd
+}
+
+func damageText(d *ssd.Damage) string {
+	if d.Page == 0 {
+		return fmt.Sprintf("%s: %v", d.File, d.Err)
+	}
+	return fmt.Sprintf("%s, page %d: %v", d.File, d.Page, d.Err)
 }

@@ -54,8 +54,8 @@ func TestKVVerify(t *testing.T) {
 	if err := os.WriteFile(wrong, []byte(strings.Repeat("k", 32)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ctl(t, nil, "kv", "verify", data, "--key-file", wrong); err == nil || !strings.Contains(err.Error(), "another key") || strings.Contains(err.Error(), "FORMAT") {
-		t.Errorf("with another key: %v", err)
+	if _, err := ctl(t, nil, "kv", "verify", data, "--key-file", wrong); err == nil || !strings.Contains(err.Error(), "is not sealed") || !strings.Contains(err.Error(), "leave out --key-file") {
+		t.Errorf("with a key for what has none: %v", err)
 	}
 	if _, err := ctl(t, nil, "kv", "verify", t.TempDir()); err == nil || !strings.Contains(err.Error(), "--data") {
 		t.Errorf("of nothing: %v", err)
@@ -89,6 +89,63 @@ func TestKVVerifyFindsWhatIsGone(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%q: %v\n%s", what, err, out)
 		}
+	}
+}
+
+// TestKVVerifyOfASealedDirectory: which flag is missing, or has the wrong key.
+func TestKVVerifyOfASealedDirectory(t *testing.T) {
+	data := t.TempDir()
+	key, other := filepath.Join(t.TempDir(), "key"), filepath.Join(t.TempDir(), "other")
+	text := strings.Repeat("k", 32)
+	tier, err := ssd.Open(t.Context(), ssd.Options{Dir: filepath.Join(data, "ssd"), Cap: 128 << 20, Key: []byte(text), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(tier.Close(), os.WriteFile(key, []byte(text), 0o600), os.WriteFile(other, []byte(strings.Repeat("o", 32)), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for flag, want := range map[string]string{"": "is sealed, and no key is given; give the daemon's ssd.key_file with --key-file", other: "is sealed with another key; give", key: ""} {
+		args := []string{"kv", "verify", data}
+		if flag != "" {
+			args = append(args, "--key-file", flag)
+		}
+		if _, err := ctl(t, nil, args...); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("--key-file %q: %v, want %q", flag, err, want)
+		}
+	}
+}
+
+// TestKVVerifyOfADamagedCheckpointCopy: it is named, and stays as it is.
+func TestKVVerifyOfADamagedCheckpointCopy(t *testing.T) {
+	data := t.TempDir()
+	dir := filepath.Join(data, "ssd")
+	tier, err := ssd.Open(t.Context(), ssd.Options{Dir: dir, Cap: 128 << 20, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	space := block.Namespace{Space: "resp.0"}
+	if err := tier.Write(t.Context(), ssd.Record{Addr: block.OfKey(space.ID(), []byte("k")), Namespace: space.String(), Key: []byte("k")}, []byte("v"), true); err != nil {
+		t.Fatal(err)
+	}
+	if err := tier.Close(); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, "CHECKPOINT")
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text[20] ^= 1
+	if err := os.WriteFile(name, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := ctl(t, nil, "kv", "verify", data)
+	if err == nil || !strings.Contains(err.Error(), "damaged in 1 places") {
+		t.Errorf("%v", err)
+	}
+	want(t, out, name+": ssd: the copy of the checkpoint is damaged; the next start writes it again")
+	if after, err := os.ReadFile(name); err != nil || string(after) != string(text) {
+		t.Errorf("verify has changed it: %v", err)
 	}
 }
 

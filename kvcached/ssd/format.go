@@ -25,8 +25,11 @@ const (
 	lockFile   = "LOCK"
 )
 
+// unsealed is what FORMAT has in place of a key's check where payloads lie open.
+const unsealed = "none"
+
 // checkFormat holds the directory to this version and to the key, and upgrades it if asked to. made is false if it is new: when the
-// rows are there it must be marked with writeFormat.
+// rows are there it must be marked with writeFormat. ErrFormat, ErrMark, KeyError, or what reading gives.
 func checkFormat(o *Options, upgrade bool) (made bool, err error) {
 	names, err := o.fs.List(o.Dir)
 	if err != nil {
@@ -49,12 +52,15 @@ func checkFormat(o *Options, upgrade bool) (made bool, err error) {
 			ErrFormat, o.Dir, version, formatVersion)
 	}
 	if check != keyCheck(o.Key) {
-		return false, fmt.Errorf("%w: %s was made with another key, or without one", ErrKey, o.Dir)
+		return false, &KeyError{Dir: o.Dir, Sealed: check != unsealed, Given: o.Key != nil}
 	}
-	for ; upgrade && version < formatVersion; version++ {
+	for ; version < formatVersion; version++ {
 		up := upgrades[version]
 		if up == nil {
 			return false, fmt.Errorf("%w: nothing upgrades %s from version %d", ErrFormat, o.Dir, version)
+		}
+		if !upgrade {
+			continue
 		}
 		if err := up(o); err != nil {
 			return false, fmt.Errorf("ssd: upgrading %s from version %d: %w", o.Dir, version, err)
@@ -69,28 +75,36 @@ func checkFormat(o *Options, upgrade bool) (made bool, err error) {
 // keyCheck tells keys apart without telling the key.
 func keyCheck(key []byte) string {
 	if key == nil {
-		return "none"
+		return unsealed
 	}
 	b, err := hkdf.Key(sha256.New, key, nil, "cognitora.ssd.check.v1", 8)
 	if err != nil {
-		return "none"
+		return unsealed
 	}
 	return hex.EncodeToString(b)
 }
 
 func readFormat(o *Options) (version int, check string, err error) {
-	f, _, err := o.fs.Open(filepath.Join(o.Dir, formatFile))
+	name := filepath.Join(o.Dir, formatFile)
+	f, _, err := o.fs.Open(name)
 	if err != nil {
 		return 0, "", err
 	}
 	defer func() { _ = f.Close() }()
+	size, err := f.Size()
+	if err == nil && size < page {
+		return 0, "", fmt.Errorf("%w: %s has %d bytes instead of %d", ErrMark, name, size, page)
+	}
 	b := alignedBytes(page)
-	if err := f.ReadAt([][]byte{b}, 0); err != nil {
-		return 0, "", fmt.Errorf("%w: %s: %w", ErrFormat, formatFile, err)
+	if err == nil {
+		err = f.ReadAt([][]byte{b}, 0)
+	}
+	if err != nil {
+		return 0, "", fmt.Errorf("ssd: reading %s: %w", name, err)
 	}
 	text, _, _ := bytes.Cut(b, []byte{0})
 	if _, err := fmt.Sscanf(string(text), "cgn-kvcached ssd\nversion %d\nkey %s\n", &version, &check); err != nil {
-		return 0, "", fmt.Errorf("%w: %s does not parse: %w", ErrFormat, formatFile, err)
+		return 0, "", fmt.Errorf("%w: %s does not parse: %w", ErrMark, name, err)
 	}
 	return version, check, nil
 }

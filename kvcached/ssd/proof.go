@@ -29,7 +29,10 @@ const (
 // errOlder says that the rows have lost their end.
 var errOlder = errors.New("ssd: the rows are older than the last checkpoint")
 
-// readProof returns the checkpoint that the rows must have reached; the zero one if the file is missing or damaged.
+// errProof says that the file is damaged, which costs nothing but the proof: Open writes it again.
+var errProof = errors.New("ssd: the copy of the checkpoint is damaged")
+
+// readProof returns the checkpoint that the rows must have reached; the zero one if the file is missing or, with errProof, damaged.
 func readProof(o *Options) (c checkpoint, err error) {
 	f, _, err := o.fs.Open(filepath.Join(o.Dir, proofFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -46,8 +49,7 @@ func readProof(o *Options) (c checkpoint, err error) {
 	}
 	if err != nil || string(b[:len(proofMagic)]) != proofMagic ||
 		block.Sum(b[:proofSize]) != binary.LittleEndian.Uint32(b[proofSize:]) || c.decode(b[len(proofMagic):proofSize]) != nil {
-		o.Logger.Warn("ssd: the copy of the checkpoint is damaged; it is written again", "dir", o.Dir)
-		return checkpoint{}, nil
+		return checkpoint{}, errProof
 	}
 	return c, nil
 }

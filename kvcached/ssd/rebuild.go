@@ -53,6 +53,10 @@ func (t *Tier) openIndex(ctx context.Context) error {
 		return err
 	}
 	last, err := readProof(&t.o)
+	if errors.Is(err, errProof) {
+		t.o.Logger.Warn("ssd: the copy of the checkpoint is damaged; it is written again", "dir", t.o.Dir)
+		err = nil
+	}
 	if err != nil {
 		return err
 	}

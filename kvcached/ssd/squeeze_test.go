@@ -2,9 +2,12 @@ package ssd
 
 import (
 	"errors"
+	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -138,7 +141,8 @@ func smallFilesystem(t *testing.T, size string) (dir string) {
 // TestSmallFilesystem writes ten times what a filesystem holds whose size is a third of the cap.
 func TestSmallFilesystem(t *testing.T) {
 	dir := smallFilesystem(t, "64m")
-	o := Options{Dir: filepath.Join(dir, "d"), Cap: 192 << 20, SegmentSize: 2 << 20, Logger: quiet}
+	var said lines
+	o := Options{Dir: filepath.Join(dir, "d"), Cap: 192 << 20, SegmentSize: 2 << 20, Logger: slog.New(slog.NewTextHandler(&said, nil))}
 	tier := open(t, o)
 	<-tier.Ready()
 	const n, size = 300, 300 << 10
@@ -166,7 +170,29 @@ func TestSmallFilesystem(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	mustClose(t, tier)
+	if log := said.all(); strings.Contains(log, "the disk failed") || !strings.Contains(log, "level=WARN") {
+		t.Errorf("a full filesystem is told of as %s", log)
+	}
 	tier = open(t, o)
 	holds(t, tier, n-1, 2, size)
 	mustClose(t, tier)
+}
+
+// TestAFullFilesystemIsNoFailedDisk: each is told of in its own words, and neither keeps the other from being told of.
+func TestAFullFilesystemIsNoFailedDisk(t *testing.T) {
+	var said lines
+	tier := &Tier{o: Options{Logger: slog.New(slog.NewTextHandler(&said, nil))}}
+	for range 2 {
+		tier.writeFailed("create", fmt.Errorf("segment: %w", syscall.ENOSPC))
+	}
+	if log := said.all(); strings.Count(log, "level=WARN") != 1 || strings.Contains(log, "failed") {
+		t.Error(log)
+	}
+	tier.writeFailed("write", syscall.EIO)
+	if log := said.all(); !strings.Contains(log, "level=ERROR msg=\"ssd: the disk failed") {
+		t.Error(log)
+	}
+	if n, other := tier.stats.noSpace.Load(), tier.stats.writeErrors.Load(); n != 2 || other != 1 {
+		t.Errorf("%d without space, %d failed", n, other)
+	}
 }

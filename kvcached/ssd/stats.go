@@ -7,7 +7,7 @@ type counters struct {
 	writes, payload, written, moved, movedBytes, syncs, checkpoints atomic.Uint64
 	deletes, evicted, evictedBytes, expired, reclaimed, reused      atomic.Uint64
 	overBudget, overQuota, waits, rebuilt, unproven, graves         atomic.Uint64
-	writeErrors, noSpace, readOnly, failures                        atomic.Uint64
+	writeErrors, noSpace, readOnly, failures, fullWrites            atomic.Uint64
 }
 
 // Stats are counters since Open, unless they say otherwise.

@@ -41,9 +41,29 @@ var (
 	ErrClosed   = errors.New("ssd: closed")
 	ErrLocked   = errors.New("ssd: the directory is in use")
 	ErrFormat   = errors.New("ssd: the directory's format is not this version's")
+	ErrMark     = errors.New("ssd: the file that tells the directory's format is damaged")
 	ErrKey      = errors.New("ssd: the key is not the directory's")
 	errNoSpace  = errors.New("ssd: no segment is free")
 )
+
+// KeyError is an ErrKey, and says why.
+type KeyError struct {
+	Dir           string
+	Sealed, Given bool // the directory; a key
+}
+
+func (e *KeyError) Error() string {
+	switch {
+	case !e.Given:
+		return fmt.Sprintf("ssd: %s is sealed, and no key is given", e.Dir)
+	case !e.Sealed:
+		return fmt.Sprintf("ssd: %s is not sealed, and a key is given", e.Dir)
+	}
+	return fmt.Sprintf("ssd: %s is sealed with another key", e.Dir)
+}
+
+// Is makes it an ErrKey.
+func (e *KeyError) Is(target error) bool { return target == ErrKey }
 
 // SizeError is an ErrTooLarge because of the size of the tier.
 type SizeError struct {
@@ -303,6 +323,10 @@ func (t *Tier) writeFailed(what string, err error) {
 	switch {
 	case errors.Is(err, syscall.ENOSPC):
 		t.stats.noSpace.Add(1)
+		if t.stats.fullWrites.Add(1)%1000 == 1 {
+			t.o.Logger.Warn("ssd: the filesystem is full; every 1000th time is logged", "operation", what, "err", err)
+		}
+		return
 	case errors.Is(err, syscall.EROFS):
 		t.stats.readOnly.Add(1)
 	default:

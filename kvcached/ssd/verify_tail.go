@@ -14,6 +14,10 @@ import (
 // if they cannot be opened.
 func (w *verifier) openRows(o *Options) (err error) {
 	last, err := readProof(o)
+	if errors.Is(err, errProof) {
+		w.bad(Damage{File: filepath.Join(o.Dir, proofFile), Err: fmt.Errorf("%w; the next start writes it again", err)})
+		err = nil
+	}
 	if err != nil {
 		return err
 	}

@@ -96,6 +96,12 @@ func (l *lines) Write(b []byte) (int, error) {
 	return l.text.Write(b)
 }
 
+func (l *lines) all() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 // TestDamageIsWarnedAbout: a start after a crash says where a damaged record is, whether the index names it or not.
 func TestDamageIsWarnedAbout(t *testing.T) {
 	o := small(filepath.Join(t.TempDir(), "d"))
@@ -127,7 +133,7 @@ func TestDamageIsWarnedAbout(t *testing.T) {
 		<-started.Ready()
 		mustClose(t, started)
 		want := fmt.Sprintf("segment=1 offset=%d", 7*page)
-		if got := said.text.String(); strings.Count(got, want) != 1 || !strings.Contains(got, "level=WARN") {
+		if got := said.all(); strings.Count(got, want) != 1 || !strings.Contains(got, "level=WARN") {
 			t.Errorf("index names it: %v: no %q in\n%s", named, want, got)
 		}
 	}
