@@ -49,6 +49,8 @@ func newKVStats(k *kv) *cobra.Command {
 	var all bool
 	c := &cobra.Command{
 		Use: "stats", Short: "Print what the cache holds and has done", Args: cobra.NoArgs,
+		Long: "BYTES is what a tier may have as it is configured. LIMIT is what segments on SSD may take now where their filesystem has less\n" +
+			"room than that, as cgn_kvcached_ssd_segment_limit_bytes; - where it has enough.",
 		Example: "  cgn-ctl kv stats\n  cgn-ctl kv stats --all",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return k.soon(c.Context(), func(ctx context.Context, client pb.KvClient) error {
@@ -74,10 +76,14 @@ func newKVStats(k *kv) *cobra.Command {
 // write prints the state of the tiers, the namespaces, and with all every counter.
 func (s *kvStats) write(t *table, all bool) {
 	v := s.Values
-	t.row("TIER", "BYTES", "USED", "BLOCKS", "PINNED")
-	t.row("ram", v["store_ram_size"], v["store_ram_size"]-v["store_ram_free"], v["store_ram_blocks"], v["store_ram_pinned"])
+	t.row("TIER", "BYTES", "LIMIT", "USED", "BLOCKS", "PINNED")
+	t.row("ram", v["store_ram_size"], "-", v["store_ram_size"]-v["store_ram_free"], v["store_ram_blocks"], v["store_ram_pinned"])
 	if v["store_ssd_cap"] > 0 {
-		t.row("ssd", v["store_ssd_cap"], v["store_ssd_segment_bytes"]+v["store_ssd_row_file_bytes"], v["store_ssd_records"], "-")
+		limit := "-"
+		if n := v["store_ssd_segment_limit"]; n > 0 {
+			limit = fmt.Sprint(n)
+		}
+		t.row("ssd", v["store_ssd_cap"], limit, v["store_ssd_segment_bytes"]+v["store_ssd_row_file_bytes"], v["store_ssd_records"], "-")
 	}
 	ratio, found := "-", v["store_hits"]+v["store_promotions"]
 	if asked := found + v["store_misses"]; asked > 0 {
