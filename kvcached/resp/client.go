@@ -43,7 +43,22 @@ func (c *conn) dispatch(table []subcommand) {
 		s.run(c)
 		return
 	}
+	if c.word(1, "help") && len(c.args) == 2 {
+		c.help(table)
+		return
+	}
 	c.fail(fmt.Sprintf("ERR unknown subcommand '%.128s'. Try %s HELP.", c.args[1], strings.ToUpper(c.command.name)))
+}
+
+// help lists the subcommands, in lines as redis has them.
+func (c *conn) help(table []subcommand) {
+	c.array(len(table) + 3)
+	c.simple(strings.ToUpper(c.command.name) + " <subcommand> [<arg> [value] [opt] ...]. Subcommands are:")
+	for _, s := range table {
+		c.simple(strings.ToUpper(s.name))
+	}
+	c.simple("HELP")
+	c.simple("    Print this help.")
 }
 
 var clientTable = []subcommand{

@@ -74,8 +74,8 @@ func (c *conn) infoPersistence(b *strings.Builder) {
 func (c *conn) infoStats(b *strings.Builder) {
 	s := c.server.Stats()
 	fmt.Fprintf(b, "total_connections_received:%d\r\ntotal_commands_processed:%d\r\nrejected_connections:%d\r\n"+
-		"keyspace_hits:%d\r\nkeyspace_misses:%d\r\ntotal_error_replies:%d\r\ntotal_net_input_bytes:%d\r\ntotal_net_output_bytes:%d\r\n",
-		s.Accepted, s.Commands, s.Refused, s.Hits, s.Misses, s.Errors, s.BytesIn, s.BytesOut)
+		"keyspace_hits:%d\r\nkeyspace_misses:%d\r\ntotal_error_replies:%d\r\n",
+		s.Accepted, s.Commands, s.Refused, s.Hits, s.Misses, s.Errors)
 }
 
 func (c *conn) infoReplication(b *strings.Builder) {

@@ -3,13 +3,25 @@ package resp
 import (
 	"bytes"
 	"errors"
+	"fmt"
 )
 
 // streamMin is the length from which on a value that has not arrived yet is read straight into the arena.
 const streamMin = 1 << 10
 
-// errTooMuch says that a command's arguments would hold more memory than they may.
-var errTooMuch = errors.New("ERR the command's arguments are longer than what is buffered of one, or of all commands together")
+// tooMuch says that a command's arguments would hold more memory than they may.
+type tooMuch string
+
+func (e tooMuch) Error() string { return string(e) }
+
+// tooLong is of a command's own arguments, tooBusy of those of all commands in progress.
+func (o *Options) tooLong() tooMuch {
+	return tooMuch(fmt.Sprintf("ERR the command's arguments, long values aside, have more than %d bytes, the most that one command may have", o.MaxQuery))
+}
+
+func (o *Options) tooBusy() tooMuch {
+	return tooMuch(fmt.Sprintf("ERR the arguments of all commands in progress would have more than %d bytes; try again when some have ended", o.MaxBuffered))
+}
 
 // isLarge tells whether the command at the head of b, which is not complete, cannot or need not wait to be complete
 // in the buffer.
@@ -44,7 +56,7 @@ func (c *conn) readLarge() error {
 	c.args = c.args[:0]
 	refused, total := "", int64(0)
 	if !c.kept.claim(count * argSize) {
-		refused = errTooMuch.Error()
+		refused = string(c.server.options.tooBusy())
 	}
 	for i := range count {
 		n, err := c.line(c.limits.bulkLine)
@@ -59,7 +71,7 @@ func (c *conn) readLarge() error {
 				refused = c.admit(c.args[0], count)
 			}
 		case isValue && total > c.server.options.MaxCommand:
-			refused, err = "ERR the command's values are longer together than one command's may be", c.skip(n)
+			refused, err = fmt.Sprintf("ERR the command's values have more than %d bytes together, the most that one command may have", c.server.options.MaxCommand), c.skip(n)
 		case isValue:
 			refused, err = c.readValue(i, n)
 		case refused == unknownCommand:
@@ -69,8 +81,9 @@ func (c *conn) readLarge() error {
 		default:
 			err = c.keepArg(n, c.server.options.MaxQuery)
 		}
-		if errors.Is(err, errTooMuch) {
-			refused, err = errTooMuch.Error(), nil
+		var much tooMuch
+		if errors.As(err, &much) {
+			refused, err = string(much), nil
 		}
 		if err != nil {
 			return err
@@ -138,18 +151,18 @@ func (c *conn) bulkEnd() error {
 }
 
 // keepArg reads an argument of n bytes and appends it, or its first limit bytes if it is a name, to args. Past the
-// bounds of memory it reads it, too, and returns errTooMuch.
+// bounds of memory it reads it, too, and returns tooMuch.
 func (c *conn) keepArg(n, limit int) error {
 	kept := n
 	if limit == maxName {
 		kept = min(n, limit)
 	}
-	arg, ok := c.kept.room(kept)
-	if !ok {
+	arg, refused := c.kept.room(kept)
+	if refused != "" {
 		if err := c.skip(n); err != nil {
 			return err
 		}
-		return errTooMuch
+		return refused
 	}
 	c.args = append(c.args, arg)
 	if err := c.stream.readFull(arg, func(int) {}); err != nil {
@@ -194,11 +207,14 @@ const (
 )
 
 // room is n bytes that stay until drop. It is refused past MaxQuery of this command or MaxBuffered of all.
-func (k *keeper) room(n int) ([]byte, bool) {
+func (k *keeper) room(n int) (_ []byte, refused tooMuch) {
 	if n > cap(k.chunk)-len(k.chunk) {
 		size := max(n, chunkSize)
-		if k.bytes+size > k.server.options.MaxQuery+chunkSize || !k.claim(size) {
-			return nil, false
+		if k.bytes+size > k.server.options.MaxQuery+chunkSize {
+			return nil, k.server.options.tooLong()
+		}
+		if !k.claim(size) {
+			return nil, k.server.options.tooBusy()
 		}
 		k.bytes += size
 		if k.first == nil && size == chunkSize {
@@ -210,7 +226,7 @@ func (k *keeper) room(n int) ([]byte, bool) {
 	}
 	at := len(k.chunk)
 	k.chunk = k.chunk[:at+n]
-	return k.chunk[at : at+n : at+n], true
+	return k.chunk[at : at+n : at+n], ""
 }
 
 // claim counts n bytes until drop, unless all commands together would have more than MaxBuffered.

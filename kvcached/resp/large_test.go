@@ -7,7 +7,7 @@ func TestKeeperAllocs(t *testing.T) {
 	k := keeper{server: &Server{options: Options{MaxQuery: 1 << 20, MaxBuffered: 1 << 20}}}
 	allocs := testing.AllocsPerRun(1000, func() {
 		for _, n := range []int{len("SET"), 20, 512} {
-			if arg, ok := k.room(n); !ok || len(arg) != n {
+			if arg, refused := k.room(n); refused != "" || len(arg) != n {
 				t.Fatal("no room for an argument of ", n)
 			}
 		}

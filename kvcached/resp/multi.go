@@ -68,7 +68,7 @@ func (c *conn) enqueue() {
 	}
 	if c.server.buffered.Add(int64(size)) > c.server.options.MaxBuffered {
 		c.server.buffered.Add(-int64(size))
-		c.refuse(errTooMuch.Error())
+		c.refuse(string(c.server.options.tooBusy()))
 		return
 	}
 	c.queue.bytes += size

@@ -213,10 +213,11 @@ func TestStoreFailures(t *testing.T) {
 func TestBounds(t *testing.T) {
 	addr, s, _ := start(t, Options{MaxClients: 3, MaxArgs: 1000, MaxQuery: 64 << 10, MaxBuffered: 176 << 10, MaxCommand: 1 << 20})
 	p := dial(t, "tcp", addr)
-	tooMuch := "-" + errTooMuch.Error() + "\r\n"
-	p.want(tooMuch, "ECHO", strings.Repeat("x", 100_000))
-	p.want(tooMuch, append([]string{"DEL"}, strings.Split(strings.Repeat(strings.Repeat("k", 900)+" ", 900), " ")...)...)
-	p.want("-ERR the command's values are longer together than one command's may be\r\n",
+	const tooLong = "-ERR the command's arguments, long values aside, have more than 65536 bytes, the most that one command may have\r\n"
+	const tooBusy = "-ERR the arguments of all commands in progress would have more than 180224 bytes; try again when some have ended\r\n"
+	p.want(tooLong, "ECHO", strings.Repeat("x", 100_000))
+	p.want(tooBusy, append([]string{"DEL"}, strings.Split(strings.Repeat(strings.Repeat("k", 900)+" ", 900), " ")...)...)
+	p.want("-ERR the command's values have more than 1048576 bytes together, the most that one command may have\r\n",
 		"MSET", "a", strings.Repeat("x", 700_000), "b", strings.Repeat("x", 700_000))
 	p.want("$-1\r\n", "GET", "a")
 
@@ -226,7 +227,7 @@ func TestBounds(t *testing.T) {
 	second.send(half)
 	third.send(half)
 	eventually(t, "two commands in progress", func() bool { return s.Stats().Buffered >= 128_000 })
-	p.want(tooMuch, "ECHO", strings.Repeat("x", 20_000))
+	p.want(tooBusy, "ECHO", strings.Repeat("x", 20_000))
 	third.send(strings.Repeat("x", 32_000) + "\r\n")
 	if r, err := third.reply(); err != nil || len(r) != 64_000+10 {
 		t.Errorf("%d bytes, %v", len(r), err)
