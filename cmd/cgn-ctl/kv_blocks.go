@@ -26,7 +26,9 @@ func newKVGet(k *kv) *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use: "get BLOCK", Short: "Write a block's bytes to a file or standard output", Args: oneArgument("BLOCK"),
-		Long:    "BLOCK is cgn:NAMESPACE:LAYER:DIGEST, or the key by which a client of RESP or S3 knows it. This counts as a use.",
+		Long: "BLOCK is cgn:NAMESPACE:LAYER:DIGEST, or the key by which a client of RESP or S3 knows it, in --namespace. This counts as a use.\n\n" +
+			"What this host does not have is asked of the fleet that it is in, and is kept here from then on. A host that does not answer\n" +
+			"within [fleet] locate_timeout, or that the fleet has not heard of yet, has nothing. kv ls and kv stats tell of this host alone.",
 		Example: "  cgn-ctl kv get greeting\n  cgn-ctl kv get key --namespace 'key1;s3.bucket;' --file block.bin",
 		RunE: func(c *cobra.Command, args []string) error {
 			namespace, a, err := f.find(args[0])

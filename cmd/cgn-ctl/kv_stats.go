@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -131,7 +131,8 @@ func newKVList(k *kv) *cobra.Command {
 	c := &cobra.Command{
 		Use: "ls", Short: "List blocks", Args: cobra.NoArgs,
 		Long: "Lists blocks in no order, each once. On a terminal a block that is no client's key is shown by the beginning of its digest;\n" +
-			"in a pipe, and as block with -o json, it has the name that kv get takes. A client's key goes there with its --namespace.\n" +
+			"in a pipe, and as block with -o json, it has the name that kv get takes. A client's key goes there with its --namespace; of\n" +
+			"more than 60 bytes only the beginning is shown, and all of it with -o json. Blocks of this host are listed, not those of a fleet.\n" +
 			"USES counts reads since the block came into the tier; the write that stored it is none.",
 		Example: "  cgn-ctl kv ls --limit 20\n  cgn-ctl kv ls --namespace 'key1;resp.0;' -o json",
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -219,13 +220,28 @@ func blockName(b *pb.ListedBlock) string {
 	return block.Text(b.Namespace, block.Addr{Digest: block.Digest(b.Digest), Layer: b.Layer})
 }
 
+// shownKey is how many bytes of a client's key are shown in the table.
+const shownKey = 60
+
+// shortKey is a client's key, printable, and cut where it is long.
+func shortKey(key string) string {
+	if len(key) <= shownKey {
+		return unquoted(key)
+	}
+	return unquoted(key[:shownKey]) + "…"
+}
+
+// unquoted is text with what cannot be printed escaped.
+func unquoted(text string) string {
+	q := strconv.Quote(text)
+	return q[1 : len(q)-1]
+}
+
 // name is the block's, printable; a short one is for looking at.
 func (b *kvBlock) name(short bool) string {
 	switch {
-	case b.Key != "" && short:
-		return strings.Trim(fmt.Sprintf("%.60q", b.Key), `"`)
 	case b.Key != "":
-		return strings.Trim(fmt.Sprintf("%q", b.Key), `"`)
+		return shortKey(b.Key)
 	case short:
 		return b.Digest[:16]
 	}

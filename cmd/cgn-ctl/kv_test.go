@@ -96,8 +96,11 @@ func TestKVCommands(t *testing.T) {
 		t.Errorf("%d bytes of what ls has named", len(got))
 	}
 	short, long := (&kvBlock{Digest: list[0].Digest, Block: address}).name(true), (&kvBlock{Key: strings.Repeat("k", 100)}).name(false)
-	if short != list[0].Digest[:16] || len(long) != 100 {
+	if short != list[0].Digest[:16] || long != strings.Repeat("k", 60)+"…" {
 		t.Errorf("%q, %q", short, long)
+	}
+	if got := (&kvBlock{Key: "\"a\"\n"}).name(false); got != `\"a\"\n` {
+		t.Errorf("%q", got)
 	}
 	want(t, do("stats"), "ram", "33554432", "key1;resp.0;", space.String(), "2 blocks stored")
 	want(t, do("stats", "--all"), "resp_commands", "store_hits")

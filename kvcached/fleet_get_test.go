@@ -1,0 +1,30 @@
+package kvcached
+
+import (
+	"testing"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+)
+
+// TestGetAsksTheFleetForKeys: what cgn-ctl kv get asks for by a client's key comes from the host that has it, too, though no
+// client of that namespace was here before; a lookup and a list tell of this host.
+func TestGetAsksTheFleetForKeys(t *testing.T) {
+	s := newSite(t)
+	a, _ := s.host(t, "a", nil)
+	b, _ := s.host(t, "b", nil)
+	meet(t, 2, a, b)
+	set(t, a, "greeting", []byte("hello"))
+	set(t, b, "answer", []byte("world"))
+	space := block.Namespace{Space: "resp.0"}
+	for _, c := range []struct {
+		at         *Daemon
+		key, value string
+	}{{b, "greeting", "hello"}, {a, "answer", "world"}} {
+		awaitThat(t, c.key+" is read on the other host", func() bool {
+			return string(payload(t, kv(t, c.at), space, block.OfKey(space.ID(), []byte(c.key)))) == c.value
+		})
+	}
+	if got := payload(t, kv(t, b), space, block.OfKey(space.ID(), []byte("nobody's"))); got != nil {
+		t.Errorf("%q", got)
+	}
+}
