@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -15,6 +16,7 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kvcached/ram"
 	"github.com/cognitora/dataplane/kvcached/ssd"
+	"github.com/cognitora/dataplane/kvcached/store"
 )
 
 func write(t *testing.T, name, text string) string {
@@ -230,5 +232,44 @@ func TestAdviseDisk(t *testing.T) {
 		if got := adviseDisk(data, 1); got != nil {
 			t.Errorf("%q", got)
 		}
+	}
+}
+
+// TestASmallFilesystemIsTold: readyz says what holds where the filesystem has less room than kvcached.ssd.
+func TestASmallFilesystemIsTold(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to mount a filesystem of its own")
+	}
+	dir := t.TempDir()
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=64m", "none", dir).CombinedOutput(); err != nil {
+		t.Skipf("tmpfs cannot be mounted here: %s", out)
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
+	c, log := settings(t, filepath.Join(dir, "d"), func(c *Config) { c.Daemon.SSD = 1 << 30 })
+	d, stop := begin(t, c)
+	for i := range 64 {
+		it := store.Item{Addr: testAddr(i), Namespace: testSpace.String()}
+		draft, err := d.store.Create(t.Context(), it, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		draft.Filled(1 << 20)
+		if _, err := draft.Commit(t.Context(), store.CommitOptions{Durable: true}); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	s := d.status().SSD
+	if s == nil || s.Bytes != 1<<30 || s.Limit == 0 || s.Limit >= 64<<20 {
+		t.Errorf("%+v", s)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if text := log.String(); strings.Contains(text, "the disk failed") || !strings.Contains(text, "less room than the tier may use") {
+		t.Error(text)
 	}
 }

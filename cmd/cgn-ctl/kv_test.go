@@ -132,6 +132,23 @@ func TestKVCommands(t *testing.T) {
 	}
 }
 
+// TestKVStatsTellsOfASmallFilesystem: beside the size that is configured, what segments may take.
+func TestKVStatsTellsOfASmallFilesystem(t *testing.T) {
+	for limit, shown := range map[int64]string{0: "-", 3 << 20: "3145728"} {
+		var out strings.Builder
+		s := kvStats{Values: map[string]int64{"store_ssd_cap": 1 << 30, "store_ssd_segment_limit": limit}}
+		tab := newTable(&out)
+		s.write(tab, false)
+		if err := tab.w.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		line := strings.Fields(strings.Split(out.String(), "\n")[2])
+		if len(line) < 3 || line[0] != "ssd" || line[1] != "1073741824" || line[2] != shown {
+			t.Errorf("limit %d: %q", limit, line)
+		}
+	}
+}
+
 // valueNames are the counters that kv stats asks for, from its source.
 func valueNames(t *testing.T) (names []string) {
 	source, err := os.ReadFile("kv_stats.go")
