@@ -168,6 +168,8 @@ var respRows = []row[resp.Stats]{
 	counter("resp_full_total", "Writes refused because the arena or a quota is full.", func(s *resp.Stats) uint64 { return s.Full }),
 	counter("resp_writes_total", "Values stored.", func(s *resp.Stats) uint64 { return s.Writes }),
 	counter("resp_aborted_total", "Values that broke off on the way.", func(s *resp.Stats) uint64 { return s.Aborted }),
+	gauge("resp_keys_held", "Keys that are being written.", func(s *resp.Stats) int64 { return s.KeysHeld }),
+	counter("resp_key_waits_total", "Commands that waited until another one had written the same key.", func(s *resp.Stats) uint64 { return s.KeyWaits }),
 	counter("resp_in_bytes_total", "Payload stored.", func(s *resp.Stats) uint64 { return s.BytesIn }),
 	counter("resp_out_bytes_total", "Payload sent.", func(s *resp.Stats) uint64 { return s.BytesOut }),
 }

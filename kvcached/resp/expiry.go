@@ -151,8 +151,10 @@ func (c *conn) expireAt(milliseconds, absolute bool) {
 	if !ok {
 		return
 	}
-	m := c.server.lock(k.addr)
-	defer m.Unlock()
+	if !c.lock(k) {
+		return
+	}
+	defer c.unlock(k)
 	info, found, ok := c.stat(k)
 	if !ok {
 		return
@@ -180,8 +182,10 @@ func (c *conn) persist() {
 	if !ok {
 		return
 	}
-	m := c.server.lock(k.addr)
-	defer m.Unlock()
+	if !c.lock(k) {
+		return
+	}
+	defer c.unlock(k)
 	info, _, ok := c.stat(k)
 	if !ok {
 		return

@@ -52,9 +52,11 @@ func (c *conn) del() {
 	}
 	n := int64(0)
 	for _, k := range c.keys {
-		m := c.server.lock(k.addr)
+		if !c.lock(k) {
+			return
+		}
 		found, err := c.server.options.Store.Delete(c.server.ctx, k.addr)
-		m.Unlock()
+		c.unlock(k)
 		if err != nil {
 			c.fail(c.storeError(err))
 			return

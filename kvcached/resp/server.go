@@ -9,8 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/cognitora/dataplane/kvcached/block"
 )
 
 // Server answers the connections of any number of listeners.
@@ -31,8 +29,7 @@ type Server struct {
 
 	crossLogged atomic.Int64 // when cross logged last, Unix ns
 
-	// stripes make commands that read and then write one key, as SET NX and GETDEL do, atomic.
-	stripes [256]sync.Mutex
+	locks locks // of keys that are being written
 
 	mu        sync.Mutex
 	conns     map[*conn]struct{} // at most MaxClients
@@ -176,31 +173,4 @@ func (s *Server) closeConns() int {
 		_ = c.stream.conn.Close()
 	}
 	return len(s.conns)
-}
-
-// lock makes the caller the only RESP client that writes the block at a, until it unlocks what it gets.
-func (s *Server) lock(a block.Addr) *sync.Mutex {
-	m := &s.stripes[a.Digest[0]]
-	m.Lock()
-	return m
-}
-
-// lockAll is lock for several addresses.
-func (s *Server) lockAll(keys []key) (unlock func()) {
-	var want [256]bool
-	for _, k := range keys {
-		want[k.addr.Digest[0]] = true
-	}
-	for i := range want {
-		if want[i] {
-			s.stripes[i].Lock()
-		}
-	}
-	return func() {
-		for i := range want {
-			if want[i] {
-				s.stripes[i].Unlock()
-			}
-		}
-	}
 }

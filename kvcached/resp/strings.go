@@ -129,9 +129,11 @@ func (c *conn) replace(i int, expires int64) {
 	if !ok {
 		return
 	}
-	m := c.server.lock(k.addr)
+	if !c.lock(k) {
+		return
+	}
 	err := c.commit(k, i, expires, store.CommitOptions{})
-	m.Unlock()
+	c.unlock(k)
 	if err != nil {
 		c.fail(c.storeError(err))
 		return
@@ -153,9 +155,11 @@ func (c *conn) setnx() {
 	if !ok {
 		return
 	}
-	m := c.server.lock(k.addr)
+	if !c.lock(k) {
+		return
+	}
 	err := c.commitAbsent(k, 2, 0)
-	m.Unlock()
+	c.unlock(k)
 	if err != nil && !errors.Is(err, store.ErrExists) {
 		c.fail(c.storeError(err))
 		return
@@ -168,10 +172,12 @@ func (c *conn) getset() {
 	if !ok {
 		return
 	}
-	m := c.server.lock(k.addr)
+	if !c.lock(k) {
+		return
+	}
 	old := c.fetch(k)
 	err := c.commit(k, 2, 0, store.CommitOptions{})
-	m.Unlock()
+	c.unlock(k)
 	c.answerUnless(old, err)
 }
 
@@ -192,13 +198,15 @@ func (c *conn) getdel() {
 	if !ok {
 		return
 	}
-	m := c.server.lock(k.addr)
+	if !c.lock(k) {
+		return
+	}
 	b := c.fetch(k)
 	var err error
 	if b != nil {
 		_, err = c.server.options.Store.Delete(c.server.ctx, k.addr)
 	}
-	m.Unlock()
+	c.unlock(k)
 	c.answerUnless(b, err)
 }
 
@@ -215,7 +223,9 @@ func (c *conn) setCommand() {
 	if !ok {
 		return
 	}
-	m := c.server.lock(k.addr)
+	if !c.lock(k) {
+		return
+	}
 	var old *store.Block
 	info, found, ok := c.stat(k)
 	if ok && o.get && found {
@@ -223,7 +233,7 @@ func (c *conn) setCommand() {
 		found = old != nil
 	}
 	if !ok {
-		m.Unlock()
+		c.unlock(k)
 		return
 	}
 	if o.keepTTL && found {
@@ -237,7 +247,7 @@ func (c *conn) setCommand() {
 	case stored:
 		err = c.commit(k, 2, o.expires, store.CommitOptions{})
 	}
-	m.Unlock()
+	c.unlock(k)
 	if errors.Is(err, store.ErrExists) {
 		stored, err = false, nil
 	}
@@ -260,13 +270,15 @@ func (c *conn) getex() {
 	if !ok {
 		return
 	}
-	m := c.server.lock(k.addr)
+	if !c.lock(k) {
+		return
+	}
 	b := c.fetch(k)
 	var err error
 	if b != nil && (o.persist || o.expires != 0) {
 		_, err = c.server.options.Store.SetExpiry(c.server.ctx, k.addr, o.expires)
 	}
-	m.Unlock()
+	c.unlock(k)
 	c.answerUnless(b, err)
 }
 
@@ -278,7 +290,10 @@ func (c *conn) mset() {
 	if !c.keysFrom(1, 2) {
 		return
 	}
-	unlock := c.server.lockAll(c.keys)
+	unlock, ok := c.lockAll()
+	if !ok {
+		return
+	}
 	err := c.storeAll()
 	unlock()
 	if err != nil {
@@ -296,7 +311,10 @@ func (c *conn) msetnx() {
 	if !c.keysFrom(1, 2) {
 		return
 	}
-	unlock := c.server.lockAll(c.keys)
+	unlock, ok := c.lockAll()
+	if !ok {
+		return
+	}
 	defer unlock()
 	if !c.statAll() {
 		return
