@@ -61,15 +61,17 @@ func (c *call) createBucket() error {
 		return refusal("MalformedXML", "This is a request to create the bucket %q; to put an object, name it too, as /<bucket>/<key>.", c.bucket)
 	}
 	if c.r.ContentLength > 0 {
-		text, err := c.readSmall(maxBucketText)
+		release, err := c.s.body()
 		if err != nil {
 			return err
 		}
+		defer release()
 		var configuration struct {
 			XMLName xml.Name `xml:"CreateBucketConfiguration"`
 		}
-		if err := xml.Unmarshal(text, &configuration); err != nil {
-			return refusal("MalformedXML", "This is a request to create the bucket %q, and the body is no CreateBucketConfiguration.", c.bucket)
+		malformed := refusal("MalformedXML", "This is a request to create the bucket %q, and the body is no CreateBucketConfiguration.", c.bucket)
+		if err := c.readSmall(maxBucketText, true, &configuration, malformed); err != nil {
+			return err
 		}
 	}
 	if _, err := namespaceOf(c.bucket, c.who.tenant); err != nil {

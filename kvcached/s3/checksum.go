@@ -51,8 +51,8 @@ type checksum struct {
 // checksums are all that a request names; they are checked when the payload is in place.
 type checksums []checksum
 
-// checksumsOf reads them from the headers.
-func checksumsOf(h http.Header) (checksums, error) {
+// headerSums are those of the x-amz-checksum- family, of which there may be one.
+func headerSums(h http.Header) (checksums, error) {
 	var all checksums
 	for name, create := range algorithms {
 		text := h.Get(checksumPrefix + name)
@@ -67,6 +67,17 @@ func checksumsOf(h http.Header) (checksums, error) {
 	}
 	if len(all) > 1 {
 		return nil, refusal("InvalidRequest", "Expecting a single %s header. Multiple checksum types are not allowed.", checksumPrefix)
+	}
+	return all, nil
+}
+
+// checksumsOf reads the checksums of a request's payload from the headers. Not own: those of the x-amz-checksum- family are of
+// something else.
+func checksumsOf(h http.Header, own bool) (all checksums, err error) {
+	if own {
+		if all, err = headerSums(h); err != nil {
+			return nil, err
+		}
 	}
 	if name := strings.ToLower(strings.TrimSpace(h.Get(headerTrailer))); name != "" {
 		create := algorithms[strings.TrimPrefix(name, checksumPrefix)]

@@ -27,7 +27,7 @@ func checksumsOfParts(h http.Header, parts []*part, crc uint32) (checksums, erro
 			}
 		}
 	}
-	return checksumsOf(full)
+	return headerSums(full)
 }
 
 func compareComposite(name, text string, parts []*part) error {

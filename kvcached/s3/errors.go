@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/cognitora/dataplane/kvcached/block"
 	"github.com/cognitora/dataplane/kvcached/ram"
@@ -126,8 +127,17 @@ type errorDocument struct {
 	HostID    string `xml:"HostId"`
 }
 
-// refuse answers err. Nothing may have been answered before.
+// refuse answers err. Nothing may have been answered before. net/http reads what is left of a body of up to 256 KiB before the answer
+// goes out: that has the timeout to come, and the answer another to go. What was too slow once is not read.
 func (c *call) refuse(err *apiError) {
+	defer func() {
+		control, now := http.NewResponseController(c.w), time.Now()
+		_ = control.SetReadDeadline(now.Add(c.s.timeout))
+		_ = control.SetWriteDeadline(now.Add(2 * c.s.timeout))
+	}()
+	if err.code == "RequestTimeout" {
+		c.w.Header().Set("Connection", "close")
+	}
 	if err.header[0] != "" {
 		c.w.Header().Set(err.header[0], err.header[1])
 	}

@@ -60,7 +60,7 @@ func (c *call) uploadPart() error {
 	if err != nil {
 		return err
 	}
-	p, err := c.openPayload(MaxObject)
+	p, err := c.openPayload(MaxObject, true)
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (c *call) abortUpload() error {
 
 type completeRequest struct {
 	XMLName xml.Name `xml:"CompleteMultipartUpload"`
-	Parts   []struct {
+	Parts   list[struct {
 		PartNumber        int
 		ETag              string
 		ChecksumCRC32     string
@@ -131,7 +131,7 @@ type completeRequest struct {
 		ChecksumCRC64NVME string
 		ChecksumSHA1      string
 		ChecksumSHA256    string
-	} `xml:"Part"`
+	}] `xml:"Part"`
 }
 
 type completeResult struct {
@@ -142,19 +142,28 @@ type completeResult struct {
 	ETag     string
 }
 
-// completeUpload copies the parts into one block. Until that is there, the upload stays, so that a client can try again.
+// completeUpload copies the parts into one block. Until that is there, the upload stays, so that a client can try again. The
+// x-amz-checksum- headers are of the object, not of the document, and left to assemble.
 func (c *call) completeUpload() error {
 	it, err := c.item()
 	if err != nil {
 		return err
 	}
-	text, err := c.readBeside(maxCompleteText)
+	if err := c.s.uploads.known(c.query.get("uploadId"), it.Addr, c.who.tenant); err != nil {
+		return err
+	}
+	release, err := c.s.body()
 	if err != nil {
 		return err
 	}
+	defer release()
 	var ask completeRequest
-	if err := xml.Unmarshal(text, &ask); err != nil || len(ask.Parts) == 0 || len(ask.Parts) > maxParts {
-		return refusal("MalformedXML", "The XML you provided was not well-formed, or names no or more than %d parts.", maxParts)
+	malformed := refusal("MalformedXML", "The XML you provided was not well-formed, or names no or more than %d parts.", maxParts)
+	if err := c.readSmall(maxCompleteText, false, &ask, malformed); err != nil {
+		return err
+	}
+	if len(ask.Parts) == 0 {
+		return malformed
 	}
 	o, err := c.commitOptions(it)
 	if err != nil {
@@ -164,19 +173,20 @@ func (c *call) completeUpload() error {
 	if err != nil {
 		return err
 	}
-	c.document(http.StatusOK, completeResult{Location: "http://" + c.r.Host + c.r.URL.EscapedPath(), Bucket: c.bucket, Key: c.key, ETag: tag})
+	scheme := "http://"
+	if c.r.TLS != nil {
+		scheme = "https://"
+	}
+	c.document(http.StatusOK, completeResult{Location: scheme + c.r.Host + c.r.URL.EscapedPath(), Bucket: c.bucket, Key: c.key, ETag: tag})
 	return nil
 }
 
 // complete makes the object, or answers the ETag of the one that this upload has become before.
 func (c *call) complete(a block.Addr, ask *completeRequest, o store.CommitOptions) (tag string, err error) {
 	id := c.query.get("uploadId")
-	u, err := c.s.uploads.claim(id, a, c.who.tenant)
-	if err != nil {
-		if before, ok := c.s.uploads.completed(id, a, c.who.tenant); ok {
-			return before, nil
-		}
-		return "", err
+	u, before, err := c.s.uploads.claim(id, a, c.who.tenant)
+	if u == nil {
+		return before, err
 	}
 	defer func() { c.s.uploads.release(u, tag) }()
 	parts, err := u.choose(ask)
@@ -187,17 +197,6 @@ func (c *call) complete(a block.Addr, ask *completeRequest, o store.CommitOption
 		c.s.count.puts.Add(1)
 	}
 	return tag, err
-}
-
-// readBeside reads a document whose x-amz-checksum- headers are not of itself but of the object, and are left to assemble.
-func (c *call) readBeside(limit int64) ([]byte, error) {
-	h := c.r.Header
-	c.r.Header = h.Clone()
-	defer func() { c.r.Header = h }()
-	for name := range algorithms {
-		c.r.Header.Del(checksumPrefix + name)
-	}
-	return c.readSmall(limit)
 }
 
 // choose finds the parts that a completion names.

@@ -51,8 +51,14 @@ func (c *call) get() error {
 	return nil
 }
 
-// head answers as get does, without the payload, and is no use of the object. A miss has no body.
+// head answers as get does, without the payload, and is no use of the object. A miss has no body. It takes a token too: of a fleet the
+// object may have to come from another host first.
 func (c *call) head() error {
+	release, err := c.s.body()
+	if err != nil {
+		return err
+	}
+	defer release()
 	it, err := c.item()
 	if err != nil {
 		return err
@@ -171,7 +177,7 @@ func (c *call) put() error {
 	if err != nil {
 		return err
 	}
-	p, err := c.openPayload(MaxObject)
+	p, err := c.openPayload(MaxObject, true)
 	if err != nil {
 		return err
 	}
@@ -278,7 +284,7 @@ const (
 type deleteRequest struct {
 	XMLName xml.Name `xml:"Delete"`
 	Quiet   bool
-	Objects []struct{ Key string } `xml:"Object"`
+	Objects list[struct{ Key string }] `xml:"Object"`
 }
 
 type deleted struct{ Key string }
@@ -293,13 +299,18 @@ type deleteResult struct {
 
 // deleteMany deletes up to 1,000 objects, one after the other.
 func (c *call) deleteMany() error {
-	text, err := c.readSmall(maxDeleteText)
+	release, err := c.s.body()
 	if err != nil {
 		return err
 	}
+	defer release()
 	var ask deleteRequest
-	if err := xml.Unmarshal(text, &ask); err != nil || len(ask.Objects) == 0 || len(ask.Objects) > maxDeletes {
-		return refusal("MalformedXML", "The XML you provided was not well-formed, or names no or more than %d objects.", maxDeletes)
+	malformed := refusal("MalformedXML", "The XML you provided was not well-formed, or names no or more than %d objects.", maxDeletes)
+	if err := c.readSmall(maxDeleteText, true, &ask, malformed); err != nil {
+		return err
+	}
+	if len(ask.Objects) == 0 || len(ask.Objects) > maxDeletes {
+		return malformed
 	}
 	var result deleteResult
 	for _, o := range ask.Objects {

@@ -1,10 +1,12 @@
 package s3
 
 import (
+	"encoding/xml"
 	"errors"
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,11 +22,13 @@ type payload struct {
 	chunked *chunked // nil: the body is the payload
 	length  int
 	sums    checksums
+	at, due int // bytes that have come, and at how many the deadline is moved on
 }
 
-// openPayload finds out how long the payload is and how it is encoded; nothing of it is read yet, and no memory taken.
-func (c *call) openPayload(limit int64) (*payload, error) {
-	sums, err := checksumsOf(c.r.Header)
+// openPayload finds out how long the payload is and how it is encoded; nothing of it is read yet, and no memory taken. Not own: the
+// x-amz-checksum- headers are those of something else.
+func (c *call) openPayload(limit int64, own bool) (*payload, error) {
+	sums, err := checksumsOf(c.r.Header, own)
 	if err != nil {
 		return nil, err
 	}
@@ -68,23 +72,55 @@ func (c *call) openChunked(word string, length int64) (*chunked, error) {
 // read fills dst, which has the payload's length, and tells filled of each piece while it is in the CPU's cache. Then it reads the
 // trailers and compares the checksums.
 func (p *payload) read(dst []byte, filled func(n int)) error {
-	control := http.NewResponseController(p.c.w)
-	defer func() { _ = control.SetReadDeadline(time.Time{}) }()
-	for at, due := 0, 0; at < len(dst); {
-		if at >= due {
-			_ = control.SetReadDeadline(time.Now().Add(p.c.s.timeout))
-			due = at + step
+	defer p.setDeadline(time.Time{})
+	if err := p.fill(dst, filled); err != nil {
+		return err
+	}
+	return p.finish()
+}
+
+// readText reads the payload into memory that grows with what comes, not with what was announced.
+func (p *payload) readText() ([]byte, error) {
+	defer p.setDeadline(time.Time{})
+	var text []byte
+	for at := 0; at < p.length; at = len(text) {
+		n := min(p.length-at, max(at, 16<<10))
+		text = slices.Grow(text, n)[:at+n]
+		if err := p.fill(text[at:], func(int) {}); err != nil {
+			return nil, err
 		}
-		n, err := p.from.Read(dst[at:min(len(dst), at+256<<10)])
-		p.sums.write(dst[at : at+n])
+	}
+	return text, p.finish()
+}
+
+func (p *payload) setDeadline(t time.Time) {
+	_ = http.NewResponseController(p.c.w).SetReadDeadline(t)
+}
+
+// fill fills dst with what comes next of the payload.
+func (p *payload) fill(dst []byte, filled func(n int)) error {
+	for len(dst) > 0 {
+		if p.at >= p.due {
+			p.setDeadline(time.Now().Add(p.c.s.timeout))
+			p.due = p.at + step
+		}
+		n, err := p.from.Read(dst[:min(len(dst), 256<<10)])
+		p.sums.write(dst[:n])
 		filled(n)
 		p.c.s.count.bytesIn.Add(uint64(n))
-		at += n
-		if err != nil && at < len(dst) {
+		p.at += n
+		dst = dst[n:]
+		if err != nil && len(dst) > 0 {
 			return p.broken(err)
 		}
 	}
+	return nil
+}
+
+// finish reads the trailers and compares the checksums.
+func (p *payload) finish() error {
 	if p.chunked != nil {
+		p.setDeadline(time.Now().Add(p.c.s.timeout))
 		if err := p.chunked.finish(); err != nil {
 			return p.broken(err)
 		}
@@ -113,14 +149,40 @@ func (p *payload) broken(err error) error {
 	return refusal("IncompleteBody", "You did not provide the number of bytes specified by the Content-Length HTTP header.")
 }
 
-// readSmall reads a document of at most limit bytes.
-func (c *call) readSmall(limit int64) ([]byte, error) {
-	p, err := c.openPayload(limit)
+// readSmall reads a document of at most limit bytes into v; own is as in openPayload. malformed is the answer to one that is none.
+// The caller has a token for the body.
+func (c *call) readSmall(limit int64, own bool, v any, malformed error) error {
+	p, err := c.openPayload(limit, own)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	text := make([]byte, p.length)
-	return text, p.read(text, func(int) {})
+	text, err := p.readText()
+	if err != nil {
+		return err
+	}
+	c.s.parsing <- struct{}{}
+	defer func() { <-c.s.parsing }()
+	if xml.Unmarshal(text, v) != nil {
+		return malformed
+	}
+	return nil
+}
+
+// errTooMany ends the parsing of a document with more elements than it may have.
+var errTooMany = errors.New("s3: too many elements")
+
+// list is the elements of one name in a document, at most 10,000: past that it cannot be parsed.
+type list[T any] []T
+
+// UnmarshalXML takes one element.
+func (l *list[T]) UnmarshalXML(d *xml.Decoder, start xml.StartElement) error {
+	if len(*l) == maxParts {
+		return errTooMany
+	}
+	var one T
+	err := d.DecodeElement(&one, &start)
+	*l = append(*l, one)
+	return err
 }
 
 // send writes payload to the client. A client that takes less than step bytes within the timeout is cut off.

@@ -15,8 +15,8 @@
 //   - An object has at most 64 MiB; parts have no smallest size. Those of all uploads that are not complete take a quarter of the
 //     arena together, unless Options.MaxUploadBytes says otherwise; one upload alone may take more, up to an object of 3/8 of
 //     the arena. Past that an upload that has been idle for 5 s or more is aborted for another, the longest idle one first.
-//   - A checksum that came in a trailer is compared but not kept; GET answers x-amz-checksum-mode with the CRC32C of every object,
-//     and with the checksum that came in a header.
+//   - GET answers x-amz-checksum-mode with the CRC32C of every object, and with the checksum that came with its PUT, in a header or a
+//     trailer. One that came with the completion of an upload is compared but not kept.
 //   - An ETag is made of the CRC32C and the length, and is not an MD5.
 //   - Listing walks over all blocks, once per page, and keeps the smallest names: the time is linear in the number of blocks.
 package s3
@@ -39,6 +39,10 @@ import (
 // MaxObject is the length of the largest object, in bytes.
 const MaxObject = block.MaxPayload
 
+// maxParsing bounds the documents that are parsed at once, others wait: 4 MiB of empty elements or attributes take up to 250 MiB and
+// 2 s meanwhile.
+const maxParsing = 2
+
 // Options configure a Server.
 type Options struct {
 	Sink    Sink         // where objects live; needed
@@ -49,7 +53,7 @@ type Options struct {
 	Logger  *slog.Logger // nil: slog.Default()
 
 	Timeout        time.Duration // for each MiB of a body to come or to go, and for a small answer; 0: 30 s
-	MaxBodies      int           // bodies of objects on their way at once; one more is answered SlowDown; 0: 256
+	MaxBodies      int           // requests at once that bring or ask for an object, or bring a document of up to 4 MiB; one more is answered SlowDown; 0: 256
 	MaxUploads     int           // multipart uploads that are not complete; one more is answered SlowDown unless one is idle; 0: 256
 	MaxUploadBytes int64         // of their parts together; more is answered SlowDown unless one is idle or alone; 0: a quarter of the arena
 	UploadLife     time.Duration // after which an upload without new parts is aborted; 0: 15 min
@@ -66,9 +70,11 @@ type Server struct {
 	log     *slog.Logger
 	timeout time.Duration
 	bodies  chan struct{} // a token per body on its way
+	parsing chan struct{} // a token per document being parsed; bodies bounds who waits for one
 	uploads *uploads
 	started time.Time
 	nextID  atomic.Uint64
+	quiet   atomic.Int64 // when the next failure may be logged, in ns since started
 	count   counters
 
 	strangersMu sync.Mutex
@@ -106,7 +112,7 @@ func New(o Options) (*Server, error) {
 	if o.MaxBodies == 0 {
 		o.MaxBodies = 256
 	}
-	s.bodies = make(chan struct{}, o.MaxBodies)
+	s.bodies, s.parsing = make(chan struct{}, o.MaxBodies), make(chan struct{}, maxParsing)
 	s.uploads = newUploads(o, &s.count)
 	s.nextID.Store(uint64(s.started.UnixNano()))
 	return s, nil
@@ -140,7 +146,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer := asAPI(err)
 	switch {
 	case answer.code == "InternalError":
-		s.log.Error("s3 request failed", "method", r.Method, "id", c.id, "error", err)
+		s.complain("s3 request failed", "method", r.Method, "id", c.id, "error", err)
 		s.count.failed.Add(1)
 	case answer.code == "SlowDown":
 		s.count.slowed.Add(1)
@@ -150,6 +156,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.count.refused.Add(1)
 	}
 	c.refuse(answer)
+}
+
+// complain logs a failure, one a second at most; counters.failed has them all.
+func (s *Server) complain(what string, args ...any) {
+	now := int64(time.Since(s.started))
+	if until := s.quiet.Load(); now >= until && s.quiet.CompareAndSwap(until, now+int64(time.Second)) {
+		s.log.Error(what, args...)
+	}
 }
 
 // serve reads the request line, lets the caller in and dispatches.
@@ -283,7 +297,7 @@ func (c *call) status(code int) {
 func (c *call) document(status int, v any) {
 	text, err := xml.Marshal(v)
 	if err != nil {
-		c.s.log.Error("s3 answer cannot be written", "id", c.id, "error", err)
+		c.s.complain("s3 answer cannot be written", "id", c.id, "error", err)
 		status, text = http.StatusInternalServerError, nil
 	}
 	h := c.w.Header()
@@ -293,7 +307,7 @@ func (c *call) document(status int, v any) {
 	_, _ = c.w.Write(append([]byte(xml.Header), text...))
 }
 
-// body takes a token for an object's body; the answer gives it back. There is none: SlowDown.
+// body takes a token for a body, that of an object or a document; the answer gives it back. There is none: SlowDown.
 func (s *Server) body() (release func(), err error) {
 	select {
 	case s.bodies <- struct{}{}:

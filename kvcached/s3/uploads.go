@@ -9,15 +9,11 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/kvcached/block"
-	"github.com/cognitora/dataplane/kvcached/ram"
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
 // maxParts is the highest number of a part.
 const maxParts = 10000
-
-// sizeOf is what length bytes take of the arena.
-func sizeOf(length int) int64 { return int64(ram.Granules(length)) * ram.Granule }
 
 // part is one that has arrived: bytes in a draft that is never committed, so that nobody else sees them.
 type part struct {
@@ -96,8 +92,8 @@ func (t *uploads) add(u *upload) error {
 	defer func() { abandon(old) }()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.all) >= t.most {
-		old = t.evict(nil)
+	if idle := t.idle(nil); len(t.all) >= t.most && len(idle) > 0 {
+		old = t.evict(idle[:1])
 	}
 	if t.closed || len(t.all) >= t.most {
 		return refusal("SlowDown", "There are %d multipart uploads that are not complete. Complete or abort some.", len(t.all))
@@ -162,57 +158,6 @@ func (t *uploads) find(id string, a block.Addr, tenant string) (*upload, error) 
 	return u, nil
 }
 
-// evictIdle is how long no part of an upload may have come or be coming for it to be aborted in favour of another.
-const evictIdle = 5 * time.Second
-
-// evict drops the upload that has been idle for longest, if one has been for evictIdle, but not u, and answers what drop does.
-// The caller holds mu.
-func (t *uploads) evict(u *upload) []*part {
-	var oldest *upload
-	for _, o := range t.all {
-		if o != u && o.busy == 0 && !o.closing && time.Since(o.used) >= evictIdle && (u == nil || len(o.parts) > 0) &&
-			(oldest == nil || o.used.Before(oldest.used)) {
-			oldest = o
-		}
-	}
-	if oldest == nil {
-		return nil
-	}
-	t.count.uploadsEvicted.Add(1)
-	return t.drop(oldest)
-}
-
-// charge counts size bytes that u takes of the arena, or gives back if negative. The caller holds mu.
-func (t *uploads) charge(u *upload, size int64) {
-	t.held += size
-	u.held += size
-}
-
-// fits tells whether u may take size bytes more: all together have mostHeld, but one alone as much as there may be parts of the
-// largest object, and half of the arena. The caller holds mu.
-func (t *uploads) fits(u *upload, size int64) bool {
-	if t.held+size <= t.mostHeld {
-		return true
-	}
-	return t.held == u.held && u.held+size <= min(2*MaxObject, t.sink.Arena().Size()/2)
-}
-
-// mostObject is how long an object may be that is made of parts: they and it lie in the arena at the same time, and it in one
-// piece.
-func (t *uploads) mostObject() int64 { return min(MaxObject, t.sink.Arena().Size()/8*3) }
-
-// tooLong is the answer to an upload that would be n bytes, if that is more than can be.
-func (t *uploads) tooLong(n int64) error {
-	most := t.mostObject()
-	switch {
-	case n <= most:
-		return nil
-	case n > MaxObject:
-		return tooLarge()
-	}
-	return refusal("EntityTooLarge", "Of parts an object can have at most %d bytes here: 3/8 of kvcached.ram. Raise that, or send it with one PUT.", most)
-}
-
 // begin makes room for part n. The caller goes on with finish, in any case.
 func (t *uploads) begin(id string, it store.Item, tenant string, n, length int) (*upload, error) {
 	var old []*part
@@ -232,12 +177,8 @@ func (t *uploads) begin(id string, it store.Item, tenant string, n, length int) 
 	if err := t.tooLong(int64(total)); err != nil {
 		return nil, err
 	}
-	for !t.fits(u, sizeOf(length)) {
-		evicted := t.evict(u)
-		if len(evicted) == 0 {
-			return nil, refusal("SlowDown", "The parts of multipart uploads take %d bytes, and s3.multipart_memory is %d. Try again later.", t.held, t.mostHeld)
-		}
-		old = append(old, evicted...)
+	if old, err = t.makeRoom(u, sizeOf(length)); err != nil {
+		return nil, err
 	}
 	u.busy++
 	u.coming += length
@@ -290,27 +231,40 @@ func (t *uploads) abort(id string, a block.Addr, tenant string) error {
 	return nil
 }
 
-// claim keeps everybody else from an upload while it is completed; release ends that.
-func (t *uploads) claim(id string, a block.Addr, tenant string) (*upload, error) {
+// claim keeps everybody else from an upload while it is completed; release ends that. There is none but an ETag if it has become an
+// object with that not long ago.
+func (t *uploads) claim(id string, a block.Addr, tenant string) (u *upload, etag string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	u, err := t.find(id, a, tenant)
-	if err == nil {
+	if u, err = t.find(id, a, tenant); err == nil {
 		u.closing = true
+		return u, "", nil
 	}
-	return u, err
+	if etag = t.completed(id, a, tenant); etag != "" {
+		err = nil
+	}
+	return nil, etag, err
 }
 
-// completed finds the ETag of what an upload became, if that was not long ago.
-func (t *uploads) completed(id string, a block.Addr, tenant string) (etag string, ok bool) {
+// known is nil if claim has something to answer now.
+func (t *uploads) known(id string, a block.Addr, tenant string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	_, err := t.find(id, a, tenant)
+	if err != nil && t.completed(id, a, tenant) != "" {
+		return nil
+	}
+	return err
+}
+
+// completed is the ETag of what an upload became, if that was not long ago, else empty. The caller holds mu.
+func (t *uploads) completed(id string, a block.Addr, tenant string) (etag string) {
 	for _, r := range t.recent {
 		if r.id == id && r.addr == a && r.tenant == tenant && id != "" {
-			return r.etag, true
+			return r.etag
 		}
 	}
-	return "", false
+	return ""
 }
 
 // release gives an upload back, or when it has become an object with an ETag, its memory.
