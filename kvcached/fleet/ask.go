@@ -51,10 +51,7 @@ func (v *View) askEach(ctx context.Context, hosts []string, limit time.Duration,
 	return &failed
 }
 
-// isKey tells whether an address is that of a client's own key, of a namespace that is known here.
-func (v *View) isKey(a *block.Addr) bool { return block.OfKeys(v.nameOf(a.Model)) }
-
-// Find is StatAll that is certain of clients' keys: each holder is asked, and where the keeper may not know all of them every
+// Find is StatAll that is certain of clients' keys, and of what may be one because its namespace is not known here: each holder is asked, and where the keeper may not know all of them every
 // host is. With an error, a *store.HostsError, a host that may have one could not be asked.
 func (v *View) Find(ctx context.Context, addrs []block.Addr, out []store.Info) error {
 	if err := v.Store.StatAll(ctx, addrs, out); err != nil || v.alone() {
@@ -65,7 +62,7 @@ func (v *View) Find(ctx context.Context, addrs []block.Addr, out []store.Info) e
 	for i := range addrs {
 		switch {
 		case out[i].Tiers != 0:
-		case v.isKey(&addrs[i]):
+		case v.mayBeKey(&addrs[i]):
 			s.addrs, s.at = append(s.addrs, addrs[i]), append(s.at, i)
 		default:
 			others = append(others, i)
@@ -196,7 +193,7 @@ func (v *View) Reachable(ctx context.Context, addrs []block.Addr, out []bool) er
 	}
 	located, err := v.locate(ctx, missing)
 	for i := range located {
-		out[at[i]] = len(located[i].holders) > 0 || located[i].partial && err == nil && v.isKey(&missing[i])
+		out[at[i]] = len(located[i].holders) > 0 || located[i].partial && err == nil && v.mayBeKey(&missing[i])
 	}
 	return nil
 }

@@ -60,9 +60,10 @@ type claimed struct{}
 
 // Absent calls commit, with the context and the Unless that the Commit has to have, if no host has a client's key. Otherwise it is
 // store.ErrExists. *store.HostsError: a host that may have it, or the keeper, could not be asked. ErrUndecided: the members have changed
-// just now, or others went on to set the key. Blocks of tokens have equal bytes wherever they are: of these only this host is asked.
+// just now, or others went on to set the key. Blocks of tokens have equal bytes wherever they are: of these only this host is asked
+// where it knows their namespace.
 func (v *View) Absent(ctx context.Context, a block.Addr, commit func(ctx context.Context, unless func() bool) error) error {
-	if v.alone() || !v.isKey(&a) {
+	if v.alone() || !v.mayBeKey(&a) {
 		return commit(ctx, nil)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, claimWithin, ErrUndecided)

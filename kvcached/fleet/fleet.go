@@ -37,9 +37,8 @@ import (
 
 // Bounds that no option sets.
 const (
-	maxNamespaces = 1 << 16 // texts that are known
-	maxQueue      = 1 << 16 // changes that wait to be told, and of each keeper
-	maxMembers    = 1024
+	maxQueue   = 1 << 16 // changes that wait to be told, and of each keeper
+	maxMembers = 1024
 )
 
 // errForgot says that a keeper does not know what it was told before.
@@ -109,9 +108,7 @@ type View struct {
 	running context.Context      // nil before Run and after
 	wg      sync.WaitGroup       // pulls
 
-	namesMu   sync.Mutex
-	names     map[block.ModelID]string
-	lastKnown atomic.Pointer[string] // most calls of Know are of one and the same
+	names *names
 
 	counts counts
 }
@@ -137,6 +134,8 @@ type Stats struct {
 	PullsRefused      uint64 // pulls that were too many
 	Located           uint64 // questions who has blocks
 	LocateErrors      uint64 // those without an answer
+	Namespaces        int64  // texts of namespaces that are known
+	NamespacesDropped uint64 // those forgotten because of more
 	UnknownNamespaces uint64 // pulls given up because the namespace's text is not known here
 	Announced         uint64 // changes told to keepers
 	Resyncs           uint64 // times that a keeper was told everything anew
@@ -161,10 +160,11 @@ func (v *View) Stats() Stats {
 	c := &v.counts
 	kept, refused := v.keeper.stats()
 	graves, lost := v.graves.stats()
+	names, forgotten := v.names.stats()
 	return Stats{
 		Pulled: c.pulled.Load(), PulledBytes: c.pulledBytes.Load(), PullMisses: c.pullMisses.Load(), PullErrors: c.pullErrors.Load(),
 		PullsRefused: c.pullsRefused.Load(), Located: c.located.Load(), LocateErrors: c.locateErrors.Load(),
-		UnknownNamespaces: c.unknownNamespaces.Load(), Announced: c.announced.Load(), Resyncs: c.resyncs.Load(), Overruns: c.overruns.Load(),
+		Namespaces: names, NamespacesDropped: forgotten, UnknownNamespaces: c.unknownNamespaces.Load(), Announced: c.announced.Load(), Resyncs: c.resyncs.Load(), Overruns: c.overruns.Load(),
 		Replicated: c.replicated.Load(), ReplicasDropped: c.replicasDropped.Load(), Dropped: c.dropped.Load(), DropsLost: c.dropsLost.Load(),
 		Exhumed: c.exhumed.Load(), Graves: graves, GravesLost: lost,
 		PullsBusy: c.pullsBusy.Load(), PullsFailed: c.pullsFailed.Load(), PullRetries: c.pullRetries.Load(), LeftOut: v.doubts.leftOut(), TimesLeftOut: c.leftOut.Load(), Probes: c.probes.Load(),
@@ -203,33 +203,13 @@ func New(o Options) (*View, error) {
 	}
 	v := &View{
 		Store: o.Store, o: o, keeper: newKeeper(o.MaxLocations), changes: make(chan block.Addr, maxQueue),
-		replicates: make(chan block.Addr, 1024), pulls: map[block.Addr]*pull{}, names: map[block.ModelID]string{},
+		replicates: make(chan block.Addr, 1024), pulls: map[block.Addr]*pull{}, names: newNames(maxNamespaces),
 		doubts: doubts{share: o.PeerBytes, hosts: map[string]*health{}}, graves: newGraves(), fresh: fresh{keys: map[block.Addr]time.Time{}}, began: time.Now(), claims: map[block.Addr]*turn{}, fences: map[fenceKey]*fence{},
 	}
 	v.open.Store(!o.Store.Stats().HasSSD) // then there is nothing from before
 	v.roster.Store(newRoster(o.Self, nil))
 	v.links.Store(&map[string]*link{})
 	return v, nil
-}
-
-// Know remembers the text of a namespace that clients use, because a block is asked for by it. Up to 65,536 are.
-func (v *View) Know(namespace string) {
-	if last := v.lastKnown.Load(); last != nil && *last == namespace {
-		return
-	}
-	id := block.IDOf(namespace)
-	v.namesMu.Lock()
-	defer v.namesMu.Unlock()
-	if _, known := v.names[id]; known || len(v.names) < maxNamespaces {
-		v.names[id] = namespace
-		v.lastKnown.Store(&namespace)
-	}
-}
-
-func (v *View) nameOf(id block.ModelID) string {
-	v.namesMu.Lock()
-	defer v.namesMu.Unlock()
-	return v.names[id]
 }
 
 // alone tells that there is nobody to ask.

@@ -111,7 +111,7 @@ func (v *View) fetch(ctx context.Context, p *pull, a block.Addr, from string) er
 	namespace := v.nameOf(a.Model)
 	if namespace == "" {
 		v.counts.unknownNamespaces.Add(1)
-		return fmt.Errorf("%w: nobody here has said which namespace it is of", store.ErrMiss)
+		return fmt.Errorf("%w: nobody here has said lately which namespace it is of", store.ErrMiss)
 	}
 	purged := v.Admit(namespace)
 	if purged() {

@@ -17,7 +17,8 @@
 // when the server closed it, since then the client may still be reading.
 //
 // An address holds no more of its namespace than a digest, and other hosts are asked by the text. A client that has put
-// nothing of a namespace says Know before it gets blocks of it that only other hosts may have.
+// nothing of a namespace says Know before it gets blocks of it that only other hosts may have. A namespace of which this host
+// has no blocks, and which nobody has used, is forgotten when 16,384 others of its tenant have been used since: then Know is to be said again.
 //
 // What is bounded: connections in all and of one process, leases and bytes under lease of one connection and in all,
 // staging segments and bytes likewise, buffers for long frames, the time in which a begun frame must be complete, and

@@ -218,10 +218,14 @@ func (c *conn) know(h frame.Header, text []byte) error {
 	if err != nil || n.Space != "" {
 		return c.answer(h, frame.StatusNamespace, nil)
 	}
-	if c.server.names != nil {
-		c.server.names.Know(string(text))
-	}
+	c.known(string(text))
 	return c.answer(h, frame.StatusOK, nil)
+}
+
+func (c *conn) known(namespace string) {
+	if c.server.names != nil {
+		c.server.names.Know(namespace)
+	}
 }
 
 func (c *conn) pin(h frame.Header, body []byte) error {

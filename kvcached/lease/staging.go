@@ -140,6 +140,7 @@ func (w *writer) close(s *Server) {
 func (c *conn) use(text []byte) bool {
 	w := &c.writer
 	if w.namespace != "" && w.namespace == string(text) {
+		c.known(w.namespace)
 		return true
 	}
 	n, err := block.ParseNamespace(string(text))
@@ -148,9 +149,7 @@ func (c *conn) use(text []byte) bool {
 	}
 	w.namespace = string(bytes.Clone(text))
 	w.model = block.IDOf(w.namespace)
-	if c.server.names != nil {
-		c.server.names.Know(w.namespace)
-	}
+	c.known(w.namespace)
 	return true
 }
 

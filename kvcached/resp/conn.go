@@ -83,7 +83,6 @@ func (c *conn) selectDB(db int) {
 	}
 	c.db, c.namespace = db, n.String()
 	c.model = block.IDOf(c.namespace)
-	c.known(c.namespace)
 	c.limits = bounds{args: c.server.options.MaxArgs, bulk: MaxValue, authed: c.authed()}
 	c.update(func(i *clientInfo) { i.db, i.user, i.proto = db, name, c.proto })
 }

@@ -27,6 +27,7 @@ func (c *conn) resolve(name []byte) (k key, refused string) {
 		return key{}, fmt.Sprintf("ERR a key has %d bytes, at most %d are allowed", len(name), block.MaxKey)
 	}
 	if !block.IsAddress(name) {
+		c.known(c.namespace)
 		return key{block.OfKey(c.model, name), c.namespace, name}, ""
 	}
 	namespace, addr, err := block.ParseText(name)

@@ -25,6 +25,7 @@ type space struct {
 // namespace reads a canonical text. The one read last is not read again.
 func (s *Server) namespace(text string) (*space, error) {
 	if last := s.space.Load(); last != nil && last.text == text {
+		s.known(text)
 		return last, nil
 	}
 	n, err := block.ParseNamespace(text)
@@ -32,11 +33,16 @@ func (s *Server) namespace(text string) (*space, error) {
 		return nil, invalid("namespace: %v", err)
 	}
 	read := &space{text, block.IDOf(text), n.Space != ""}
-	if s.names != nil {
-		s.names.Know(text)
-	}
+	s.known(text)
 	s.space.Store(read)
 	return read, nil
+}
+
+// known tells the store which namespace's blocks the client asks for.
+func (s *Server) known(namespace string) {
+	if s.names != nil {
+		s.names.Know(namespace)
+	}
 }
 
 func invalid(format string, args ...any) error {

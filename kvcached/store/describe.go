@@ -63,3 +63,10 @@ func fromDisk(i *ssd.Info) Info {
 	it := Item{Addr: i.Addr, Namespace: i.Namespace, Key: i.Key, Parent: i.Parent, Expires: i.Expires, Attr: i.Attr}
 	return Info{Item: it, Length: i.Length, CRC: i.CRC, Tiers: SSD}
 }
+
+// NamespaceOf is the text of a namespace of which there are blocks in RAM; empty: there are none.
+func (s *Store) NamespaceOf(id block.ModelID) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tier.Names().TextOf(id)
+}

@@ -1,0 +1,121 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/store"
+)
+
+// bucket is the namespace of a tenant's i-th bucket.
+func bucket(tenant string, i int) string {
+	return block.Namespace{Space: fmt.Sprint("s3.bucket", i), Tenant: tenant}.String()
+}
+
+// TestNames: those used last are known, and one tenant's do not displace another's.
+func TestNames(t *testing.T) {
+	n := newNames(16)
+	knows := func(text string) bool { return n.byID[block.IDOf(text)] != nil }
+	n.know(bucket("a", 0))
+	for i := range 100 {
+		n.know(bucket("b", i))
+		n.know(bucket("b", 0))
+		if i%2 == 0 {
+			n.of(block.IDOf(bucket("b", 1)))
+		}
+	}
+	for text, known := range map[string]bool{
+		bucket("a", 0): true, bucket("b", 0): true, bucket("b", 1): true, bucket("b", 50): false, bucket("b", 98): true, bucket("b", 99): true,
+	} {
+		if knows(text) != known {
+			t.Errorf("%s: %v", text, !known)
+		}
+	}
+	if known, forgotten := n.stats(); known != 5 || forgotten != 100-4 {
+		t.Error(known, forgotten)
+	}
+	for i := range 100 {
+		n.know(bucket(fmt.Sprint("tenant", i), 0))
+	}
+	if known, _ := n.stats(); known != 16 || len(n.byText) != 16 || len(n.byID) != 16 || len(n.tenants) != 16 || knows(bucket("a", 0)) || !knows(bucket("tenant84", 0)) {
+		t.Error(known, len(n.byText), len(n.byID), len(n.tenants))
+	}
+	n.know(bucket("a", 0))
+	if n.of(block.IDOf(bucket("a", 0))) != bucket("a", 0) {
+		t.Error("one that was forgotten is known again when it is used")
+	}
+	one, two := bucket("a", 0), bucket("a", 1)
+	if allocs := testing.AllocsPerRun(100, func() { n.know(one); n.know(two) }); allocs != 0 {
+		t.Errorf("%v allocations for namespaces that are known", allocs)
+	}
+}
+
+// TestForgottenNames: what is set once over all hosts is so, and what is there is found, of namespaces that are not known, too.
+func TestForgottenNames(t *testing.T) {
+	a, b, c := start(t, "a", Options{}), start(t, "b", Options{}), start(t, "c", Options{})
+	meet(a, b, c)
+	hosts := []*host{a, b, c}
+	for _, h := range hosts {
+		h.names = newNames(4)
+		h.Know(keys.String())
+		for i := range 9 {
+			h.Know(bucket("", i))
+		}
+		if s := h.Stats(); s.Namespaces != 1 || s.NamespacesDropped != 9 || h.nameOf(keys.ID()) != "" {
+			t.Fatal(s.Namespaces, s.NamespacesDropped)
+		}
+	}
+	absent := func(h *host, k block.Addr, text string) (err error) {
+		for err = ErrUndecided; errors.Is(err, ErrUndecided); {
+			err = h.Absent(t.Context(), k, func(ctx context.Context, unless func() bool) error {
+				d, err := h.Create(ctx, store.Item{Addr: k, Namespace: keys.String()}, len(text))
+				if err != nil {
+					return err
+				}
+				copy(d.Bytes(), text)
+				d.Filled(len(text))
+				_, err = d.Commit(ctx, store.CommitOptions{IfAbsent: true, Unless: unless})
+				return err
+			})
+		}
+		return err
+	}
+	for i := range 9 {
+		k := key(fmt.Sprint(i))
+		var wins atomic.Int64
+		var wg sync.WaitGroup
+		for _, h := range hosts {
+			wg.Go(func() {
+				if err := absent(h, k, "x"); err == nil {
+					wins.Add(1)
+				} else if !errors.Is(err, store.ErrExists) {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if n := wins.Load(); n != 1 {
+			t.Errorf("key %d was set on %d hosts", i, n)
+		}
+		for _, h := range hosts {
+			var out [1]store.Info
+			if err := h.Find(t.Context(), []block.Addr{k}, out[:]); err != nil || out[0].Tiers == 0 {
+				t.Errorf("key %d at %s: %+v, %v", i, h.o.Self, out[0], err)
+			}
+		}
+	}
+	k := key("0")
+	for _, h := range hosts {
+		h.Know(keys.String())
+		await(t, "it is pulled", func() bool { return h.text(k) == "x" })
+		h.Know(bucket("", 0))
+		if h.names.of(keys.ID()) != "" || h.nameOf(keys.ID()) != keys.String() {
+			t.Error("the namespace of a block that is here is known")
+		}
+	}
+}
