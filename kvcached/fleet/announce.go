@@ -50,15 +50,15 @@ type link struct {
 	version uint64        // of the last change told; of who has the turn
 }
 
-// SetMembers says which hosts the fleet has now. Locations are told anew, since others keep them.
-func (v *View) SetMembers(members []Member) {
-	r := newRoster(v.o.Self, members)
+// set makes r the roster, and returns what was before.
+func (v *View) set(r *roster) (was *roster) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if slices.Equal(r.members, v.roster.Load().members) {
-		return
+	was = v.roster.Load()
+	if slices.Equal(r.members, was.members) {
+		return was
 	}
-	for _, m := range v.roster.Load().members {
+	for _, m := range was.members {
 		if r.member(m.ID) == nil {
 			v.graves.left(m.ID) // before the members are without it, so that nothing is forgotten in between
 		}
@@ -77,6 +77,7 @@ func (v *View) SetMembers(members []Member) {
 	case v.changes <- block.Addr{}:
 	default:
 	}
+	return was
 }
 
 // Run tells the fleet what this host has, and pulls and replicates, until ctx ends.

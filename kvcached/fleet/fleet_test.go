@@ -314,3 +314,26 @@ func TestKeeperForgets(t *testing.T) {
 		t.Errorf("%d kept", n)
 	}
 }
+
+// TestForgets: no connection is kept to a host that has left or moved, and none is made by who has not heard of that yet.
+func TestForgets(t *testing.T) {
+	a, b, c := start(t, "a", Options{}), start(t, "b", Options{}), start(t, "c", Options{})
+	meet(a, b, c)
+	await(t, "both others are talked to", func() bool { return a.pool.Stats().Peers == 2 })
+	left := c.member
+	meet(a, b)
+	await(t, "who has left is forgotten", func() bool { return a.pool.Stats().Peers == 1 })
+	if _, err := a.peer(&left); !errors.Is(err, ErrUnknownHost) {
+		t.Error("a connection to a host that has left:", err)
+	}
+	if n := a.pool.Stats().Peers; n != 1 {
+		t.Errorf("%d connections", n)
+	}
+	stayed := b.member
+	c.member.ID = "b" // b's daemon is gone, and goes on elsewhere
+	a.SetMembers([]Member{a.member, c.member})
+	await(t, "the new place is talked to instead of the old one", func() bool {
+		_, err := a.peer(&stayed)
+		return errors.Is(err, ErrUnknownHost) && a.pool.Stats().Peers == 1 && a.healthOf(&stayed).member == c.member
+	})
+}

@@ -165,7 +165,7 @@ func (v *View) watched(parent context.Context, limit time.Duration, m *Member, w
 	switch {
 	case answered(err):
 		h.hear()
-	case parent.Err() != nil, errors.Is(err, transport.ErrClosed), errors.Is(err, errDoubted): // who asked has gone
+	case parent.Err() != nil, errors.Is(err, transport.ErrClosed), errors.Is(err, errDoubted), errors.Is(err, ErrUnknownHost): // who asked has gone
 	default:
 		v.suspect(h, errors.Is(err, transport.ErrUnreachable) && ctx.Err() == nil)
 	}

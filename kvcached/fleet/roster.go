@@ -3,6 +3,7 @@ package fleet
 import (
 	"cmp"
 	"encoding/binary"
+	"fmt"
 	"hash/fnv"
 	"slices"
 	"strings"
@@ -25,10 +26,11 @@ type roster struct {
 	members []Member // by id
 	seeds   []uint64 // hashes of their ids
 	digest  uint64   // of all ids, the same on all hosts that know the same members; not 0
+	targets map[transport.Target]struct{}
 }
 
 func newRoster(self string, others []Member) *roster {
-	r := &roster{}
+	r := &roster{targets: map[transport.Target]struct{}{}}
 	for _, m := range others {
 		if m.ID != self && m.Address != "" && len(r.members) < maxMembers-1 {
 			r.members = append(r.members, m)
@@ -38,6 +40,7 @@ func newRoster(self string, others []Member) *roster {
 	slices.SortFunc(r.members, func(a, b Member) int { return strings.Compare(a.ID, b.ID) })
 	r.members = slices.CompactFunc(r.members, func(a, b Member) bool { return a.ID == b.ID })
 	for _, m := range r.members {
+		r.targets[m.target()] = struct{}{}
 		h := fnv.New64a()
 		h.Write([]byte(m.ID))
 		r.seeds = append(r.seeds, h.Sum64())
@@ -94,7 +97,36 @@ func rank(seed uint64, a *block.Addr) uint64 {
 	return x ^ x>>31
 }
 
-// peer is the connection to a host.
+func (m *Member) target() transport.Target {
+	return transport.Target{Address: m.Address, Name: m.Name, Lane: m.Lane}
+}
+
+// SetMembers says which hosts the fleet has now. Locations are told anew, since others keep them. Connections to where nobody is any
+// more are closed when what goes on over them has ended.
+func (v *View) SetMembers(members []Member) {
+	r := newRoster(v.o.Self, members)
+	for _, t := range v.set(r).gone(r) {
+		v.o.Pool.Forget(t)
+	}
+}
+
+// gone is where some member was and none is now.
+func (r *roster) gone(now *roster) (targets []transport.Target) {
+	for t := range r.targets {
+		if _, there := now.targets[t]; !there {
+			targets = append(targets, t)
+		}
+	}
+	return targets
+}
+
+// peer is the connection to a host. ErrUnknownHost: it has left, or moved, just now.
 func (v *View) peer(m *Member) (*transport.Peer, error) {
-	return v.o.Pool.Peer(transport.Target{Address: m.Address, Name: m.Name, Lane: m.Lane})
+	t := m.target()
+	p, err := v.o.Pool.Peer(t)
+	if _, there := v.roster.Load().targets[t]; err == nil && !there {
+		v.o.Pool.Forget(t) // SetMembers may have done so before there was one
+		return nil, fmt.Errorf("%w: %s at %s", ErrUnknownHost, m.ID, m.Address)
+	}
+	return p, err
 }

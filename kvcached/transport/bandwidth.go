@@ -23,8 +23,8 @@ type Caps struct {
 // maxGates bounds how many hosts have a bucket of their own; hosts beyond share one.
 const maxGates = 1024
 
-// Bandwidth holds the caps of a daemon: one is given to its Server and its Pool. Buckets of hosts that
-// are not talked to any more stay, up to a bound; it has no goroutine.
+// Bandwidth holds the caps of a daemon: one is given to its Server and its Pool. The buckets of a host that is not connected to
+// any more go when they owe nothing, so that nobody has more by coming anew; it has no goroutine.
 type Bandwidth struct {
 	caps  Caps
 	total [2]*bucket
@@ -38,29 +38,57 @@ func NewBandwidth(c Caps) *Bandwidth {
 	return &Bandwidth{caps: c, total: [2]*bucket{newBucket(c.TotalIn), newBucket(c.TotalOut)}, hosts: map[string]*gates{}}
 }
 
-// of returns what payloads of a host pass through; nil where nothing is capped.
+// of returns what payloads of a host pass through, until release; nil where nothing is capped.
 func (b *Bandwidth) of(host string) *gates {
 	if b == nil || b.caps == (Caps{}) {
 		return nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.hosts) >= maxGates {
-		host = ""
-	}
 	g := b.hosts[host]
+	if g == nil && len(b.hosts) >= maxGates {
+		b.sweep()
+		if len(b.hosts) >= maxGates {
+			host = ""
+			g = b.hosts[host]
+		}
+	}
 	if g == nil {
-		g = &gates{
+		g = &gates{buckets: [2][2]*bucket{
 			inward:  {b.total[inward], newBucket(b.caps.PeerIn)},
 			outward: {b.total[outward], newBucket(b.caps.PeerOut)},
-		}
+		}}
 		b.hosts[host] = g
 	}
+	g.uses++
 	return g
 }
 
+// release ends a use of what of has returned.
+func (b *Bandwidth) release(g *gates) {
+	if g == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	g.uses--
+	b.sweep()
+}
+
+// sweep removes the buckets that nobody uses and that are as good as new. The caller holds mu.
+func (b *Bandwidth) sweep() {
+	for host, g := range b.hosts {
+		if g.uses == 0 && g.buckets[inward][1].idle() && g.buckets[outward][1].idle() {
+			delete(b.hosts, host)
+		}
+	}
+}
+
 // gates are the buckets of one host, by direction: the daemon's and its own.
-type gates [2][2]*bucket
+type gates struct {
+	uses    int // guarded by Bandwidth.mu
+	buckets [2][2]*bucket
+}
 
 // step is how much to move at once, where that much is right without caps.
 func (g *gates) step(uncapped int) int {
@@ -75,7 +103,7 @@ func (g *gates) wait(ctx context.Context, d direction, n int) error {
 	if g == nil {
 		return nil
 	}
-	for _, b := range g[d] {
+	for _, b := range g.buckets[d] {
 		if err := b.wait(ctx, n); err != nil {
 			return err
 		}
@@ -99,6 +127,16 @@ func newBucket(rate int64) *bucket {
 		return nil
 	}
 	return &bucket{rate: float64(rate)}
+}
+
+// idle tells whether a bucket counts as far back as one can.
+func (b *bucket) idle() bool {
+	if b == nil {
+		return true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.free.After(time.Now().Add(-burst))
 }
 
 func (b *bucket) wait(ctx context.Context, n int) error {

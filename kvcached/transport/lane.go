@@ -54,7 +54,6 @@ type streams struct {
 	request *atomic.Uint64
 	count   *laneCounters
 	stripes int          // connections that a large block comes over
-	above   int          // bytes from which on a block is large
 	parts   atomic.Int64 // that striped pulls under way may have
 }
 

@@ -5,7 +5,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,13 +34,12 @@ type PoolOptions struct {
 	Tuning    Tuning
 	Bandwidth *Bandwidth // nil: no caps
 
-	MaxPeers    int           // peers at a time; 0: 1024. The one used least recently is closed for another
-	Stripes     int           // QUIC connections per peer, each with its own UDP socket; 0: 4
-	StripeAbove int           // whole blocks of at least that many bytes are pulled over all of them, unless many are at a time; 0: 1 MiB
-	TLSConns    int           // TLS connections per peer; 0: 16. More operations wait
-	Idle        time.Duration // a TLS connection unused for longer is not used again; 0: 1 min. Less than the peers' ServerOptions.Idle
-	Timeout     time.Duration // longest operation; 0: 60 s
-	Stall       time.Duration // longest time without progress of 1 MiB (64 KiB where capped); 0: 15 s
+	MaxPeers int           // peers at a time; 0: 1024. The one used least recently is closed for another
+	Stripes  int           // QUIC connections per peer, each with its own UDP socket; 0: 4
+	TLSConns int           // TLS connections per peer; 0: 16. More operations wait
+	Idle     time.Duration // a TLS connection unused for longer is not used again; 0: 1 min. Less than the peers' ServerOptions.Idle
+	Timeout  time.Duration // longest operation; 0: 60 s
+	Stall    time.Duration // longest time without progress of 1 MiB (64 KiB where capped); 0: 15 s
 
 	// EarlyReads sends a read that has to wait for a QUIC connection to a peer seen before along with the handshake
 	// (0-RTT). Off by default: it saves one round trip per new connection, and quic-go has a data race between the
@@ -58,7 +59,6 @@ func (o PoolOptions) withDefaults() PoolOptions {
 	}
 	o.Tuning = o.Tuning.withDefaults()
 	o.MaxPeers, o.Stripes, o.TLSConns = orInt(o.MaxPeers, 1024), orInt(o.Stripes, 4), orInt(o.TLSConns, 16)
-	o.StripeAbove = orInt(o.StripeAbove, 1<<20)
 	o.Idle, o.Timeout, o.Stall = orDuration(o.Idle, time.Minute), orDuration(o.Timeout, time.Minute), orDuration(o.Stall, 15*time.Second)
 	if o.ListenUDP == nil {
 		o.ListenUDP = func() (net.PacketConn, error) { return net.ListenUDP("udp", nil) }
@@ -81,7 +81,8 @@ type Pool struct {
 	evicted atomic.Uint64
 
 	mu     sync.Mutex
-	peers  map[Target]*Peer
+	peers  map[Target]*Peer   // at most MaxPeers
+	going  map[*Peer]struct{} // those that are not in peers any more and not closed yet
 	closed bool
 }
 
@@ -98,65 +99,50 @@ func NewPool(o PoolOptions) (*Pool, error) {
 		return nil, errors.New("transport: a pool needs an identity")
 	}
 	o = o.withDefaults()
-	return &Pool{o: o, budget: &receiveBudget{limit: o.Tuning.Receive}, peers: map[Target]*Peer{}}, nil
+	return &Pool{o: o, budget: &receiveBudget{limit: o.Tuning.Receive}, peers: map[Target]*Peer{}, going: map[*Peer]struct{}{}}, nil
 }
 
 // Close ends all connections and with them the operations in progress, and waits for the pool's goroutines.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true
-	peers := p.peers
+	all := slices.AppendSeq(slices.Collect(maps.Values(p.peers)), maps.Keys(p.going))
 	p.peers = nil
 	p.mu.Unlock()
-	for _, peer := range peers {
+	for _, peer := range all {
 		peer.close()
 	}
 	return nil
 }
 
-// Peer returns the peer at a target. Nothing is dialled before the first operation.
+// Peer returns the peer at a target. Nothing is dialled before the first operation. Operations on a peer that has to make
+// room fail with ErrClosed.
 func (p *Pool) Peer(t Target) (*Peer, error) {
+	peer, evicted, err := p.peer(t)
+	if evicted != nil {
+		evicted.close()
+	}
+	return peer, err
+}
+
+// peer also returns which one had to make room, nil if none had. The caller closes it.
+func (p *Pool) peer(t Target) (peer, evicted *Peer, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		return nil, ErrClosed
+		return nil, nil, ErrClosed
 	}
 	if peer := p.peers[t]; peer != nil {
-		return peer, nil
+		return peer, nil, nil
 	}
-	peer, err := p.newPeer(t)
-	if err != nil {
-		return nil, err
+	if peer, err = p.newPeer(t); err != nil {
+		return nil, nil, err
 	}
 	if len(p.peers) >= p.o.MaxPeers {
-		p.evict()
+		evicted = p.evict()
 	}
 	p.peers[t] = peer
-	return peer, nil
-}
-
-// Forget closes the connections to a peer that is gone for good. Operations on it fail.
-func (p *Pool) Forget(t Target) {
-	p.mu.Lock()
-	peer := p.peers[t]
-	delete(p.peers, t)
-	p.mu.Unlock()
-	if peer != nil {
-		peer.close()
-	}
-}
-
-// evict closes the peer used least recently; operations on it fail with ErrClosed. The caller holds mu.
-func (p *Pool) evict() {
-	var oldest *Peer
-	for _, peer := range p.peers {
-		if oldest == nil || peer.used.Load() < oldest.used.Load() {
-			oldest = peer
-		}
-	}
-	delete(p.peers, oldest.target)
-	p.evicted.Add(1)
-	oldest.close()
+	return peer, evicted, nil
 }
 
 func (p *Pool) newPeer(t Target) (*Peer, error) {
@@ -168,11 +154,10 @@ func (p *Pool) newPeer(t Target) (*Peer, error) {
 	if err != nil {
 		return nil, err
 	}
-	peer := &Peer{pool: p, target: t, lengths: map[string]lengths{}}
+	peer := &Peer{pool: p, target: t, gates: p.o.Bandwidth.of(host), lengths: map[string]lengths{}}
 	peer.choice.init(t.Lane, p.o.Logger.With("peer", t.Address), [2]*laneCounters{overQUIC: &p.quic, overTLS: &p.tcp})
-	gates := p.o.Bandwidth.of(host)
 	on := func(o opener, c *laneCounters, stripes int) lane {
-		return &streams{opener: o, gates: gates, stall: p.o.Stall, timeout: p.o.Timeout, request: &p.request, count: c, stripes: stripes, above: p.o.StripeAbove}
+		return &streams{opener: o, gates: peer.gates, stall: p.o.Stall, timeout: p.o.Timeout, request: &p.request, count: c, stripes: stripes}
 	}
 	if t.Lane != TLS {
 		peer.lanes[overQUIC] = on(p.newQUIC(t.Address, secure), &p.quic, p.o.Stripes)
@@ -202,23 +187,22 @@ type Peer struct {
 	target Target
 	lanes  [2]lane // by index of chooser; nil: not wanted
 	choice chooser
+	gates  *gates
 	used   atomic.Int64 // when, in Unix ns
+	once   sync.Once    // of close
 
 	mu      sync.Mutex
 	lengths map[string]lengths
-}
-
-func (p *Peer) close() {
-	for _, l := range p.lanes {
-		if l != nil {
-			l.close()
-		}
-	}
+	ops     int  // under way
+	retired bool // no further ones begin, and the last to end closes the peer
 }
 
 // on runs an operation on the lane that is best for it, and on the other one if that cannot be reached.
 func (p *Peer) on(large bool, fn func(l lane, which int) error) error {
-	p.used.Store(time.Now().UnixNano())
+	if err := p.begin(); err != nil {
+		return err
+	}
+	defer p.end()
 	which := p.choice.pick(large)
 	err := fn(p.lanes[which], which)
 	if errors.Is(err, ErrUnreachable) && p.choice.failed(which, err) {

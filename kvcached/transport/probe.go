@@ -14,7 +14,10 @@ const probeAlso = 20 * time.Millisecond
 // Probe pings the peer over the lane that is used, and over the other one if that is slow. It has no error if either answers, whatever it
 // says. A lane that does not, while the other one does, is not used for 10 s.
 func (p *Peer) Probe(ctx context.Context) error {
-	p.used.Store(time.Now().UnixNano())
+	if err := p.begin(); err != nil {
+		return err
+	}
+	defer p.end()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type answer struct {

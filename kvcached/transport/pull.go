@@ -10,6 +10,9 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
+// stripeAbove is how many bytes a whole block has at least that is pulled over several connections, unless many are at a time.
+const stripeAbove = 1 << 20
+
 // stripeAlign is what parts of a striped block are multiples of, in bytes.
 const stripeAlign = 64 << 10
 
@@ -84,11 +87,11 @@ func newPull(l *streams, g *Get, stripes int) *pull {
 	}
 	p.parts = make([]part, 0, 2*stripes+1)
 	p.planned = uint64(g.Hint)
-	if g.Hint >= l.above {
+	if g.Hint >= stripeAbove {
 		p.spread(0, 0, p.planned, p.share(p.planned))
 		return p
 	}
-	p.planned = max(p.planned, p.share(uint64(l.above)))
+	p.planned = max(p.planned, p.share(stripeAbove))
 	p.parts = append(p.parts, part{length: p.planned})
 	return p
 }
@@ -112,7 +115,7 @@ func (p *pull) rest(total uint64) []part {
 	switch {
 	case !p.whole || p.stripes == 1 || total <= at:
 		return nil
-	case total < uint64(p.l.above):
+	case total < stripeAbove:
 		p.spread(1, at, total, total)
 	case asked == 1 && at < size:
 		p.spread(0, at, size, size)

@@ -61,20 +61,22 @@ type quicLane struct {
 	budget  *receiveBudget
 	socket  func() (net.PacketConn, error)
 	count   *laneCounters
+	life    context.Context // ends with close, and with it what dials
+	end     context.CancelFunc
 	slots   []*slot
 	watch   sync.WaitGroup // goroutines that wait for connections to end
 }
 
 // slot is one of the connections. Whoever holds the token in free may use the fields.
 type slot struct {
-	free   chan struct{}
-	t      *quic.Transport
-	conn   *quic.Conn
-	back   backoff
-	closed bool
+	free chan struct{}
+	t    *quic.Transport
+	conn *quic.Conn
+	back backoff
 }
 
 func newQUICLane(l *quicLane, stripes int) *quicLane {
+	l.life, l.end = context.WithCancel(context.Background())
 	for range stripes {
 		s := &slot{free: make(chan struct{}, 1)}
 		s.free <- struct{}{}
@@ -147,13 +149,19 @@ func (l *quicLane) connection(ctx context.Context, s *slot, read bool) (c *quic.
 }
 
 func (l *quicLane) dial(ctx context.Context, s *slot, read bool) error {
-	if s.closed {
+	if l.life.Err() != nil {
 		return ErrClosed
 	}
 	if err := s.back.check(); err != nil {
 		return err
 	}
 	c, err := l.tryDial(ctx, s, read)
+	if l.life.Err() != nil {
+		if err == nil {
+			l.lost(c)
+		}
+		return ErrClosed
+	}
 	if err = s.back.dialled(ctx, err); err != nil {
 		l.count.dialErrors.Add(1)
 		return err
@@ -172,6 +180,9 @@ func (l *quicLane) dial(ctx context.Context, s *slot, read bool) error {
 }
 
 func (l *quicLane) tryDial(ctx context.Context, s *slot, read bool) (*quic.Conn, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.life, cancel)()
 	addr, err := resolve(ctx, l.address)
 	if err != nil {
 		return nil, err
@@ -223,9 +234,9 @@ func (l *quicLane) rejected(ctx context.Context, c *quic.Conn) error {
 func (l *quicLane) lost(c *quic.Conn) { _ = c.CloseWithError(codeDone, "") }
 
 func (l *quicLane) close() {
+	l.end()
 	for _, s := range l.slots {
 		<-s.free
-		s.closed = true
 		if s.conn != nil {
 			_ = s.conn.CloseWithError(codeDone, "")
 		}

@@ -210,6 +210,7 @@ func (s *Server) leave(name string) {
 	h := s.hosts[name]
 	if h.conns--; h.conns == 0 {
 		delete(s.hosts, name)
+		s.o.Bandwidth.release(h.gates)
 	}
 	s.count.conns.Add(-1)
 }

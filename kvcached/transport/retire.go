@@ -1,0 +1,83 @@
+package transport
+
+import "time"
+
+// How peers are let go of: none is closed with a lock held, and one that is gone for good not before what goes on with it has ended.
+
+// Forget closes the connections to a peer that is gone for good, when what goes on over them has ended; at once where MaxPeers
+// others wait for that already. New operations on it fail with ErrClosed. It does not wait.
+func (p *Pool) Forget(t Target) {
+	p.mu.Lock()
+	peer := p.peers[t]
+	if peer == nil {
+		p.mu.Unlock()
+		return
+	}
+	delete(p.peers, t)
+	p.going[peer] = struct{}{}
+	most := len(p.going) > p.o.MaxPeers
+	p.mu.Unlock()
+	if peer.retire() || most {
+		peer.close()
+	}
+}
+
+// evict takes out the peer used least recently. The caller holds mu.
+func (p *Pool) evict() *Peer {
+	var oldest *Peer
+	for _, peer := range p.peers {
+		if oldest == nil || peer.used.Load() < oldest.used.Load() {
+			oldest = peer
+		}
+	}
+	delete(p.peers, oldest.target)
+	p.going[oldest] = struct{}{}
+	p.evicted.Add(1)
+	return oldest
+}
+
+// close ends the connections and with them the operations under way.
+func (p *Peer) close() {
+	p.once.Do(func() {
+		p.retire()
+		for _, l := range p.lanes {
+			if l != nil {
+				l.close()
+			}
+		}
+		p.pool.o.Bandwidth.release(p.gates)
+		p.pool.mu.Lock()
+		delete(p.pool.going, p)
+		p.pool.mu.Unlock()
+	})
+}
+
+// retire has no further operation begin, and tells whether none is under way.
+func (p *Peer) retire() (idle bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.retired = true
+	return p.ops == 0
+}
+
+// begin counts an operation until end.
+func (p *Peer) begin() error {
+	p.used.Store(time.Now().UnixNano())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.retired {
+		return ErrClosed
+	}
+	p.ops++
+	return nil
+}
+
+func (p *Peer) end() {
+	p.mu.Lock()
+	p.ops--
+	last := p.retired && p.ops == 0
+	p.mu.Unlock()
+	if last {
+		p.close()
+	}
+}
