@@ -240,7 +240,7 @@ func (c *conn) pin(h frame.Header, body []byte) error {
 		return nil
 	}
 	for i := range int(h.Count) {
-		err := c.server.store.Pin(frame.Addr(body[8:], i), c.owner, until)
+		err := c.server.store.Pin(c.server.ctx, frame.Addr(body[8:], i), c.owner, until)
 		c.out = append(c.out, byte(c.server.status(err)))
 	}
 	return nil

@@ -30,7 +30,7 @@ type Store interface {
 	StatAll(ctx context.Context, addrs []block.Addr, out []store.Info) error
 	Touch(addrs []block.Addr)
 	Delete(ctx context.Context, a block.Addr) (bool, error)
-	Pin(a block.Addr, owner string, until int64) error
+	Pin(ctx context.Context, a block.Addr, owner string, until int64) error
 	Unpin(a block.Addr, owner string)
 	Arena() *ram.Arena
 }

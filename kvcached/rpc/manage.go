@@ -39,7 +39,7 @@ func (s *service) Pin(ctx context.Context, r *pb.PinRequest) (*pb.PinResponse, e
 	}
 	out := make([]Outcome, len(addrs))
 	for i := range addrs {
-		err := s.o.Store.Pin(addrs[i], ownerPrefix+r.Owner, r.UntilUnixMs)
+		err := s.o.Store.Pin(ctx, addrs[i], ownerPrefix+r.Owner, r.UntilUnixMs)
 		if errors.Is(err, ram.ErrPins) {
 			err = store.ErrFull
 		}

@@ -192,7 +192,7 @@ func TestManage(t *testing.T) {
 		t.Errorf("%v with %d pins", pinned, f.store.Stats().RAM.Pins)
 	}
 	theirs := block.Addr{Digest: chain[0], Model: block.IDOf(llama), Layer: block.LayerAll}
-	if err := f.store.Pin(theirs, "o", time.Now().Add(time.Hour).UnixMilli()); err != nil {
+	if err := f.store.Pin(ctx, theirs, "o", time.Now().Add(time.Hour).UnixMilli()); err != nil {
 		t.Fatal(err)
 	}
 	ok[*pb.UnpinResponse](t)(f.client.Unpin(ctx, &pb.UnpinRequest{Namespace: llama, Layer: block.LayerAll, Digests: some, Owner: "o"}))

@@ -48,7 +48,7 @@ type Store interface {
 	Stat(ctx context.Context, a block.Addr) (store.Info, error)
 	StatAll(ctx context.Context, addrs []block.Addr, out []store.Info) error
 	Delete(ctx context.Context, a block.Addr) (bool, error)
-	Pin(a block.Addr, owner string, until int64) error
+	Pin(ctx context.Context, a block.Addr, owner string, until int64) error
 	Unpin(a block.Addr, owner string)
 	Scan(ctx context.Context, cursor uint64, visit func(store.Info) bool) (next uint64, err error)
 	Purge(ctx context.Context, match func(namespace string) bool) (blocks int, err error)

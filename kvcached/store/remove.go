@@ -110,10 +110,11 @@ func (s *Store) expireRAM(a *block.Addr, unixMS int64) (bool, error) {
 }
 
 // Pin keeps a block in RAM until the given time, in Unix ms, or the same owner's Unpin; a second Pin changes the time. A
-// deletion ends all pins of the block. ErrMiss; ram.ErrPins: there are too many. One that is only on SSD is promoted first.
-func (s *Store) Pin(a block.Addr, owner string, until int64) error {
+// deletion ends all pins of the block. ErrMiss; ram.ErrPins: there are too many. One that is only on SSD is promoted first, while ctx
+// lasts.
+func (s *Store) Pin(ctx context.Context, a block.Addr, owner string, until int64) error {
 	if s.disk != nil {
-		b, err := s.Get(context.Background(), a)
+		b, err := s.Get(ctx, a)
 		if err != nil {
 			return err
 		}

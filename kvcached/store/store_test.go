@@ -283,13 +283,13 @@ func TestPins(t *testing.T) {
 	for i := range 4 {
 		put(t, s, item(i+1, false), fill(1<<20, byte(i)))
 	}
-	if err := errors.Join(s.Pin(item(1, false).Addr, "a", 10), s.Pin(item(2, false).Addr, "b", 20)); err != nil {
+	if err := errors.Join(s.Pin(t.Context(), item(1, false).Addr, "a", 10), s.Pin(t.Context(), item(2, false).Addr, "b", 20)); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Pin(item(3, false).Addr, "a", 10); !errors.Is(err, ram.ErrPins) {
+	if err := s.Pin(t.Context(), item(3, false).Addr, "a", 10); !errors.Is(err, ram.ErrPins) {
 		t.Error(err)
 	}
-	if err := s.Pin(item(9, false).Addr, "a", 10); !errors.Is(err, ErrMiss) {
+	if err := s.Pin(t.Context(), item(9, false).Addr, "a", 10); !errors.Is(err, ErrMiss) {
 		t.Error(err)
 	}
 	put(t, s, item(5, false), fill(2<<20, 'x'))
@@ -316,7 +316,7 @@ func TestPinnedBytes(t *testing.T) {
 	}
 	var pinned int
 	for i := range 12 {
-		switch err := s.Pin(item(i, false).Addr, string(rune('a'+i/5)), 1<<60); {
+		switch err := s.Pin(t.Context(), item(i, false).Addr, string(rune('a'+i/5)), 1<<60); {
 		case err == nil:
 			pinned++
 		case !errors.Is(err, ram.ErrPins):

@@ -332,3 +332,27 @@ func TestOvertaken(t *testing.T) {
 		})
 	}
 }
+
+// TestPinGivesUp: who pins a block that is on SSD waits for it no longer than it wants to.
+func TestPinGivesUp(t *testing.T) {
+	s, g := tiered(t, t.TempDir(), Options{Pins: 1})
+	it := item(1, false)
+	durable(t, s, it, fill(4096, 'a'))
+	crowd(t, s)
+	reading, goOn := make(chan struct{}), make(chan struct{})
+	g.set(func() error { close(reading); <-goOn; return nil }, nil, nil)
+	var other sync.WaitGroup
+	other.Go(func() { get(t, s, it, fill(4096, 'a')) })
+	<-reading
+	gaveUp, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := s.Pin(gaveUp, it.Addr, "a", 1<<60); !errors.Is(err, context.Canceled) {
+		t.Error("a pin that nobody waits for:", err)
+	}
+	g.set(nil, nil, nil)
+	close(goOn)
+	other.Wait()
+	if err := s.Pin(ctx, it.Addr, "a", 1<<60); err != nil {
+		t.Error(err)
+	}
+}
