@@ -46,6 +46,12 @@ func TestValidate(t *testing.T) {
 		{"quic beyond loopback", func(c *Config) { c.QUIC.Listen = ":7072" }, "cgn-ctl pki bootstrap"},
 		{"quic with certificates", func(c *Config) { secure(c); c.QUIC.Listen = ":7072" }, ""},
 		{"quic on a socket", func(c *Config) { c.QUIC.Listen = "unix:///tmp/q" }, "is not host:port"},
+		{"TLS lane on a socket", func(c *Config) { c.QUIC.TLSListen = "unix:///tmp/q" }, "quic.tls_listen: \"unix:///tmp/q\" is not host:port"},
+		{"grpc on a socket", func(c *Config) { c.GRPC.Listen = "unix:///tmp/q" }, "grpc.listen: \"unix:///tmp/q\" is not host:port"},
+		{"s3 on a socket", func(c *Config) { c.S3.Listen = "unix:///tmp/q" }, ""},
+		{"nothing listened on but admin", func(c *Config) {
+			c.RESP.Listen, c.S3.Listen, c.QUIC.Listen, c.QUIC.TLSListen, c.GRPC.Listen = "", "", "", "", ""
+		}, ""},
 		{"quic and the TLS lane on one number", func(c *Config) { c.QUIC.Listen, c.QUIC.TLSListen = "127.0.0.1:7072", "127.0.0.1:7072" }, ""},
 		{"grpc beyond loopback", func(c *Config) { c.GRPC.Listen = "0.0.0.0:7071" }, "set tls.ca"},
 		{"insecure does not lift certificates", func(c *Config) { c.GRPC.Listen, c.Daemon.Insecure = "0.0.0.0:7071", true }, "set tls.ca"},

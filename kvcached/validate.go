@@ -89,19 +89,21 @@ func (c *Config) listeners() []listener {
 	const orInsecure = "; or insecure_listen = true (--insecure-listen) instead of TLS if the network is trusted"
 	d := &c.Daemon
 	return []listener{
-		{field: "kvcached.admin", address: d.Admin, tcp: true, allowed: d.InsecureAdmin, fix: "listen on loopback, or set insecure_admin = true (--insecure-admin) if the network is trusted"},
+		{field: "kvcached.admin", address: d.Admin, required: true, tcp: true, allowed: d.InsecureAdmin, fix: "listen on loopback, or set insecure_admin = true (--insecure-admin) if the network is trusted"},
 		{field: "resp.listen", address: c.RESP.Listen, tcp: true, allowed: len(c.RESP.Users) > 0 && (c.RESP.TLS || d.Insecure), fix: "add [[resp.users]] with a password_file, and resp.tls = true with tls.cert" + orInsecure},
 		{field: "s3.listen", address: c.S3.Listen, tcp: true, allowed: len(c.S3.Keys) > 0 && (c.S3.TLS || d.Insecure), fix: "add [[s3.keys]] with a secret_file, and s3.tls = true with tls.cert" + orInsecure},
-		{field: "quic.listen", address: c.QUIC.Listen, allowed: c.TLS.CA != "", fix: certificates},
-		{field: "quic.tls_listen", address: c.QUIC.tlsLane(), tcp: true, allowed: c.TLS.CA != "", fix: certificates},
-		{field: "grpc.listen", address: c.GRPC.Listen, tcp: true, allowed: c.TLS.CA != "", fix: certificates},
+		{field: "quic.listen", address: c.QUIC.Listen, noSocket: true, allowed: c.TLS.CA != "", fix: certificates},
+		{field: "quic.tls_listen", address: c.QUIC.tlsLane(), noSocket: true, tcp: true, allowed: c.TLS.CA != "", fix: certificates},
+		{field: "grpc.listen", address: c.GRPC.Listen, noSocket: true, tcp: true, allowed: c.TLS.CA != "", fix: certificates},
 	}
 }
 
 // listener is an address of the configuration.
 type listener struct {
 	field, address string
-	tcp            bool
+	required       bool   // empty is not allowed
+	noSocket       bool   // other hosts come here
+	tcp            bool   // two of them cannot have one port
 	allowed        bool   // beyond loopback
 	fix            string // makes it so
 }
@@ -110,9 +112,13 @@ func (c *Config) validateListeners(p *problems) {
 	all := c.listeners()
 	for i, l := range all {
 		if l.address == "" {
-			if i == 0 {
+			if l.required {
 				p.add(l.field, "empty; give host:port, or 127.0.0.1:0 for a free port")
 			}
+			continue
+		}
+		if l.noSocket && strings.HasPrefix(l.address, "unix:") {
+			p.add(l.field, "%q is not host:port; other hosts come here", l.address)
 			continue
 		}
 		if err := listen.Check(l.address); err != nil {
@@ -126,11 +132,6 @@ func (c *Config) validateListeners(p *problems) {
 			if l.tcp && other.tcp && listen.Overlap(l.address, other.address) {
 				p.add(l.field, "%q cannot be listened on next to %s, %q; give it another port", l.address, other.field, other.address)
 			}
-		}
-	}
-	for _, l := range all[3:] {
-		if strings.HasPrefix(l.address, "unix:") {
-			p.add(l.field, "%q is not host:port; other hosts come here", l.address)
 		}
 	}
 }
