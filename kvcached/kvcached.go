@@ -330,7 +330,7 @@ func (d *Daemon) finish(ctx context.Context) error {
 	return nil // what fails in it has been logged
 }
 
-// ready says why the daemon is not ready; "" while it is.
+// unready says why the daemon is not ready; "" while it is.
 func (d *Daemon) unready() string {
 	switch {
 	case d.draining.Load():
