@@ -13,8 +13,8 @@ import (
 // status is what /readyz answers.
 type status struct {
 	Ready    bool       `json:"ready"`
-	Reason   string     `json:"reason,omitempty"`
-	Cache    string     `json:"cache"` // its name in the fleet
+	Reason   string     `json:"reason,omitempty"` // it stops, starts, or has not joined its fleet
+	Cache    string     `json:"cache"`            // its name in the fleet
 	Draining bool       `json:"draining"`
 	Etcd     string     `json:"etcd"`                    // off, connecting, connected, lost or left
 	Members  int64      `json:"fleet_members,omitempty"` // caches in the fleet, this one included; none: it is alone

@@ -166,7 +166,11 @@ func (b blocks) Create(ctx context.Context, it store.Item, length int) (*store.D
 		b.to.Put(b.to.id(&it.Addr), int64(length))
 	}
 	began := time.Now()
-	d, err := b.Store.Create(ctx, it, length)
+	create := b.Store.Create
+	if b.view != nil {
+		create = b.view.Create
+	}
+	d, err := create(ctx, it, length)
 	if err == nil && b.door != nil {
 		d.Time(b.door.put, began)
 	}

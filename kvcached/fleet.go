@@ -64,5 +64,5 @@ func (d *Daemon) followed() *members {
 	if v == nil {
 		return nil
 	}
-	return &members{config: &d.config.Fleet, log: d.log, set: v.SetMembers, caches: map[string]fleet.Member{}}
+	return &members{config: &d.config.Fleet, log: d.log, self: d.config.cacheID(), set: v.SetMembers, named: v.Named, caches: map[string]fleet.Member{}}
 }

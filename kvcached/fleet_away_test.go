@@ -103,6 +103,7 @@ func TestAHostIsKilledAndBack(t *testing.T) {
 			dir := t.TempDir()
 			resp, s3, kill := s.child(t, dir)
 			meet(t, 2, a)
+			awaitThat(t, "b has joined", func() bool { return redis(t, resp, "EXISTS key0")[0] == ":0" })
 			const n = 8
 			for i := range n { // both hosts keep some
 				redis(t, resp, fmt.Sprint("SET key", i, " old"), fmt.Sprint("SET short", i, " old"), fmt.Sprint("SET del", i, " old"))

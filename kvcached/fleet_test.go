@@ -75,7 +75,10 @@ func (s site) host(t *testing.T, id string, more func(*Config)) (*Daemon, func()
 func meet(t *testing.T, n int64, hosts ...*Daemon) {
 	t.Helper()
 	for _, d := range hosts {
-		awaitThat(t, "all hosts are known", func() bool { return d.view.Load().Stats().Members == n })
+		awaitThat(t, "all hosts are known", func() bool {
+			s := d.view.Load().Stats()
+			return s.Members == n && s.Joined == 1
+		})
 	}
 }
 
@@ -359,9 +362,9 @@ func TestCertificatesOfAnotherFleet(t *testing.T) {
 	if err := pki.Bootstrap(other, pki.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	c, log := settings(t, t.TempDir(), site{s.etcd, other}.join("b", nil))
+	c, log := settings(t, t.TempDir(), site{s.etcd, other}.join("b", func(c *Config) { c.Daemon.Heartbeat = config.Duration(time.Second) }))
 	b, _ := begin(t, c)
-	meet(t, 2, a, b)
+	meet(t, 2, a, b) // b when its patience is over
 	set(t, a, block.Text(testSpace.String(), testAddr(1)), []byte("hello"))
 	awaitThat(t, "b says that a is not reached", func() bool { return strings.Contains(log.String(), "cannot be told what is here") })
 	if got := redis(t, b.At("resp"), "GET "+block.Text(testSpace.String(), testAddr(1)), "SET own 1", "GET own"); strings.Join(got, " ") != "$-1 +OK 1" {

@@ -338,6 +338,11 @@ func (d *Daemon) unready() string {
 	case !d.serving.Load():
 		return "the daemon starts"
 	}
+	if v := d.view.Load(); v != nil {
+		if why, joined := v.Joined(); !joined {
+			return "the fleet is not known yet: " + why
+		}
+	}
 	return ""
 }
 

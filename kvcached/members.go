@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/kvcached/fleet"
@@ -15,8 +16,34 @@ import (
 type members struct {
 	config *FleetConfig
 	log    *slog.Logger
+	self   string // this cache's id
 	set    func([]fleet.Member)
+	named  func()                  // told once etcd has named all caches, with this one as it has announced itself
 	caches map[string]fleet.Member // by cache id
+
+	mu            sync.Mutex // the rest is the registration's, too
+	claimed, seen int64      // revisions at which this cache announced itself and at which set was told of that; 0: not yet
+}
+
+// claim notes that this cache has announced itself. Whoever did so before it is seen with it.
+func (m *members) claim(rev int64) { m.arrive(&m.claimed, rev) }
+
+// arrive takes in one of the two revisions.
+func (m *members) arrive(at *int64, rev int64) {
+	m.mu.Lock()
+	*at = rev
+	all := m.claimed != 0 && m.seen >= m.claimed
+	m.mu.Unlock()
+	if all {
+		m.named()
+	}
+}
+
+// see notes what etcd says of this cache itself, after set has been told of all up to then.
+func (m *members) see(e *cluster.Entry) {
+	if e.Key == cluster.CacheKey(m.self) {
+		m.arrive(&m.seen, e.Rev)
+	}
 }
 
 // handler takes in what is announced. While etcd does not answer, the members stay; what it lists then is what counts, even
@@ -29,11 +56,15 @@ func (m *members) handler() cluster.Handler {
 				m.put(e)
 			}
 			m.tell()
+			for i := range l.Entries {
+				m.see(&l.Entries[i])
+			}
 		},
 		Put: func(e cluster.Entry) {
 			if m.put(e) {
 				m.tell()
 			}
+			m.see(&e)
 		},
 		Delete: func(key string) {
 			delete(m.caches, strings.TrimPrefix(key, cluster.CachesPrefix))

@@ -122,9 +122,13 @@ func (m *membership) run(ctx context.Context) error {
 			return err
 		}
 	}
+	if m.others != nil {
+		m.registration.Claimed = m.others.claim
+	}
 	err = cluster.NewRegistrar(client, m.registration).Run(ctx)
 	if why := stranger(ctx); why != nil {
 		m.enter("left")
+		m.others.named() // it is alone
 		m.log.Error("the cache has left the fleet and serves this host alone", "why", why)
 		<-life.Done()
 		return nil

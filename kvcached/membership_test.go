@@ -34,6 +34,7 @@ func TestReadyzTellsOfEtcd(t *testing.T) {
 	if member.view.Load() == nil || alone.view.Load() != nil {
 		t.Fatal("who has a view of the fleet has changed")
 	}
+	meet(t, 1, member)
 	say := func(link string) {
 		for _, d := range []*Daemon{member, alone} {
 			awaitThat(t, d.config.cacheID()+" says "+link, func() bool {

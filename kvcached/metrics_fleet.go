@@ -7,6 +7,7 @@ import (
 )
 
 var fleetRows = []row[fleet.Stats]{
+	gauge("fleet_joined", "1 once etcd has named all caches, and they have told this one what changed while it was away; 0 before: clients' own keys are misses and cannot be set.", func(s *fleet.Stats) int64 { return s.Joined }),
 	gauge("fleet_members", "Caches in the fleet, this one included.", func(s *fleet.Stats) int64 { return s.Members }),
 	gauge("fleet_locations", "Blocks whose holders this cache remembers for the fleet.", func(s *fleet.Stats) int64 { return s.Locations }),
 	counter("fleet_locations_refused_total", "Blocks whose holders it had no room for.", func(s *fleet.Stats) uint64 { return s.LocationsRefused }),
@@ -29,7 +30,7 @@ var fleetRows = []row[fleet.Stats]{
 	counter("fleet_replicated_total", "Hot blocks handed to another host.", func(s *fleet.Stats) uint64 { return s.Replicated }),
 	counter("fleet_replicas_dropped_total", "Hot blocks that were not, because of an error or too many.", func(s *fleet.Stats) uint64 { return s.ReplicasDropped }),
 	counter("fleet_dropped_total", "Blocks that other hosts dropped because their key was set or deleted here.", func(s *fleet.Stats) uint64 { return s.Dropped }),
-	counter("fleet_drops_lost_total", "Keys set here of which another host may still have an older value.", func(s *fleet.Stats) uint64 { return s.DropsLost }),
+	counter("fleet_drops_lost_total", "Keys set here, and answered OK, of which another host that did not answer may still have an older value until it answers.", func(s *fleet.Stats) uint64 { return s.DropsLost }),
 	counter("fleet_exhumed_total", "Keys dropped here because they were set or deleted elsewhere while this cache was away.", func(s *fleet.Stats) uint64 { return s.Exhumed }),
 	gauge("fleet_graves", "Keys set or deleted that are remembered for caches that are away.", func(s *fleet.Stats) int64 { return s.Graves }),
 	counter("fleet_graves_lost_total", "Those forgotten because there were too many: a cache that is away may bring old values back.", func(s *fleet.Stats) uint64 { return s.GravesLost }),

@@ -35,7 +35,9 @@ type Registration struct {
 	// Instance tells this daemon from another one with the same id. One that stores it and gives it again after a
 	// restart takes its key back at once; empty = a random one, and a restart waits for the old lease to end.
 	Instance string
-	Log      *slog.Logger // says which node it is, where that matters; nil = slog.Default
+	// Claimed is told the revision at which the key has become this daemon's, each time; nil: nobody is.
+	Claimed func(rev int64)
+	Log     *slog.Logger // says which node it is, where that matters; nil = slog.Default
 }
 
 // DuplicateError says that another daemon holds the id.
@@ -161,6 +163,9 @@ func (r *Registrar) announce(ctx context.Context) error {
 	err := r.claim(ctx)
 	if err == nil {
 		r.reg.Log.Info("announced in etcd")
+		if r.reg.Claimed != nil {
+			r.reg.Claimed(r.rev)
+		}
 	}
 	return err
 }

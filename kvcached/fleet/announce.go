@@ -86,6 +86,7 @@ func (v *View) Run(ctx context.Context) error {
 	v.running = ctx
 	v.mu.Unlock()
 	var wg sync.WaitGroup
+	wg.Go(func() { v.tellJoining(ctx) })
 	if v.o.Replicas > 0 {
 		wg.Go(func() { v.replicate(ctx) })
 	}
@@ -147,6 +148,7 @@ func (v *View) relink(ctx context.Context, wg *sync.WaitGroup, r *roster, links 
 	}
 	now := maps.Clone(links)
 	v.links.Store(&now)
+	v.judge()
 }
 
 // tell passes on one change.
@@ -258,7 +260,7 @@ func (l *link) run(ctx context.Context) {
 			case <-l.wake:
 			default:
 			}
-			timer.Reset(wait)
+			timer.Reset(l.v.pause(wait))
 			if wait = min(2*wait, retryLast); wait == retryLast && !told && ctx.Err() == nil {
 				told = true
 				l.v.o.Logger.Warn("another cache cannot be told what is here, so its host does not find it; trying on", "cache", l.member.ID, "address", l.member.Address, "error", err)

@@ -54,6 +54,13 @@ func (v *View) askEach(ctx context.Context, hosts []string, limit time.Duration,
 // Find is StatAll that is certain of clients' keys, and of what may be one because its namespace is not known here: each holder is asked, and where the keeper may not know all of them every
 // host is. With an error, a *store.HostsError, a host that may have one could not be asked.
 func (v *View) Find(ctx context.Context, addrs []block.Addr, out []store.Info) error {
+	if !v.joining.joined.Load() {
+		for i := range addrs {
+			if err := v.unsure(&addrs[i]); err != nil {
+				return err
+			}
+		}
+	}
 	if err := v.Store.StatAll(ctx, addrs, out); err != nil || v.alone() {
 		return err
 	}

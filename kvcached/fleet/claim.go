@@ -63,6 +63,9 @@ type claimed struct{}
 // just now, or others went on to set the key. Blocks of tokens have equal bytes wherever they are: of these only this host is asked
 // where it knows their namespace.
 func (v *View) Absent(ctx context.Context, a block.Addr, commit func(ctx context.Context, unless func() bool) error) error {
+	if err := v.unsure(&a); err != nil {
+		return err
+	}
 	if v.alone() || !v.mayBeKey(&a) {
 		return commit(ctx, nil)
 	}

@@ -21,6 +21,9 @@ const (
 // SetExpiry says on all hosts that have a block when it is over, in Unix ms; 0: never. False: there is no such block. With an
 // error some host may go on with the old time. Set on two hosts in one moment, each copy has one of the two times.
 func (v *View) SetExpiry(ctx context.Context, a block.Addr, unixMS int64) (there bool, err error) {
+	if err := v.unsure(&a); err != nil {
+		return false, err
+	}
 	defer func() {
 		if there {
 			v.graves.bury(a) // who is away has it with the old time

@@ -19,7 +19,7 @@
 // cannot be reached is answered OK, logged and counted in DropsLost: another host may go on
 // with the older value until it answers again. Then it is told to drop the key, whatever it is there by then, if not more than 65,536 such keys
 // have come together; if it has been counted out meanwhile it is as graves.go says.
-// Listing keys is of one host.
+// Listing keys is of one host. What a host that starts does until it knows its fleet is in join.go.
 package fleet
 
 import (
@@ -79,7 +79,8 @@ type Options struct {
 }
 
 // View is the store of this host as part of the fleet. Get, Stat, StatAll, Find, Describe, SetExpiry, Absent, Delete and PurgeAll see all hosts; everything else is
-// the host's own.
+// the host's own. Before this host has joined (join.go) a client's own key is a miss for Get and Describe, and a *store.JoiningError for Find, SetExpiry, Absent,
+// Delete, PurgeAll and Create.
 type View struct {
 	*store.Store
 	o      Options
@@ -93,12 +94,13 @@ type View struct {
 	overrun    atomic.Bool     // changes were lost: everything is to be told anew
 	replicates chan block.Addr
 
-	graves *graves
-	fresh  fresh
-	began  time.Time
-	open   atomic.Bool // every key that is here may be told to others
+	graves  *graves
+	fresh   fresh
+	began   time.Time
+	joining joining
 
 	pushing sync.RWMutex // held for reading by a push, so that a purge can wait for it
+	drops   drops        // under way, so that a host that asks what it is owed can wait for them
 
 	mu      sync.Mutex
 	pulls   map[block.Addr]*pull
@@ -147,6 +149,7 @@ type Stats struct {
 	Exhumed           uint64 // keys dropped here because they were set or deleted elsewhere while this host was away
 	Graves            int64  // keys set or deleted that are remembered for hosts that are away
 	GravesLost        uint64 // those forgotten before all had been told, because there were too many
+	Joined            int64  // 1: this host knows its fleet; 0: not yet
 	LeftOut           int64  // hosts that are not asked now because they do not answer
 	TimesLeftOut      uint64 // times that one began not to be
 	Probes            uint64 // times that one was asked for a sign of life
@@ -161,7 +164,7 @@ func (v *View) Stats() Stats {
 	kept, refused := v.keeper.stats()
 	graves, lost := v.graves.stats()
 	names, forgotten := v.names.stats()
-	return Stats{
+	s := Stats{
 		Pulled: c.pulled.Load(), PulledBytes: c.pulledBytes.Load(), PullMisses: c.pullMisses.Load(), PullErrors: c.pullErrors.Load(),
 		PullsRefused: c.pullsRefused.Load(), Located: c.located.Load(), LocateErrors: c.locateErrors.Load(),
 		Namespaces: names, NamespacesDropped: forgotten, UnknownNamespaces: c.unknownNamespaces.Load(), Announced: c.announced.Load(), Resyncs: c.resyncs.Load(), Overruns: c.overruns.Load(),
@@ -170,6 +173,10 @@ func (v *View) Stats() Stats {
 		PullsBusy: c.pullsBusy.Load(), PullsFailed: c.pullsFailed.Load(), PullRetries: c.pullRetries.Load(), LeftOut: v.doubts.leftOut(), TimesLeftOut: c.leftOut.Load(), Probes: c.probes.Load(),
 		Members: int64(len(v.roster.Load().members)), Locations: kept, LocationsRefused: refused,
 	}
+	if v.joining.joined.Load() {
+		s.Joined = 1
+	}
+	return s
 }
 
 // New makes a view of a fleet that has no other host yet.
@@ -204,9 +211,8 @@ func New(o Options) (*View, error) {
 	v := &View{
 		Store: o.Store, o: o, keeper: newKeeper(o.MaxLocations), changes: make(chan block.Addr, maxQueue),
 		replicates: make(chan block.Addr, 1024), pulls: map[block.Addr]*pull{}, names: newNames(maxNamespaces),
-		doubts: doubts{share: o.PeerBytes, hosts: map[string]*health{}}, graves: newGraves(), fresh: fresh{keys: map[block.Addr]time.Time{}}, began: time.Now(), claims: map[block.Addr]*turn{}, fences: map[fenceKey]*fence{},
+		doubts: doubts{share: o.PeerBytes, hosts: map[string]*health{}}, graves: newGraves(), fresh: fresh{keys: map[block.Addr]time.Time{}}, began: time.Now(), joining: joining{done: make(chan struct{})}, claims: map[block.Addr]*turn{}, fences: map[fenceKey]*fence{},
 	}
-	v.open.Store(!o.Store.Stats().HasSSD) // then there is nothing from before
 	v.roster.Store(newRoster(o.Self, nil))
 	v.links.Store(&map[string]*link{})
 	return v, nil
@@ -219,10 +225,14 @@ func (v *View) alone() bool { return len(v.roster.Load().members) < 2 }
 func (v *View) Get(ctx context.Context, a block.Addr) (*store.Block, error) {
 	b, err := v.Store.Get(ctx, a)
 	if err == nil {
+		if v.stale(b.Info().Item.Namespace) {
+			b.Release()
+			return nil, store.ErrMiss
+		}
 		v.hot(b)
 		return b, nil
 	}
-	if !errors.Is(err, store.ErrMiss) || v.alone() {
+	if !errors.Is(err, store.ErrMiss) || v.alone() || v.stale(v.nameOf(a.Model)) {
 		return nil, err
 	}
 	if err := v.Pull(ctx, a, ""); err != nil {
@@ -248,6 +258,9 @@ func (v *View) Stat(ctx context.Context, a block.Addr) (store.Info, error) {
 // Describe tells all that is known of a block, which is pulled from another host if it is not here.
 func (v *View) Describe(ctx context.Context, a block.Addr) (store.Info, error) {
 	i, err := v.Store.Describe(ctx, a)
+	if err == nil && v.stale(i.Item.Namespace) {
+		return store.Info{}, store.ErrMiss
+	}
 	if !errors.Is(err, store.ErrMiss) || v.alone() {
 		return i, err
 	}

@@ -90,6 +90,7 @@ func startWith(t *testing.T, id string, o Options, server func(*transport.Server
 		t.Fatal(err)
 	}
 	h.View = view
+	view.Named()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -15,10 +15,8 @@ import (
 
 // A host that etcd counts out may come back with what was set or deleted meanwhile on its SSD. While one is away, whoever
 // sets or deletes a key or says when it is over, its keeper and the hosts that drop it remember that. A host that has to tell another one everything anew first
-// asks that for what to forget, and forgets it, except for keys that it was given itself since it was last heard. Until it has asked all, for as long as a lease lasts at most, it does not
-// answer other hosts with keys that were there before its start.
-//
-// Its own clients may be answered with the old value until then, and while it cannot reach etcd.
+// asks that for what to forget, and forgets it, except for keys that it was given itself since it was last heard. Until it has asked all it has not joined
+// (join.go), and answers nobody with keys. One that goes on while it cannot reach etcd answers its own clients with the old value.
 //
 // What is remembered is in RAM, the last maxGraves and for mournFor: if all hosts that remember a deletion have been started anew, or more has
 // happened since, the old value comes back.
@@ -186,32 +184,15 @@ func (l *link) exhume(ctx context.Context) error {
 		}
 		if o.Number = r.Number; o.Number == 0 {
 			l.exhumed.Store(true)
+			l.v.judge()
 			return nil
 		}
 	}
 	return errEndless
 }
 
-// Serves tells whether other hosts may be answered with a block that is here: a key that was here before the daemon's start only
-// when the others have been asked whether it has been set or deleted since.
-func (v *View) Serves(i *store.Info) bool {
-	if v.open.Load() || !block.OfKeys(i.Item.Namespace) || v.fresh.after(i.Item.Addr, time.Time{}) {
-		return true
-	}
-	if time.Since(v.began) < v.o.Lease {
-		links := *v.links.Load()
-		for _, m := range v.roster.Load().members {
-			if l := links[m.ID]; m.ID != v.o.Self && (l == nil || !l.exhumed.Load()) {
-				return false
-			}
-		}
-		if len(links) == 0 {
-			return true // nobody is there yet, and it may be asked again
-		}
-	}
-	v.open.Store(true)
-	return true
-}
+// Serves tells whether other hosts may be answered with a block that is here: a key only when this host has joined.
+func (v *View) Serves(i *store.Info) bool { return !v.stale(i.Item.Namespace) }
 
 // Order does what another host asks; it is transport.Handler's.
 func (v *View) Order(ctx context.Context, op wire.Op, o *wire.Order) (*wire.Reply, error) {
@@ -219,6 +200,8 @@ func (v *View) Order(ctx context.Context, op wire.Op, o *wire.Order) (*wire.Repl
 		return nil, wire.Forbidden // it will try again, and be known by then
 	}
 	switch {
+	case op == wire.Expire && !v.joining.joined.Load():
+		return nil, wire.Busy // what is here may have been deleted elsewhere
 	case op == wire.Expire && len(o.Addrs) <= wire.MaxBatch:
 		r := &wire.Reply{}
 		for _, a := range o.Addrs {
@@ -234,9 +217,10 @@ func (v *View) Order(ctx context.Context, op wire.Op, o *wire.Order) (*wire.Repl
 		return &wire.Reply{Number: n}, err
 	case op == wire.Claim && o.Host != "" && len(o.Addrs) == 1:
 		return &wire.Reply{Number: v.keeper.claim(o)}, nil
-	case op == wire.Graves && o.Host != "" && v.doubts.owes(o.Host):
-		return nil, wire.Busy // it is told to drop what it is owed first, and answers no other host with that until then
 	case op == wire.Graves && o.Host != "":
+		if !v.drops.wait(ctx) || v.doubts.owes(o.Host) {
+			return nil, wire.Busy // it is told to drop what it is owed first, and has not joined until then
+		}
 		r := &wire.Reply{Texts: v.graves.absent()}
 		r.Addrs, r.Number = v.graves.page(o.Host, o.Number)
 		return r, nil

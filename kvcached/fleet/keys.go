@@ -31,11 +31,15 @@ var ErrKey = errors.New("fleet: only blocks of models are pushed")
 
 // Delete removes a block from all hosts and tells whether any had it. With an error some host may still have it.
 func (v *View) Delete(ctx context.Context, a block.Addr) (bool, error) {
+	if err := v.unsure(&a); err != nil {
+		return false, err
+	}
 	if v.alone() {
 		if there, err := v.Store.Delete(ctx, a); err != nil || v.alone() {
 			return there, err
 		}
 	}
+	defer v.drops.begin()()
 	n, err := v.drop(ctx, a, func() (bool, error) { return v.Store.Delete(ctx, a) })
 	if err != nil {
 		v.owe(a, err)
@@ -66,6 +70,7 @@ func (v *View) Written(ctx context.Context, it *store.Item) {
 		}
 		return
 	}
+	defer v.drops.begin()()
 	if _, failed := v.drop(ctx, it.Addr, nil); failed != nil {
 		v.counts.dropsLost.Add(1)
 		for _, id := range v.owe(it.Addr, failed) {

@@ -92,6 +92,9 @@ func (v *View) PurgeAll(ctx context.Context, w What) ([]Purged, error) {
 	if err := w.check(); err != nil {
 		return nil, err
 	}
+	if err := v.unjoined(); err != nil {
+		return nil, err
+	}
 	o := wire.Order{Host: v.o.Self, Number: uint64(time.Now().UnixNano()), Moment: 1, Texts: w.texts()}
 	hosts := append([]string{v.o.Self}, v.everybody()...)
 	out := make([]Purged, len(hosts))

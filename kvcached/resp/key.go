@@ -143,7 +143,11 @@ func (c *conn) storeError(err error) string {
 		return "ERR the server is shutting down"
 	}
 	var hosts *store.HostsError
+	var joining *store.JoiningError
 	switch {
+	case errors.As(err, &joining):
+		c.server.counters.hostsFailures.Add(1)
+		return "TRYAGAIN " + joining.Public()
 	case errors.As(err, &hosts):
 		c.server.counters.hostsFailures.Add(1)
 		return "TRYAGAIN " + hosts.Public()

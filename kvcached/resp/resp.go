@@ -5,7 +5,7 @@
 // the store's arena and written straight from it, one at a time, so that a connection never holds more than one lease
 // and the drafts of one command.
 //
-// Before a fleet's store, commands on named keys, FLUSHDB and FLUSHALL are of all hosts. TRYAGAIN: another host that may have the
+// Before a fleet's store, commands on named keys, FLUSHDB and FLUSHALL are of all hosts. TRYAGAIN: this host has not joined its fleet yet, or another host that may have the
 // key does not answer, or it could not be decided whether the key is there. SET NX and SETNX let one of all clients of the fleet through;
 // MSETNX, SET XX, GETSET, GETDEL and conditions of EXPIRE look at all hosts, but only one host's clients exclude each other. KEYS, SCAN, DBSIZE, INFO and
 // TOUCH's effect are of one host.

@@ -145,6 +145,10 @@ func coded(err error) error {
 	if errors.As(err, &hosts) {
 		return status.Error(codes.Unavailable, hosts.Public())
 	}
+	var joining *store.JoiningError
+	if errors.As(err, &joining) {
+		return status.Error(codes.Unavailable, joining.Public())
+	}
 	var disk *store.DiskError
 	if errors.As(err, &disk) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		if disk.Full() {

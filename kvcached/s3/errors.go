@@ -76,6 +76,7 @@ func refusal(code, format string, args ...any) *apiError {
 func asAPI(err error) *apiError {
 	var e *apiError
 	var hosts *store.HostsError
+	var joining *store.JoiningError
 	var size *store.SizeError
 	var disk *store.DiskError
 	switch {
@@ -83,6 +84,10 @@ func asAPI(err error) *apiError {
 		return e
 	case errors.As(err, &hosts):
 		return refusal("ServiceUnavailable", "Now %s.", hosts.Public())
+	case errors.As(err, &joining):
+		e := refusal("SlowDown", "Now %s.", joining.Public())
+		e.header = [2]string{"Retry-After", "1"}
+		return e
 	case errors.Is(err, store.ErrUndecided):
 		return refusal("ServiceUnavailable", "Now %v.", store.ErrUndecided)
 	case errors.As(err, &size):

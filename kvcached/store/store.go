@@ -66,6 +66,16 @@ func (e *HostsError) Public() string {
 		hosts, e.Until.UTC().Format(time.RFC3339))
 }
 
+// JoiningError says that this host does not know yet what other hosts have, or have set and deleted. It is said by who looks beyond this host.
+type JoiningError struct{ Why string }
+
+func (e *JoiningError) Error() string { return e.Public() }
+
+// Public is what a client may be told.
+func (e *JoiningError) Public() string {
+	return "the fleet is not known yet: " + e.Why + "; try again, or ask another host"
+}
+
 // Options say what a Store uses.
 type Options struct {
 	// RAM is the size of the arena in bytes, ram.MinArena to ram.MaxArena. Required.
