@@ -7,7 +7,7 @@ import (
 )
 
 var fleetRows = []row[fleet.Stats]{
-	gauge("fleet_joined", "1 once etcd has named all caches, and they have told this one what changed while it was away; 0 before: clients' own keys are misses and cannot be set.", func(s *fleet.Stats) int64 { return s.Joined }),
+	gauge("fleet_joined", "Whether etcd has named all caches and they have told this one what changed while it was away (1). Before (0) clients' own keys are misses and cannot be set.", func(s *fleet.Stats) int64 { return s.Joined }),
 	gauge("fleet_members", "Caches in the fleet, this one included.", func(s *fleet.Stats) int64 { return s.Members }),
 	gauge("fleet_locations", "Blocks whose holders this cache remembers for the fleet.", func(s *fleet.Stats) int64 { return s.Locations }),
 	counter("fleet_locations_refused_total", "Blocks whose holders it had no room for.", func(s *fleet.Stats) uint64 { return s.LocationsRefused }),
