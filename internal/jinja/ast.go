@@ -1,0 +1,190 @@
+package jinja
+
+// A statement writes something or changes variables; an expression has a value.
+type (
+	statement interface {
+		run(r *render, s *scope) flow
+	}
+	expression interface {
+		eval(r *render, s *scope) Value
+	}
+)
+
+// flow says how a loop goes on behind a statement.
+type flow uint8
+
+const (
+	goOn flow = iota
+	breakLoop
+	continueLoop
+)
+
+type (
+	dataNode  struct{ text string }
+	printNode struct{ value expression }
+	ifNode    struct {
+		tests  []expression
+		bodies [][]statement
+		other  []statement
+	}
+	forNode struct {
+		targets []string
+		over    expression
+		only    expression // nil: all
+		body    []statement
+		other   []statement
+	}
+	setNode struct {
+		target, member string // member of a namespace, or empty
+		targets        []string
+		value          expression
+		body           []statement // a block instead of the value
+	}
+	macroNode struct {
+		name     string
+		params   []string
+		defaults map[string]expression
+		body     []statement
+	}
+	blockNode struct{ body []statement }
+	flowNode  struct{ flow flow }
+)
+
+type (
+	constNode struct{ value Value }
+	nameNode  struct{ name string }
+	listNode  struct {
+		items []expression
+		tuple bool
+	}
+	dictNode struct{ keys, values []expression }
+	attrNode struct {
+		of   expression
+		name string
+	}
+	itemNode  struct{ of, key expression }
+	sliceNode struct{ of, from, to, step expression }
+	callNode  struct {
+		of    expression
+		args  []expression
+		named []namedArg
+		line  int
+	}
+	filterNode struct {
+		of    expression
+		name  string
+		apply filter
+		args  []expression
+		named []namedArg
+		line  int
+	}
+	testNode struct {
+		of    expression
+		apply test
+		args  []expression
+		not   bool
+	}
+	unaryNode struct {
+		op string
+		of expression
+	}
+	binaryNode struct {
+		op          string
+		left, right expression
+	}
+	compareNode struct {
+		first expression
+		ops   []string
+		rest  []expression
+	}
+	chooseNode struct{ test, yes, no expression }
+)
+
+type namedArg struct {
+	name  string
+	value expression
+}
+
+// walk calls see for every statement and expression of a template.
+func walk(body []statement, see func(any)) {
+	for _, st := range body {
+		see(st)
+		switch n := st.(type) {
+		case *ifNode:
+			for _, b := range n.bodies {
+				walk(b, see)
+			}
+			walk(n.other, see)
+		case *forNode:
+			walk(n.body, see)
+			walk(n.other, see)
+		case *setNode:
+			walk(n.body, see)
+		case *macroNode:
+			walk(n.body, see)
+		case *blockNode:
+			walk(n.body, see)
+		}
+	}
+}
+
+// about tells whether e is the variable, or that member of it where key is not empty, or a filtered or sliced form.
+func about(e expression, variable, key string) bool {
+	switch n := e.(type) {
+	case *filterNode:
+		return about(n.of, variable, key)
+	case *testNode:
+		return about(n.of, variable, key)
+	case *sliceNode:
+		return about(n.of, variable, key)
+	case *attrNode:
+		return key != "" && n.name == key && about(n.of, variable, "") && plainName(n.of)
+	case *itemNode:
+		c, ok := n.key.(*constNode)
+		return ok && key != "" && c.value == Value(key) && about(n.of, variable, "") && plainName(n.of)
+	case *nameNode:
+		return key == "" && n.name == variable
+	}
+	return false
+}
+
+func plainName(e expression) bool {
+	_, ok := e.(*nameNode)
+	return ok
+}
+
+// TakesParts tells whether the template goes through the parts of a message's content. Where it does not, engines give it
+// the content as one text. It is the rule of vLLM's --chat-template-content-format auto.
+func (t *Template) TakesParts() bool {
+	var sets []*setNode
+	var loops []*forNode
+	walk(t.body, func(n any) {
+		switch n := n.(type) {
+		case *setNode:
+			sets = append(sets, n)
+		case *forNode:
+			loops = append(loops, n)
+		}
+	})
+	lists := []string{"messages"}
+	for i := 0; i < len(lists); i++ {
+		for _, s := range sets {
+			if s.value != nil && s.member == "" && s.target != "" && about(s.value, lists[i], "") && s.target != lists[i] && len(lists) < 64 {
+				lists = append(lists, s.target)
+			}
+		}
+	}
+	for _, l := range loops {
+		for _, list := range lists {
+			if len(l.targets) != 1 || !about(l.over, list, "") {
+				continue
+			}
+			for _, inner := range loops {
+				if len(inner.targets) == 1 && about(inner.over, l.targets[0], "content") {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}

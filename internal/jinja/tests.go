@@ -1,0 +1,68 @@
+package jinja
+
+import (
+	"slices"
+	"strings"
+)
+
+type test func(v Value, args []Value) bool
+
+func sortedPairs(d *Dict) []*List {
+	all := make([]*List, len(d.keys))
+	for i, k := range d.keys {
+		all[i] = &List{[]Value{k, d.values[i]}}
+	}
+	slices.SortStableFunc(all, func(a, b *List) int { return strings.Compare(a.Items[0].(string), b.Items[0].(string)) })
+	return all
+}
+
+func is[T any](v Value) bool {
+	_, ok := v.(T)
+	return ok
+}
+
+// with is the only argument of a test.
+func with(args []Value) Value {
+	if len(args) != 1 {
+		throw("a test with %d arguments", len(args))
+	}
+	return args[0]
+}
+
+func comparing(op string) test {
+	return func(v Value, args []Value) bool { return compare(op, v, with(args)) }
+}
+
+func remainder(v, by Value) int64 {
+	n, ok := whole(arithmetic("%", v, by))
+	if !ok {
+		throw("the remainder of a %s", typeName(v))
+	}
+	return n
+}
+
+var tests = map[string]test{
+	"defined":   func(v Value, _ []Value) bool { return !is[Undefined](v) },
+	"undefined": func(v Value, _ []Value) bool { return is[Undefined](v) },
+	"none":      func(v Value, _ []Value) bool { return v == nil },
+	"string":    func(v Value, _ []Value) bool { return is[string](v) },
+	"mapping":   func(v Value, _ []Value) bool { return is[*Dict](v) },
+	"number":    func(v Value, _ []Value) bool { return is[int64](v) || is[float64](v) || is[bool](v) },
+	"integer":   func(v Value, _ []Value) bool { return is[int64](v) },
+	"float":     func(v Value, _ []Value) bool { return is[float64](v) },
+	"boolean":   func(v Value, _ []Value) bool { return is[bool](v) },
+	"true":      func(v Value, _ []Value) bool { return v == Value(true) },
+	"false":     func(v Value, _ []Value) bool { return v == Value(false) },
+	"iterable": func(v Value, _ []Value) bool {
+		return is[string](v) || is[*List](v) || is[*Dict](v) || is[Undefined](v)
+	},
+	"sequence": func(v Value, _ []Value) bool {
+		return is[string](v) || is[*List](v) || is[*Dict](v) || is[Undefined](v)
+	},
+	"callable": func(v Value, _ []Value) bool { return is[function](v) },
+	"eq":       comparing("=="), "equalto": comparing("=="), "ne": comparing("!="), "in": comparing("in"),
+	"lt": comparing("<"), "lessthan": comparing("<"), "le": comparing("<="), "gt": comparing(">"), "greaterthan": comparing(">"), "ge": comparing(">="),
+	"odd":         func(v Value, _ []Value) bool { return remainder(v, int64(2)) == 1 },
+	"even":        func(v Value, _ []Value) bool { return remainder(v, int64(2)) == 0 },
+	"divisibleby": func(v Value, args []Value) bool { return remainder(v, with(args)) == 0 },
+}
