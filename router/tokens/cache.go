@@ -1,0 +1,101 @@
+package tokens
+
+import (
+	"hash/maphash"
+	"strings"
+	"unicode/utf8"
+	"unsafe"
+
+	"github.com/cognitora/dataplane/internal/memo"
+)
+
+// A text is cut into chunks at breaks, from its beginning on: what two texts begin with alike has the same chunks, whose ids
+// are remembered.
+const (
+	chunkFrom = 1 << 10 // the least bytes of a chunk
+	chunkTo   = 4 << 10 // a text without a break in as many is encoded without the cache
+	// chunkIDs is how many ids of a chunk are remembered. A chunk that has more is encoded every time.
+	chunkIDs = 512
+)
+
+// Cache remembers the ids of chunks of text. It is bounded, safe for concurrent use, and nobody waits for it.
+type Cache struct {
+	table *memo.Table
+	seed  maphash.Seed
+}
+
+// chunk is a record of the table.
+type chunk struct {
+	n   uint64
+	ids [chunkIDs]uint32
+}
+
+const chunkWords = int(unsafe.Sizeof(chunk{}) / 8)
+
+func (c *chunk) words() []uint64 { return (*[chunkWords]uint64)(unsafe.Pointer(c))[:] }
+
+// NewCache makes a cache of about that many bytes. It takes 2 KB for each KB of text.
+func NewCache(bytes int) *Cache {
+	return &Cache{table: memo.New(bytes, chunkWords), seed: maphash.MakeSeed()}
+}
+
+// Encode is Tokenizer.Encode with what is remembered; encoded is how many bytes of text were not.
+func (c *Cache) Encode(t *Tokenizer, dst []uint32, text string, special bool) (ids []uint32, encoded int) {
+	ids = t.encode(dst, text, special, func(dst []uint32, text string, s *scratch) []uint32 {
+		for text != "" {
+			end := t.breakOf(text)
+			if end < 0 {
+				encoded += len(text)
+				return t.pieces(dst, text, s)
+			}
+			var known bool
+			if dst, known = c.chunk(t, dst, text[:end], s); !known {
+				encoded += end
+			}
+			text = text[end:]
+		}
+		return dst
+	})
+	return ids, encoded
+}
+
+// chunk appends the ids of one chunk.
+func (c *Cache) chunk(t *Tokenizer, dst []uint32, text string, s *scratch) (_ []uint32, known bool) {
+	key := maphash.String(c.seed, text) ^ t.mark
+	r := &s.chunk
+	if c.table.Get(key, r.words()) {
+		return append(dst, r.ids[:min(r.n, chunkIDs)]...), true
+	}
+	start := len(dst)
+	dst = t.pieces(dst, text, s)
+	if r.n = uint64(len(dst) - start); r.n <= chunkIDs {
+		copy(r.ids[:], dst[start:])
+		c.table.Put(key, r.words())
+	}
+	return dst, false
+}
+
+const (
+	comma = "，"
+	stop  = "。"
+)
+
+// breakOf is where the first chunk of text ends, -1 if it is the last.
+func (t *Tokenizer) breakOf(text string) int {
+	for i := chunkFrom; i < len(text) && i < chunkTo; i++ {
+		b, before := text[i], text[i-1]
+		switch {
+		case b == ' ' && t.breaks[0] && plain(rune(before)),
+			before == '\n' && t.breaks[1] && plain(rune(b)),
+			b == comma[0] && t.breaks[2] && strings.HasPrefix(text[i:], comma) && behindHan(text, i),
+			b == stop[0] && t.breaks[3] && strings.HasPrefix(text[i:], stop) && behindHan(text, i):
+			return i
+		}
+	}
+	return -1
+}
+
+func behindHan(text string, at int) bool {
+	r, _ := utf8.DecodeLastRuneInString(text[:at])
+	return han(r)
+}

@@ -1,0 +1,105 @@
+package tokens
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// longText joins texts of the golden file.
+func longText(g *golden, r *rand.Rand, size int) string {
+	var b strings.Builder
+	for b.Len() < size {
+		b.WriteString(g.Texts[r.IntN(len(g.Texts))])
+		for range r.IntN(20) {
+			b.WriteString(paragraph[:r.IntN(100)])
+		}
+		if r.IntN(2) == 0 {
+			b.WriteString([]string{" the cache ", "\nand", "模型，缓存。", " "}[r.IntN(4)])
+		}
+	}
+	return b.String()
+}
+
+// TestChunks: cut into chunks or not, remembered or not, the ids are the same.
+func TestChunks(t *testing.T) {
+	g, r := readGolden(t), rand.New(rand.NewPCG(1, 2))
+	c := NewCache(8 << 20)
+	for _, name := range slices.Sorted(maps.Keys(g.Variants)) {
+		tok := g.tokenizer(t, name)
+		known := 0
+		for range 40 {
+			text := longText(g, r, 12<<10)
+			for range 2 {
+				want := tok.Encode(nil, text, true)
+				got, encoded := c.Encode(tok, nil, text, true)
+				if !slices.Equal(got, want) {
+					t.Fatalf("%s: with chunks the ids of %q are others", name, text)
+				}
+				known += len(text) - encoded
+				text += longText(g, r, 500)
+			}
+		}
+		if known < 40<<10 {
+			t.Errorf("%s: only %d bytes were known", name, known)
+		}
+	}
+}
+
+// TestChunksOfOthers: two tokenizers that share a cache do not get each other's ids.
+func TestChunksOfOthers(t *testing.T) {
+	g := readGolden(t)
+	c, text := NewCache(1<<20), ""
+	for i := range 300 {
+		text += fmt.Sprint("Don't cache ", i*12345, " prefills. ")
+	}
+	for _, name := range []string{"llama3", "qwen", "gpt2"} {
+		tok := g.tokenizer(t, name)
+		if got, encoded := c.Encode(tok, nil, text, false); !slices.Equal(got, tok.Encode(nil, text, false)) || encoded != len(text) {
+			t.Error(name, encoded)
+		}
+	}
+}
+
+func TestEncodeAllocatesNothing(t *testing.T) {
+	g := readGolden(t)
+	tok, c := g.tokenizer(t, "llama3"), NewCache(1<<20)
+	text := strings.Repeat("Don't cache 12345 prefills. "+strings.Repeat("-", 100), 100)
+	dst := tok.Encode(nil, text, true)
+	if n := testing.AllocsPerRun(10, func() { dst = tok.Encode(dst[:0], text, true) }); n > 8 {
+		t.Errorf("%v allocations", n)
+	}
+	if n := testing.AllocsPerRun(10, func() { dst, _ = c.Encode(tok, dst[:0], text, true) }); n > 8 {
+		t.Errorf("%v allocations with the cache", n)
+	}
+}
+
+const paragraph = "The router keeps the cache and the engine keeps the router because the worker is often away.\nIt would never ask the model for 12 blocks again; größer, 日本語. def f(self): return {}\n"
+
+func BenchmarkEncode(b *testing.B) {
+	g := readGolden(b)
+	for _, name := range []string{"gpt2", "llama3", "qwen", "o200k", "deepseek"} {
+		tok, text := g.tokenizer(b, name), strings.Repeat(paragraph, 100)
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(text)))
+			b.ReportAllocs()
+			var dst []uint32
+			for b.Loop() {
+				dst = tok.Encode(dst[:0], text, true)
+			}
+		})
+	}
+}
+
+func BenchmarkKnown(b *testing.B) {
+	g := readGolden(b)
+	tok, text, c := g.tokenizer(b, "llama3"), strings.Repeat(paragraph, 1200), NewCache(8<<20)
+	b.SetBytes(int64(len(text)))
+	var dst []uint32
+	for b.Loop() {
+		dst, _ = c.Encode(tok, dst[:0], text, true)
+	}
+}

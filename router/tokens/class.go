@@ -1,0 +1,61 @@
+package tokens
+
+import (
+	"unicode"
+	"unicode/utf8"
+)
+
+// class is a set of characters.
+type class struct {
+	basic [1 << 16 / 64]uint64 // of the Basic Multilingual Plane
+	rest  func(r rune) bool
+}
+
+func newClass(has func(r rune) bool) *class {
+	c := &class{rest: has}
+	for r := range rune(1 << 16) {
+		if has(r) {
+			c.basic[r>>6] |= 1 << (r & 63)
+		}
+	}
+	return c
+}
+
+func (c *class) has(r rune) bool {
+	if r < 1<<16 {
+		return c.basic[r>>6]&(1<<(r&63)) != 0
+	}
+	return c.rest(r)
+}
+
+// decode is utf8.DecodeRuneInString with the way for ASCII inlined.
+func decode(s string, at int) (rune, int) {
+	if b := s[at]; b < utf8.RuneSelf {
+		return rune(b), 1
+	}
+	return utf8.DecodeRuneInString(s[at:])
+}
+
+// folded tells whether has holds for r in another case.
+func folded(has func(rune) bool) func(rune) bool {
+	return func(r rune) bool {
+		if has(r) {
+			return true
+		}
+		for f := unicode.SimpleFold(r); f != r; f = unicode.SimpleFold(f) {
+			if has(f) {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// letters and digits are the ranges of \p{L} and \p{N} with the names that tokenizers use.
+func property(name string) (*unicode.RangeTable, bool) {
+	if t, ok := unicode.Categories[name]; ok {
+		return t, true
+	}
+	t, ok := unicode.Scripts[name]
+	return t, ok
+}

@@ -1,0 +1,57 @@
+package tokens
+
+import (
+	"sync"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// Tokenizer makes token ids of text. It is safe for concurrent use.
+type Tokenizer struct {
+	bpe    bpe
+	added  addedTokens
+	nfc    bool
+	stages []stage
+	before []uint32 // what is put before a prompt
+	after  []uint32 // and behind it
+	breaks [4]bool  // which of breaks hold
+	mark   uint64   // tells its chunks from other tokenizers'
+}
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+// Encode appends to dst the ids of text, with the tokens that the model puts before and behind a prompt (BOS) if special.
+func (t *Tokenizer) Encode(dst []uint32, text string, special bool) []uint32 {
+	return t.encode(dst, text, special, t.pieces)
+}
+
+func (t *Tokenizer) encode(dst []uint32, text string, special bool, pieces func([]uint32, string, *scratch) []uint32) []uint32 {
+	s := scratches.Get().(*scratch)
+	defer scratches.Put(s)
+	if special {
+		dst = append(dst, t.before...)
+	}
+	dst = pieces(dst, text, s)
+	if special {
+		dst = append(dst, t.after...)
+	}
+	return dst
+}
+
+// pieces appends the ids of text, added tokens first.
+func (t *Tokenizer) pieces(dst []uint32, text string, s *scratch) []uint32 {
+	t.added.raw.each(text, func(text string, token *addedToken) {
+		if t.nfc && !norm.NFC.IsNormalString(text) {
+			text = norm.NFC.String(text)
+		}
+		t.added.later.each(text, func(text string, token *addedToken) {
+			if dst = t.cut(dst, text, t.stages, s); token != nil {
+				dst = append(dst, token.ID)
+			}
+		})
+		if token != nil {
+			dst = append(dst, token.ID)
+		}
+	})
+	return dst
+}

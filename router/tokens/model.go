@@ -1,0 +1,187 @@
+package tokens
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/cognitora/dataplane/internal/jinja"
+)
+
+// Model is what makes a model's prompts: its tokenizer and chat template. It is immutable and safe for concurrent use.
+type Model struct {
+	tokenizer *Tokenizer
+	chat      *chatTemplate // nil: it has none, and chats are not exact
+	tools     *chatTemplate // for requests with tools, where it is another one
+	specials  *jinja.Dict   // bos_token and the like, for the template
+}
+
+type chatTemplate struct {
+	*jinja.Template
+	parts bool // it goes through the parts of a message's content
+}
+
+// Bounds of the files, in bytes.
+const (
+	maxTokenizer = 128 << 20
+	maxSmall     = 8 << 20
+)
+
+// Load reads tokenizer.json, tokenizer_config.json and chat_template.jinja of a directory; template, if not empty, is a file
+// with the chat template that the engine was started with (vLLM: --chat-template). The error names the file and the fix.
+func Load(directory, template string) (*Model, error) {
+	path := filepath.Join(directory, "tokenizer.json")
+	doc, err := readFile(path, maxTokenizer)
+	if err != nil {
+		return nil, fmt.Errorf("%w; name the directory with the model's tokenizer.json, as the engine has it", err)
+	}
+	m := &Model{specials: &jinja.Dict{}}
+	if m.tokenizer, err = Parse(doc); err != nil {
+		return nil, fmt.Errorf("%s: %w; its prompts cannot be tokenised exactly: leave tokenizer out for this model", path, err)
+	}
+	path = filepath.Join(directory, "tokenizer_config.json")
+	doc, err = readFile(path, maxSmall)
+	if err != nil {
+		return nil, fmt.Errorf("%w; it belongs beside tokenizer.json", err)
+	}
+	var c config
+	if err := json.Unmarshal(doc, &c); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if err := m.configure(&c); err != nil {
+		return nil, fmt.Errorf("%s: %w; its prompts cannot be tokenised exactly: leave tokenizer out for this model", path, err)
+	}
+	return m, m.readTemplates(directory, template, path, &c)
+}
+
+func readFile(path string, most int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	doc, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(doc)) > most {
+		err = fmt.Errorf("%s has more than %d bytes", path, most)
+	}
+	return doc, err
+}
+
+// config is a tokenizer_config.json, as far as it matters.
+type config struct {
+	Class        string          `json:"tokenizer_class"`
+	AddBOS       *bool           `json:"add_bos_token"`
+	AddEOS       *bool           `json:"add_eos_token"`
+	BOS          specialToken    `json:"bos_token"`
+	EOS          specialToken    `json:"eos_token"`
+	Unknown      specialToken    `json:"unk_token"`
+	Separator    specialToken    `json:"sep_token"`
+	Padding      specialToken    `json:"pad_token"`
+	ChatTemplate json.RawMessage `json:"chat_template"`
+	Added        map[string]struct {
+		Content string `json:"content"`
+	} `json:"added_tokens_decoder"`
+}
+
+// specialToken is written as its text, or as an object that has it.
+type specialToken string
+
+func (s *specialToken) UnmarshalJSON(doc []byte) error {
+	var full struct{ Content string }
+	if len(doc) > 0 && doc[0] == '{' {
+		err := json.Unmarshal(doc, &full)
+		*s = specialToken(full.Content)
+		return err
+	}
+	return json.Unmarshal(doc, (*string)(s))
+}
+
+// configure takes over what transformers takes from tokenizer_config.json besides the chat template.
+func (m *Model) configure(c *config) error {
+	for _, s := range []struct {
+		name  string
+		token specialToken
+	}{{"bos_token", c.BOS}, {"eos_token", c.EOS}, {"unk_token", c.Unknown}, {"sep_token", c.Separator}, {"pad_token", c.Padding}} {
+		if s.token != "" {
+			m.specials.Set(s.name, string(s.token))
+		}
+	}
+	known := map[string]bool{}
+	for _, a := range m.tokenizer.added.all {
+		known[a.Content] = true
+	}
+	for id, a := range c.Added {
+		if !known[a.Content] {
+			return fmt.Errorf("added_tokens_decoder[%s] is %q, which tokenizer.json does not have among its added_tokens", id, a.Content)
+		}
+	}
+	if c.AddEOS != nil && *c.AddEOS && len(m.tokenizer.after) == 0 {
+		return errors.New("add_eos_token is set, but tokenizer.json adds none")
+	}
+	if c.AddBOS == nil || !*c.AddBOS || len(m.tokenizer.before) > 0 || c.BOS == "" {
+		return nil
+	}
+	if c.Class != "LlamaTokenizer" && c.Class != "LlamaTokenizerFast" {
+		return fmt.Errorf("add_bos_token is set, but tokenizer.json adds none, and what %s does is not known", c.Class)
+	}
+	for _, a := range m.tokenizer.added.all { // this class puts it there itself
+		if a.Content == string(c.BOS) {
+			m.tokenizer.before = []uint32{a.ID}
+			return nil
+		}
+	}
+	return fmt.Errorf("bos_token is %q, which tokenizer.json does not have among its added_tokens", c.BOS)
+}
+
+// readTemplates finds the chat templates: a file of its own, chat_template.jinja, or tokenizer_config.json's.
+func (m *Model) readTemplates(directory, own, configPath string, c *config) error {
+	path := own
+	if path == "" {
+		path = filepath.Join(directory, "chat_template.jinja")
+	}
+	doc, err := readFile(path, maxSmall)
+	if err == nil {
+		m.chat, err = parseTemplate(path, string(doc))
+		return err
+	}
+	if own != "" || !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("chat template: %w", err)
+	}
+	if len(c.ChatTemplate) == 0 || string(c.ChatTemplate) == "null" {
+		return nil
+	}
+	var one string
+	if json.Unmarshal(c.ChatTemplate, &one) == nil {
+		m.chat, err = parseTemplate(configPath+": chat_template", one)
+		return err
+	}
+	var several []struct{ Name, Template string }
+	if err := json.Unmarshal(c.ChatTemplate, &several); err != nil {
+		return fmt.Errorf("%s: chat_template: %w", configPath, err)
+	}
+	for _, t := range several {
+		parsed, err := parseTemplate(configPath+": chat_template "+t.Name, t.Template)
+		switch {
+		case t.Name != "default" && t.Name != "tool_use":
+		case err != nil:
+			return err
+		case t.Name == "default":
+			m.chat = parsed
+		default:
+			m.tools = parsed
+		}
+	}
+	return nil
+}
+
+func parseTemplate(path, source string) (*chatTemplate, error) {
+	t, err := jinja.Parse(source)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w; its chats cannot be rendered exactly: leave tokenizer out for this model", path, err)
+	}
+	return &chatTemplate{t, t.TakesParts()}, nil
+}

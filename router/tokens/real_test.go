@@ -1,0 +1,100 @@
+package tokens
+
+import (
+	"bufio"
+	"encoding/json"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// TestAgainstTokenizers compares with Hugging Face's tokenizers on random texts of all of Unicode. TOKENS_PYTHON is a Python
+// that has the package.
+func TestAgainstTokenizers(t *testing.T) {
+	python := os.Getenv("TOKENS_PYTHON")
+	if python == "" {
+		t.Skip("TOKENS_PYTHON is not set: make check-tokens does")
+	}
+	p := exec.Command(python, "testdata/real.py", "serve", "testdata")
+	p.Stderr = os.Stderr
+	in, err := p.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := p.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer p.Wait()
+	defer in.Close()
+	answers := bufio.NewScanner(out)
+	answers.Buffer(nil, 64<<20)
+	g, r, bytes := readGolden(t), rand.New(rand.NewPCG(rand.Uint64(), 0)), 0
+	for _, name := range slices.Sorted(maps.Keys(g.Variants)) {
+		tok := g.tokenizer(t, name)
+		for range 30 {
+			texts := make([]string, 200)
+			for i := range texts {
+				texts[i] = noise(g, r)
+				bytes += len(texts[i])
+			}
+			line, _ := json.Marshal(map[string]any{"variant": name, "texts": texts})
+			if _, err := in.Write(append(line, '\n')); err != nil || !answers.Scan() {
+				t.Fatal("no answer: ", err, answers.Err())
+			}
+			var want [][]uint32
+			if err := json.Unmarshal(answers.Bytes(), &want); err != nil {
+				t.Fatal(err)
+			}
+			for i, text := range texts {
+				if got := tok.Encode(nil, text, false); !slices.Equal(got, want[i]) {
+					t.Fatalf("%s: %+q:\n got %v\nwant %v", name, text, got, want[i])
+				}
+			}
+		}
+	}
+	t.Logf("%d variants, %d bytes: all ids alike", len(g.Variants), bytes)
+}
+
+// known is r, or another character where tables differ: the package knows letters newer than Go's Unicode 15, but not the
+// combining classes of marks that came with Unicode 13.
+func known(r rune) rune {
+	if (r < 0x800 || !unicode.Is(unicode.M, r)) && unicode.In(r, unicode.L, unicode.M, unicode.N, unicode.P, unicode.S, unicode.Z, unicode.Cc, unicode.Cf, unicode.Co) {
+		return r
+	}
+	return '.'
+}
+
+// noise is a text of pieces of the golden ones, of whitespace and of any characters that have a meaning in Unicode 15.
+func noise(g *golden, r *rand.Rand) string {
+	var b strings.Builder
+	for range 1 + r.IntN(60) {
+		switch r.IntN(6) {
+		case 0:
+			whole := []rune(g.Texts[r.IntN(len(g.Texts))])
+			from := r.IntN(len(whole) + 1)
+			b.WriteString(string(whole[from:min(len(whole), from+r.IntN(8))]))
+		case 1:
+			b.WriteString([]string{" ", "  ", "\n", "\r\n", "\t", " ", "'s", "'LL", "'ſ", "\u3000"}[r.IntN(10)])
+		case 2:
+			b.WriteRune(rune(r.IntN(128)))
+		case 3:
+			b.WriteRune(known(rune(r.IntN(0x3100))))
+		case 4:
+			if c := rune(r.IntN(0x110000)); c < 0xd800 || c > 0xdfff {
+				b.WriteRune(known(c))
+			}
+		default:
+			b.WriteString(strings.Repeat(string(rune(33+r.IntN(90))), r.IntN(70)))
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,78 @@
+package tokens
+
+import (
+	"errors"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// Set are the models whose prompts are tokenised. It is safe for concurrent use.
+type Set struct {
+	models map[string]*Model // by the name that clients use
+	cache  *Cache
+	most   int
+}
+
+// NewSet makes a set that remembers ids in about that many bytes, and takes bodies and prompts of at most as many.
+func NewSet(models map[string]*Model, cache, most int) *Set {
+	return &Set{models: models, cache: NewCache(cache), most: most}
+}
+
+// Outcome says what came of a prompt, in a word as the metrics have it.
+type Outcome string
+
+// The outcomes.
+const (
+	Exact    Outcome = "exact"
+	Large    Outcome = "large"    // more bytes than are tokenised
+	Media    Outcome = "media"    // images and the like
+	Option   Outcome = "option"   // an option whose effect is not followed
+	Template Outcome = "template" // the template refused it, or it cannot be rendered exactly
+)
+
+// Outcomes are all of them.
+var Outcomes = []Outcome{Exact, Large, Media, Option, Template}
+
+// Result is a prompt's ids.
+type Result struct {
+	Outcome Outcome
+	IDs     []uint32 // appended to what was given
+	Turn    uint64   // a hash of what the conversation begins with, the same in every router; 0 for a completion
+	Bytes   int      // of the prompt
+	Encoded int      // of them, those that were not remembered
+}
+
+// Has tells whether the prompts of that model are tokenised.
+func (s *Set) Has(model string) bool { return s != nil && s.models[model] != nil }
+
+// Make makes the ids of a body for a model that the set has, and appends them to ids.
+func (s *Set) Make(model string, chat bool, body []byte, ids []uint32) Result {
+	r := Result{IDs: ids, Outcome: Exact}
+	if len(body) > s.most {
+		r.Outcome = Large
+		return r
+	}
+	m := s.models[model]
+	var p Prompt
+	var err error
+	if chat {
+		p, err = m.Chat(body, s.most)
+	} else {
+		p, err = m.Completion(body)
+	}
+	switch {
+	case errors.Is(err, ErrMedia):
+		r.Outcome = Media
+	case errors.Is(err, ErrOption), errors.Is(err, ErrBody):
+		r.Outcome = Option
+	case err != nil:
+		r.Outcome = Template
+	default:
+		if p.Turn != "" {
+			r.Turn = xxhash.Sum64String(p.Turn)
+		}
+		r.Bytes = len(p.Text)
+		r.IDs, r.Encoded = s.cache.Encode(m.tokenizer, ids, p.Text, p.Special)
+	}
+	return r
+}
