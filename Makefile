@@ -11,7 +11,7 @@ FUZZTIME   ?= 30s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-gpu up test check check-gpu check-ipmi-vm check-race check-fuzz check-sdk check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-vm check-layout check-takeover check-kill check-abuse check-seen check-llama check-vllm \
+.PHONY: help build build-gpu up test check check-gpu check-ipmi-vm check-race check-fuzz check-sdk check-tokens check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-vm check-layout check-takeover check-kill check-abuse check-seen check-llama check-vllm \
 	bench perf perf-full perf-index perf-kv perf-peers gate generate bpf proto lint clean $(BINARIES)
 
 help: ## list the targets
@@ -44,7 +44,7 @@ test: ## vet and test everything in pure Go (no C compiler needed)
 	@CGO_ENABLED=0 $(GO) test ./...
 	@perf/tools.sh
 
-check: check-race check-gpu check-fuzz check-sdk check-kv check-net check-layout check-takeover check-kill check-abuse check-seen check-llama ## everything slow: race detector, fuzzing, SDK suites, caches on a bad path, upgrades, real llama.cpp engines
+check: check-race check-gpu check-fuzz check-sdk check-kv check-tokens check-net check-layout check-takeover check-kill check-abuse check-seen check-llama ## everything slow: race detector, fuzzing, SDK suites, caches on a bad path, upgrades, real llama.cpp engines
 
 check-race: ## tests under the race detector (needs a C compiler)
 	@perf/tools.sh cc
@@ -67,6 +67,12 @@ check-fuzz: ## every fuzz target for FUZZTIME (30s) each
 check-sdk: build ## OpenAI and Anthropic SDK suites against `cgn-ctl up` (needs python3 with venv, node, npm)
 	@perf/tools.sh python node
 	@perf/sdk/run.sh
+
+check-tokens: ## the router's tokenizers against Hugging Face's on random texts (needs python3 with venv; fetches 10 MB once)
+	@perf/tools.sh python
+	@test -x .cache/tokens/bin/python || { mkdir -p .cache && python3 -m venv .cache/tokens; }
+	@.cache/tokens/bin/pip install -q --disable-pip-version-check --no-deps tokenizers==0.23.3
+	TOKENS_PYTHON='$(CURDIR)/.cache/tokens/bin/python' CGO_ENABLED=0 $(GO) test -count=1 -v -run '^TestAgainstTokenizers$$' ./router/tokens
 
 check-kv: build ## redis and S3 clients against kvcached (needs python3 with venv, node, npm, redis-cli)
 	@perf/tools.sh python node redis-cli

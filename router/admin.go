@@ -83,7 +83,7 @@ func (r *Router) debugRoute(w http.ResponseWriter, req *http.Request) {
 	}
 	j := r.dispatch.Job()
 	defer r.dispatch.Discard(j)
-	j.API = api
+	j.API, j.Body = api, body
 	j.Session, j.Pin = []byte(req.Header.Get("x-cgn-session-id")), []byte(req.Header.Get("x-cgn-node"))
 	if err := scan.Scan(api, body, &j.Scan); err != nil {
 		writeError(w, apierror.FromScan(err))

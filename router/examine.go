@@ -30,6 +30,8 @@ func (c *Config) Examine() error {
 			errs = append(errs, b.Examine(fmt.Sprintf("router.backends[%d]: option ", i)))
 		}
 	}
+	_, err := c.loadTokens()
+	errs = append(errs, err)
 	for i, table := range c.Backends {
 		errs = append(errs, table.backend().Examine(fmt.Sprintf("backend[%d].", i)))
 	}

@@ -29,6 +29,7 @@ import (
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/tokens"
 )
 
 // Router is one router process. Make it with New, then Run it once, or Close it.
@@ -43,6 +44,7 @@ type Router struct {
 	fleet        *fleet.Fleet
 	index        *prefix.Index
 	holdings     *holdings.Map
+	tokens       *tokens.Set // nil: no model has a tokenizer
 	events       *kvevents.Followers
 	policy       atomic.Pointer[policy.Policy]
 	staticCaches atomic.Pointer[map[string]string] // that backends name
@@ -101,6 +103,9 @@ func New(c Config) (r *Router, err error) {
 		return r, err
 	}
 	if err = r.startPolicy(); err != nil {
+		return r, err
+	}
+	if r.tokens, err = c.loadTokens(); err != nil {
 		return r, err
 	}
 	r.assemble()
@@ -173,7 +178,7 @@ func (r *Router) joinFleet() error {
 	r.staticCaches.Store(&static)
 	r.events = kvevents.New(kvevents.Options{Model: r.onlyModel, Log: r.log})
 	if sources := eventSources(backends); len(sources) > 0 {
-		r.log.Warn("KV events count for prompts that are given as token ids: other prompts are predicted as before", "backends", len(sources))
+		r.log.Warn("KV events count for prompts that are given as token ids, and for models with a tokenizer ([[model]]): other prompts are predicted", "backends", len(sources))
 		r.events.Set(sources)
 	}
 	r.holdings = holdings.New(holdings.Options{
@@ -193,7 +198,7 @@ func (r *Router) assemble() {
 	}
 	r.dispatch = dispatch.New(dispatch.Parts{
 		Fleet: r.fleet, Index: r.index, Policy: &r.policy, Gate: r.gate, Metrics: r.metrics,
-		Holdings: r.holdings, Stored: affinity.New(c.Limits.ResponseIDs), Memo: memo, Log: r.log,
+		Holdings: r.holdings, Tokens: r.tokens, Stored: affinity.New(c.Limits.ResponseIDs), Memo: memo, Log: r.log,
 		Budget: admission.NewBudget(c.Retry.Percent, c.Retry.Floor, nil),
 	}, c.dispatchOptions())
 	r.gateway = gateway.New(gateway.Parts{

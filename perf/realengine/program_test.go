@@ -107,6 +107,8 @@ type engine struct {
 	flags       []string
 	env         []string
 	options     string // of the router's --backend, behind the id
+	tokenizer   string // directory, of the router's [[model]]
+	template    string // its chat template
 }
 
 // engine starts a server; name distinguishes its log. It returns before the

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -46,6 +48,17 @@ func (w *site) startRouter(t *testing.T) {
 	argv := []string{filepath.Join(w.setup.bin, "cgn-router"), "--listen", listen, "--admin", admin, "--drain-delay", "0s"}
 	for _, e := range w.engines {
 		argv = append(argv, "--backend", e.url()+",id="+e.id+e.options)
+	}
+	for _, e := range w.engines {
+		if e.tokenizer == "" {
+			continue
+		}
+		file := filepath.Join(w.setup.run, e.id+".toml")
+		page := fmt.Sprintf("[[model]]\nname = %q\ntokenizer = %q\nchat_template = %q\n", model, e.tokenizer, e.template)
+		if err := os.WriteFile(file, []byte(page), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		argv = append(argv, "--config", file)
 	}
 	w.program = w.setup.launch(w.owner, "router-"+w.owner.Name(), nil, argv...)
 	within(t, soon, "the router uses every engine", func() bool { return w.eligible() == len(w.engines) })

@@ -108,11 +108,17 @@ func (x *exact) following() bool {
 // matched is how many leading blocks of ours the router says the engine has, once no event has come for a while.
 func (x *exact) matched(t *testing.T, tokens []int, salt string) (blocks int) {
 	t.Helper()
+	return x.knows(t, "completions", tokenBody(tokens, salt))
+}
+
+// knows is matched for any body.
+func (x *exact) knows(t *testing.T, api string, body object) (blocks int) {
+	t.Helper()
 	const still = 150 * time.Millisecond
 	last, since := -1.0, time.Now()
 	within(t, soon, "events have come to rest", func() bool {
-		page, _ := json.Marshal(tokenBody(tokens, salt))
-		resp, err := x.client.Post(x.admin+"/debug/route?api=completions", "application/json", bytes.NewReader(page))
+		page, _ := json.Marshal(body)
+		resp, err := x.client.Post(x.admin+"/debug/route?api="+api, "application/json", bytes.NewReader(page))
 		if err != nil {
 			return false
 		}

@@ -17,7 +17,9 @@ func (d *Dispatcher) match(j *Job) {
 	if len(j.Scan.CacheSalt) > 0 {
 		seed = prefix.Seed(j.model.name, "", j.Scan.CacheSalt)
 	}
-	d.begin(j, seed)
+	if !d.exactly(j, seed) {
+		d.begin(j, seed)
+	}
 	d.believe(j)
 }
 
@@ -49,7 +51,7 @@ func (d *Dispatcher) believeCaches(j *Job) {
 	}
 	d.holdings.Match(&j.chain, &j.query)
 	for i, r := range j.query.Reach {
-		if r.Device == holdings.Unknown || len(j.Scan.Tokens) == 0 {
+		if r.Device == holdings.Unknown || !j.exact {
 			r.Device = j.matched[i]
 		}
 		j.reach[i] = r

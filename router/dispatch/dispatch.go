@@ -20,6 +20,7 @@ import (
 	"github.com/cognitora/dataplane/router/patience"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/tokens"
 )
 
 // Limits bound the requests of one model. The durations are positive.
@@ -57,7 +58,9 @@ type Parts struct {
 	Memo    *Memo // may be nil
 	// Holdings is what cache daemons say; nil: nothing is known of them.
 	Holdings *holdings.Map
-	Log      *slog.Logger
+	// Tokens makes prompts of some models their own token ids; nil: of none.
+	Tokens *tokens.Set
+	Log    *slog.Logger
 }
 
 // Dispatcher sends requests. It is safe for concurrent use.
@@ -72,6 +75,7 @@ type Dispatcher struct {
 	stored   *affinity.Table
 	memo     *Memo
 	holdings *holdings.Map
+	tokens   *tokens.Set
 	log      *slog.Logger
 
 	table      atomic.Pointer[table]
@@ -89,7 +93,7 @@ func New(p Parts, o Options) *Dispatcher {
 	}
 	d := &Dispatcher{
 		options: o, fleet: p.Fleet, index: p.Index, policy: p.Policy, gate: p.Gate,
-		budget: p.Budget, metrics: p.Metrics, stored: p.Stored, memo: p.Memo, holdings: p.Holdings, log: p.Log,
+		budget: p.Budget, metrics: p.Metrics, stored: p.Stored, memo: p.Memo, holdings: p.Holdings, tokens: p.Tokens, log: p.Log,
 	}
 	d.gone = gone{nodes: map[*fleet.Node]time.Time{}, models: map[string]time.Time{}}
 	d.table.Store(&table{})

@@ -75,6 +75,9 @@ type Job struct {
 	way        uint64 // what the Memo's hashes are mixed with
 	step       step   // scratch
 	remembered bool   // the Memo has what the scan found
+	exact      bool   // the chain is of the model's own tokens
+	ids        []uint32
+	turn       uint64 // see tokens.Result
 	refs       []prefix.Ref
 	matched    []int32
 	reach      []holdings.Reach
@@ -119,6 +122,7 @@ func (j *Job) reset() {
 	j.Scan.Reset()
 	j.chain.Reset(prefix.Digest{}, nil, nil)
 	j.forgetText()
+	j.forgetTokens()
 	wipe(j.tried)
 	wipe(j.failed)
 	wipe(j.edits)
@@ -285,6 +289,9 @@ func (j *Job) why() reason {
 func (j *Job) RendezvousKey() uint64 {
 	if len(j.Session) > 0 {
 		return xxhash.Sum64(j.Session)
+	}
+	if j.turn != 0 {
+		return j.turn
 	}
 	last := min(j.Scan.FirstTurn/prefix.BlockBytes, j.chain.Blocks()) - 1
 	if last < 0 {

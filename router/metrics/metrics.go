@@ -30,6 +30,10 @@ type Router struct {
 	RelayLag       prometheus.Observer
 	SignalLag      prometheus.Observer
 
+	Tokenised               *prometheus.CounterVec // result
+	TokenBytes, TokensKnown prometheus.Counter
+	TokenSeconds            prometheus.Observer
+
 	seconds, ttft, itl, overlap    *prometheus.HistogramVec // model
 	prompt, completion, cached     *prometheus.CounterVec   // model
 	prediction                     *prometheus.HistogramVec // node
@@ -81,6 +85,10 @@ func New() *Router {
 		Pick:           s.Histogram("cgn_router_pick_seconds", "Time from a request read to its node chosen.", pickBuckets).WithLabelValues(),
 		Passed:         s.Counter("cgn_router_prompt_passed_bytes_total", "Bytes of prompts that began as one before, and were neither scanned nor hashed again.").WithLabelValues(),
 		RelayLag:       s.Histogram("cgn_router_relay_lag_seconds", "Time of one turn of a relay loop: the longest that a piece of a stream which came meanwhile has waited to be looked at.", lagBuckets).WithLabelValues(),
+		Tokenised:      s.Counter("cgn_router_tokenised_total", "Prompts for models with a tokenizer: exact, or predicted because of their size (large), images and the like (media), an option whose effect is not followed (option), or a chat template that refused them or cannot be followed (template).", "result"),
+		TokenBytes:     s.Counter("cgn_router_tokenised_bytes_total", "Bytes of prompts that were tokenised, for models with a tokenizer.").WithLabelValues(),
+		TokensKnown:    s.Counter("cgn_router_tokenised_known_bytes_total", "Bytes of such prompts whose tokens were remembered.").WithLabelValues(),
+		TokenSeconds:   s.Histogram("cgn_router_tokenise_seconds", "Time to make the tokens of a prompt, its chat template included; part of cgn_router_pick_seconds.", pickBuckets).WithLabelValues(),
 		SignalLag:      s.Histogram("cgn_router_signal_lag_seconds", "Staleness of what agents tell: for each change of a node's load, the time from the agent's last look that did not show it to its arrival here, the whole way there and back included. The change cannot be older.", signalBuckets).WithLabelValues(),
 		seconds:        s.Histogram("cgn_router_request_seconds", "Time from request read to response written.", latencyBuckets, "model"),
 		ttft:           s.Histogram("cgn_router_ttft_seconds", "Time from request read to the first body event of a stream.", latencyBuckets, "model"),

@@ -89,11 +89,11 @@ func (t *Tokenizer) readPreTokenizer(f *file) error {
 func (p *part) splits() (string, error) {
 	switch {
 	case p.Pattern.Regex == nil:
-		return "", errors.New("Split: only a pattern of type Regex is supported")
+		return "", errors.New("the pattern of a Split must be of type Regex")
 	case p.Behavior == "Isolated":
 	case p.Behavior == "Removed" && p.Invert:
 	default:
-		return "", fmt.Errorf("Split: behavior %q with invert %v is not supported, only Isolated, and Removed with invert", p.Behavior, p.Invert)
+		return "", fmt.Errorf("a Split's behavior %q with invert %v is not supported, only Isolated, and Removed with invert", p.Behavior, p.Invert)
 	}
 	return *p.Pattern.Regex, nil
 }
