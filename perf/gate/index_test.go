@@ -18,9 +18,16 @@ func TestIndexBytesPerBlock(t *testing.T) {
 		if !strings.HasSuffix(g.Name, "index_bytes_per_block") {
 			continue
 		}
-		v, detail, err := gauges[g.Name](context.Background(), nil)
-		if err != nil {
-			t.Fatal(err)
+		var v float64
+		var detail string
+		// What other tests of this process have left or give back is in it, too: an index that is too large is so each time.
+		for range 5 {
+			if v, detail, err = gauges[g.Name](context.Background(), nil); err != nil {
+				t.Fatal(err)
+			}
+			if v >= g.Limit/4 && v <= g.Limit*5/4 {
+				break
+			}
 		}
 		if v < g.Limit/4 || v > g.Limit*5/4 {
 			t.Errorf("%s: %v (%s), limit %v", g.Name, v, detail, g.Limit)
