@@ -86,7 +86,11 @@ func (e *engine) expect(what string, chain []block.Digest, want ...residency.Tie
 
 // chain is the digests of a prompt, computed block by block as design has it.
 func chain(adapter, salt string, tokens []uint32) (all []block.Digest) {
-	d := block.Seed("m", adapter, salt)
+	return chainOf("m", adapter, salt, tokens)
+}
+
+func chainOf(model, adapter, salt string, tokens []uint32) (all []block.Digest) {
+	d := block.Seed(model, adapter, salt)
 	for ; len(tokens) >= block.Tokens; tokens = tokens[block.Tokens:] {
 		d = block.Next(d, (*[block.Tokens]uint32)(tokens))
 		all = append(all, d)

@@ -9,7 +9,8 @@
 // # What is known, and when it is not
 //
 // A Follower's knowledge has an epoch. It begins anew, with nothing, when batches are missing that the replay does not have, when a batch
-// cannot be read, and when the publisher is another one than before: its numbers go back, or it does not know the last batch that was applied.
+// cannot be read, when the engine's model has another name, and when the publisher is another one than before: its numbers go back, or it does not
+// know the last batch that was applied.
 // While there is no connection for longer than Options.Trust, the engine counts as one that reports nothing, not as one that has nothing.
 // Blocks from before the first batch that could be had are not known, and count as absent until the engine stores them again.
 //

@@ -28,7 +28,8 @@ type Options struct {
 	Endpoint, Replay Endpoint
 	// Topic is what the first frame begins with; empty: everything.
 	Topic string
-	// Model returns the name under which the engine's model is served, which digests are made from; empty: not known yet. Required.
+	// Model returns the name under which the engine's model is served, which digests are made from; empty: not known yet. It is asked again and again: once
+	// it is another one, what was known is forgotten. Required.
 	Model func() string
 	// Namespace says what besides tokens tells the engine's blocks from others; Model is filled in, and other fields that are empty get a dash.
 	Namespace block.Namespace
@@ -143,7 +144,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// modelEvery is the time between two looks whether the model's name is known.
+// modelEvery is the time between two looks at the model's name.
 const modelEvery = 200 * time.Millisecond
 
 // awaitModel waits until the model's name is known, and prepares what depends on it; false: ctx has ended.
@@ -173,8 +174,37 @@ func namespaceOf(n block.Namespace, model string) string {
 	return n.String()
 }
 
-// errRestarted ends a connection because the engine was said to have started anew.
-var errRestarted = errors.New("the engine has started anew")
+// Why a connection is given up that nothing has broken.
+var (
+	errRestarted  = errors.New("the engine has started anew")
+	errOtherModel = errors.New("the engine serves another model")
+)
+
+// otherModel tells whether the engine's model is another one than what is known is of.
+func (f *Follower) otherModel() bool {
+	model := f.o.Model()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return model != "" && model != f.known.model
+}
+
+// watchEngine waits until the engine is another one than that of what is known, and says how. nil: ctx has ended.
+func (f *Follower) watchEngine(ctx context.Context) error {
+	tick := time.NewTicker(modelEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-f.restart:
+			return errRestarted
+		case <-tick.C:
+			if f.otherModel() {
+				return errOtherModel
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
 
 // session connects to the publisher and follows it until that breaks.
 func (f *Follower) session(ctx context.Context, door *door, distrust *time.Timer) (connected bool, err error) {
@@ -183,19 +213,16 @@ func (f *Follower) session(ctx context.Context, door *door, distrust *time.Timer
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel(nil)
+	if f.otherModel() {
+		f.renew(errOtherModel.Error())
+	}
 	conn, err := door.enter(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	wg.Go(func() {
-		select {
-		case <-f.restart:
-			cancel(errRestarted)
-		case <-ctx.Done():
-		}
-	})
+	wg.Go(func() { cancel(f.watchEngine(ctx)) })
 	s, err := open(conn, "SUB", "PUB", "XPUB")
 	if err == nil {
 		err = s.subscribe(f.o.Topic)
@@ -214,9 +241,9 @@ func (f *Follower) session(ctx context.Context, door *door, distrust *time.Timer
 	for err == nil {
 		err = f.step(ctx, s)
 	}
-	if context.Cause(ctx) == errRestarted {
-		err = errRestarted
-		f.renew("the engine has started anew")
+	if why := context.Cause(ctx); errors.Is(why, errRestarted) || errors.Is(why, errOtherModel) {
+		err = why
+		f.renew(why.Error())
 	}
 	return true, err
 }
@@ -344,11 +371,15 @@ func (f *Follower) drop() {
 // warnEvery is how far apart log lines on forgetting everything are; the metric counts all.
 const warnEvery = 10 * time.Second
 
-// renew forgets everything: a new epoch begins.
+// renew forgets everything: a new epoch begins, of the model that the engine serves then.
 func (f *Follower) renew(why string) {
 	f.next, f.last = 0, 0
+	model := f.o.Model()
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if model != "" && model != f.known.model {
+		f.known.model, f.namespace = model, namespaceOf(f.o.Namespace, model)
+	}
 	f.known.forget()
 	f.complete = false
 	f.report.renew(&f.out)

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"sync/atomic"
 	"testing"
 
 	"github.com/cognitora/dataplane/kvcached/residency"
@@ -160,6 +161,51 @@ func TestSaidToHaveRestarted(t *testing.T) {
 	f.awaits("nothing", prompt, 0)
 	if s := f.Stats(); s.Epochs != 1 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestOtherModel: an engine that comes back at the same addresses with another model is followed under that one's name, whether the name is known before its
+// events come or only after them, and with a replay or without.
+func TestOtherModel(t *testing.T) {
+	for _, router := range []string{"127.0.0.1:0", ""} {
+		for _, late := range []bool{false, true} {
+			t.Run(fmt.Sprintf("replay %q, known late %v", router, late), func(t *testing.T) {
+				var model atomic.Value
+				model.Store("m")
+				p := publish(t, "127.0.0.1:0", router)
+				o := p.endpoints()
+				o.Model = func() string { return model.Load().(string) }
+				f := follow(t, o)
+				eventually(t, "it listens", func() bool { return p.subscribers() == 1 && f.Stats().Following })
+				p.say(turn(t, prompt, 0))
+				f.awaits("the first one's", prompt, 1)
+
+				o = f.o
+				pub, rep := o.Endpoint.Addr, o.Replay.Addr
+				p.close()
+				model.Store("") // as while the engine lists none
+				if !late {
+					model.Store("other")
+				}
+				p = publish(t, pub, rep)
+				eventually(t, "it is at the other", func() bool { return p.subscribers() == 1 && f.Stats().Connects >= 2 })
+				p.say(turn(t, prompt[160:], 0))
+				if late {
+					f.awaits("what came under the old name", prompt[160:], 1)
+					model.Store("other")
+					eventually(t, "it connects again", func() bool { return f.Stats().Connects >= 3 && p.subscribers() == 1 })
+				}
+				p.say(turn(t, prompt, 0))
+				f.awaitsOf("other", "what is said from then on", prompt[:160], 1)
+				if router != "" || !late {
+					f.awaitsOf("other", "all that the other one has", prompt[160:], 1)
+				}
+				f.awaits("the first one's", prompt, 0)
+				if s := f.Stats(); s.Epochs == 0 || !s.Following {
+					t.Errorf("%+v", s)
+				}
+			})
+		}
 	}
 }
 

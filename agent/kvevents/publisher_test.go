@@ -227,7 +227,10 @@ type followed struct {
 func follow(t testing.TB, o Options) *followed {
 	t.Helper()
 	s := &sink{Index: residency.New(residency.Options{})}
-	o.Engine, o.Model, o.Sink, o.Log = "e", func() string { return "m" }, s, slog.New(slog.NewTextHandler(t.Output(), nil))
+	o.Engine, o.Sink, o.Log = "e", s, slog.New(slog.NewTextHandler(t.Output(), nil))
+	if o.Model == nil {
+		o.Model = func() string { return "m" }
+	}
 	f := &followed{Follower: New(o), t: t, sink: s}
 	f.stale = time.Millisecond
 	ctx, done := make(chan struct{}), make(chan struct{})
@@ -267,10 +270,16 @@ func eventually(t testing.TB, what string, ok func() bool) {
 // awaits waits until the sink knows that of a chain exactly the first n blocks are in the engine's memory; -1: that nothing is known.
 func (f *followed) awaits(what string, tokens []uint32, n int) {
 	f.t.Helper()
-	all := chain("", "", tokens)
+	f.awaitsOf("m", what, tokens, n)
+}
+
+// awaitsOf is awaits for another model than m.
+func (f *followed) awaitsOf(model, what string, tokens []uint32, n int) {
+	f.t.Helper()
+	all := chainOf(model, "", "", tokens)
 	eventually(f.t, what, func() bool {
 		out := make([]residency.Tiers, len(all))
-		f.sink.Held(spaceOf("m").ID(), block.LayerAll, all, out)
+		f.sink.Held(spaceOf(model).ID(), block.LayerAll, all, out)
 		got := 0
 		for _, tiers := range out {
 			if tiers == residency.Device {
