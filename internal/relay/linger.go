@@ -2,6 +2,7 @@ package relay
 
 import (
 	"net"
+	"sync"
 	"time"
 )
 
@@ -22,9 +23,13 @@ func Linger(c net.Conn) {
 	}
 }
 
+// scraps are where bytes go that nobody wants: one for each connection that lingers, which the server's bound of connections counts.
+var scraps = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+
 // discard reads until the client stops sending.
 func (c *clientConn) discard() {
-	var scrap [32 << 10]byte
+	scrap := scraps.Get().(*[32 << 10]byte)
+	defer scraps.Put(scrap)
 	end := time.Now().Add(lingerTime)
 	for total := 0; total < lingerBytes; {
 		now := time.Now()

@@ -62,7 +62,9 @@ func (c *counted) Read(p []byte) (int, error) {
 // NetConn is the connection below, for those who look for it.
 func (c *counted) NetConn() net.Conn { return c.Conn }
 
+// Close counts the connection until it is closed indeed: a client that was refused in the middle of its request is read on for a while.
 func (c *counted) Close() error {
+	err := c.Conn.Close()
 	if !c.closed.Swap(true) {
 		if l := c.listener; l.open.give() == 0 && l.over.Load() {
 			select {
@@ -71,5 +73,5 @@ func (c *counted) Close() error {
 			}
 		}
 	}
-	return c.Conn.Close()
+	return err
 }

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
+	"sync/atomic"
 	"testing"
 )
 
@@ -38,5 +40,35 @@ func TestConnectionsBeyondTheLimit(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// closing calls a function as it is closed.
+type closing struct {
+	net.Conn
+	call func()
+}
+
+func (c closing) Close() error {
+	c.call()
+	return nil
+}
+
+// TestCountedUntilClosed: a connection whose closing takes its time counts until that is done, and once.
+func TestCountedUntilClosed(t *testing.T) {
+	l := &listener{open: &counter{}, over: new(atomic.Bool), empty: make(chan struct{}, 1)}
+	l.over.Store(true)
+	if !l.open.take(1) {
+		t.Fatal("full")
+	}
+	var within []int64
+	c := &counted{Conn: closing{call: func() { within = append(within, l.open.n.Load()) }}, listener: l}
+	for range 2 {
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := l.open.n.Load(); !slices.Equal(within, []int64{1, 0}) || n != 0 || len(l.empty) != 1 {
+		t.Errorf("%d open while it is closed twice, %d after it, told %d times", within, n, len(l.empty))
 	}
 }
