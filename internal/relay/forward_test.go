@@ -11,33 +11,6 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-func TestListsAreSorted(t *testing.T) {
-	for _, list := range [][]string{
-		HopByHopHeaders, IdentityHeaders, IdentityPrefixes, CredentialHeaders, replacedHeaders,
-		ownResponseHeaders, droppedRequestHeaders,
-	} {
-		if !slices.IsSorted(list) {
-			t.Errorf("not sorted: %v", list)
-		}
-		for _, name := range list {
-			if name != strings.ToLower(name) || !listed(list, []byte(strings.ToUpper(name))) {
-				t.Errorf("%q is not found", name)
-			}
-		}
-	}
-	for name, want := range map[string]bool{
-		"X-Forwarded-User": true, "x-auth-request-email": true, "X-CGN-Tenant": true, "X-User-ID": true,
-		"x-forwarded-client-cert": true, "x-request-id": false, "accept": false, "x": false, "": false,
-	} {
-		if got := listed(IdentityHeaders, []byte(name)) || prefixed(IdentityPrefixes, []byte(name)); got != want {
-			t.Errorf("%q is an identity header: %v", name, !want)
-		}
-	}
-	if !HopByHop([]byte("Transfer-Encoding")) || HopByHop([]byte("Content-Type")) || HopByHop([]byte("Te ")) {
-		t.Error("HopByHop")
-	}
-}
-
 // parseRequest reads a request head as the server does.
 func parseRequest(t testing.TB, lines ...string) *fasthttp.RequestHeader {
 	t.Helper()
