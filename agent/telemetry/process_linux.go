@@ -37,7 +37,7 @@ func OpenBPF(o bpf.Options) func() (Source, error) {
 
 // OpenProc reads /proc and sock_diag only.
 func OpenProc() func() (Source, error) {
-	return func() (Source, error) { return withProcesses(bpf.NewProc(errors.New("telemetry.kernel is proc"))), nil }
+	return func() (Source, error) { return withProcesses(bpf.NewProc(errors.New(byChoice))), nil }
 }
 
 // hostPIDs is the inode of the first PID namespace, the same in every kernel.

@@ -32,6 +32,9 @@ type Options struct {
 	share time.Duration // tests: instead of costShare
 }
 
+// byChoice is the reason for what is not told because nobody wants programs in the kernel.
+const byChoice = "telemetry.kernel is proc"
+
 // Source is a reader of sockets and waits, and one of processes: the same one, unless the agent is in a PID namespace, whose numbers programs in the kernel do not know.
 type Source struct {
 	Kernel, Processes bpf.Reader
@@ -136,7 +139,7 @@ func (t *Telemetry) Run(ctx context.Context) error {
 		return err
 	}
 	defer s.close()
-	t.say(s.Kernel)
+	t.say(ctx, s.Kernel)
 	t.watchPorts(&s)
 	t.source.Store(&s)
 	defer t.source.Store(nil)
@@ -180,15 +183,19 @@ func (t *Telemetry) measured(f func()) time.Duration {
 	return cpu
 }
 
-// say logs once where the numbers come from and what cannot be told.
-func (t *Telemetry) say(r bpf.Reader) {
+// say logs once where the numbers come from and what cannot be told: a warning, unless that is as configured.
+func (t *Telemetry) say(ctx context.Context, r bpf.Reader) {
 	t.o.Log.Info("telemetry", "source", string(r.Source()))
 	reasons := map[string][]string{}
 	for _, m := range r.Missing() {
 		reasons[m.Reason] = append(reasons[m.Reason], m.What)
 	}
 	for reason, what := range reasons {
-		t.o.Log.Warn("telemetry does without some of what programs in the kernel tell", "why", reason, "missing", what)
+		level := slog.LevelWarn
+		if reason == byChoice {
+			level = slog.LevelInfo
+		}
+		t.o.Log.Log(ctx, level, "telemetry does without some of what programs in the kernel tell", "why", reason, "missing", what)
 	}
 }
 

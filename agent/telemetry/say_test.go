@@ -1,0 +1,31 @@
+package telemetry
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/cognitora/dataplane/bpf"
+)
+
+// TestWhatIsConfiguredIsNoWarning: to do without programs is a warning where they cannot be had, not where nobody wants them.
+func TestWhatIsConfiguredIsNoWarning(t *testing.T) {
+	for why, want := range map[string]string{byChoice: "level=INFO", "no rights": "level=WARN"} {
+		var out strings.Builder
+		tel := New(Options{Log: slog.New(slog.NewTextHandler(&out, nil))})
+		tel.say(t.Context(), bpf.NewProc(errors.New(why)))
+		said := 0
+		for line := range strings.Lines(out.String()) {
+			if strings.Contains(line, `why="`+why+`"`) {
+				said++
+				if !strings.Contains(line, want) {
+					t.Errorf("%s: want %s in %s", why, want, line)
+				}
+			}
+		}
+		if said != 1 {
+			t.Errorf("%s: said %d times in\n%s", why, said, out.String())
+		}
+	}
+}
