@@ -20,7 +20,7 @@ import (
 // [etcd] sections examine themselves.
 func (c *Config) Examine() error {
 	var p problems
-	for _, l := range []struct{ field, address string }{{"agent.listen", c.Agent.Listen}, {"agent.admin", c.Agent.Admin}, {"kv_events.listen", c.Events.Listen}} {
+	for _, l := range []struct{ field, address string }{{"agent.listen", c.Agent.Listen}, {"agent.admin", c.Agent.Admin}, {"agent.push", c.pushListen()}, {"kv_events.listen", c.Events.Listen}} {
 		if l.address == "" || listen.Check(l.address) != nil {
 			continue // Validate says so
 		}
@@ -30,6 +30,7 @@ func (c *Config) Examine() error {
 	}
 	c.examineNames(&p)
 	c.examineState(&p)
+	c.Telemetry.examine(&p)
 	p = append(p, pki.Files{CA: c.TLS.CA, Cert: c.TLS.Cert, Key: c.TLS.Key}.Examine("tls.ca", "tls.cert", "tls.key"))
 	return errors.Join(p...)
 }

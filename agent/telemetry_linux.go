@@ -3,6 +3,7 @@ package agent
 import (
 	"github.com/cognitora/dataplane/agent/telemetry"
 	"github.com/cognitora/dataplane/bpf"
+	"github.com/cognitora/dataplane/internal/rights"
 )
 
 // open is where numbers come from; nil: nowhere.
@@ -17,4 +18,20 @@ func (c *TelemetryConfig) open() func() (telemetry.Source, error) {
 		return telemetry.OpenProc()
 	}
 	return nil
+}
+
+// examine looks at the folders that programs in the kernel need, where nothing takes their place.
+func (c *TelemetryConfig) examine(p *problems) {
+	if c.Kernel != "bpf" {
+		return
+	}
+	if err := bpf.Examine(c.Pins); err != nil {
+		p.add("telemetry.bpf_root", "%v; name a folder below /sys/fs/bpf, or set telemetry.kernel = \"auto\"", err)
+	}
+	if c.Cgroup == "" {
+		return
+	}
+	if err := rights.Listable(c.Cgroup); err != nil {
+		p.add("telemetry.bpf_cgroup", "%v; name a cgroup's folder, or leave it out for all of the host", err)
+	}
 }

@@ -35,8 +35,11 @@ type pins string
 
 func (p pins) path(dir, name string) string { return filepath.Join(string(p), dir, short(name)) }
 
-// make makes the folders.
-func (p pins) make() error {
+// Examine says why there can be no root (empty: DefaultRoot), without making it.
+func Examine(root string) error { return pins(rootOf(root)).inBPF() }
+
+// inBPF says why the folder, or the lowest one above it that is there, is in no BPF file system.
+func (p pins) inBPF() error {
 	var fsys unix.Statfs_t
 	for at := string(p); ; at = filepath.Dir(at) {
 		err := unix.Statfs(at, &fsys)
@@ -49,7 +52,14 @@ func (p pins) make() error {
 		if fsys.Type != unix.BPF_FS_MAGIC {
 			return &hinted{fmt.Errorf("bpf: %s is not in a BPF file system", p), "mount one: mount -t bpf bpf /sys/fs/bpf"}
 		}
-		break
+		return nil
+	}
+}
+
+// make makes the folders.
+func (p pins) make() error {
+	if err := p.inBPF(); err != nil {
+		return err
 	}
 	for _, dir := range []string{mapsDir, progsDir, linksDir} {
 		if err := os.MkdirAll(filepath.Join(string(p), dir), 0o700); err != nil {

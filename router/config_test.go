@@ -91,12 +91,21 @@ func TestCheckConfigExamines(t *testing.T) {
 	own, other := pki.FilesIn(filepath.Join(dir, "pki"), pki.Router), pki.FilesIn(filepath.Join(dir, "pki"), pki.Etcd)
 	policy, key, garbage, empty := write("policy", `{"mode":"random"}`), write("key", "sk-1\n"), write("garbage", "{"), write("empty", "")
 	table := write("table.toml", "[[backend]]\nurl = \"http://e:2\"\napi_key_file = \""+dir+"/no\"\n")
+	if err := os.Mkdir(filepath.Join(dir, "open"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Join(dir, "open"), 0o777); err != nil {
+		t.Fatal(err)
+	}
 	before := tree(t, dir)
 	for args, want := range map[string]string{
 		"--policy-file " + policy + " --backend http://e:2,api_key_file=" + key: "",
 		"--tls.cert " + own.Cert + " --tls.key " + own.Key:                      "",
 		"--access-log " + dir + "/access.log --listen unix://" + dir + "/s":     "",
 		"--access-log -":                                                   "",
+		"--takeover.socket " + dir + "/new/s":                              "",
+		"--takeover.socket " + dir + "/open/s":                             "takeover.socket: " + dir + "/open is no directory or others can write to it",
+		"--takeover.socket " + key + "/s":                                  "takeover.socket: ",
 		"--policy-file " + dir + "/no":                                     "router.policy_file: " + dir + "/no does not exist; name a JSON policy document",
 		"--policy-file " + garbage:                                         "router.policy_file: " + garbage,
 		"--access-log " + dir + "/no/log":                                  "log.access: " + dir + "/no does not exist; name a file in a directory",

@@ -8,6 +8,7 @@ import (
 	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/internal/rights"
+	"github.com/cognitora/dataplane/internal/takeover"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/policy"
 )
@@ -24,6 +25,9 @@ func (c *Config) Examine() error {
 		if listen.Check(l[1]) == nil { // else Validate says so
 			errs = append(errs, field(l[0], listen.Examine(l[1])))
 		}
+	}
+	if t := &c.Takeover; !t.off() && !t.byDefault {
+		errs = append(errs, field("takeover.socket", takeover.Examine(t.Socket)))
 	}
 	for i, text := range c.Router.Backends {
 		if b, err := fleet.ParseBackend(text); err == nil { // Validate names what is wrong with the text

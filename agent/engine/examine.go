@@ -16,7 +16,7 @@ func (c *Config) Examine() error {
 	_, keyErr := readKey(c.APIKeyFile)
 	errs := []error{keyErr}
 	if c.Spawns() {
-		return errors.Join(append(errs, c.examineProgram(), c.examineModel())...)
+		return errors.Join(append(errs, c.examineProgram(), c.examineModel(), c.examineOffload())...)
 	}
 	if address, err := address.Parse(c.URL); err == nil { // else Validate says so
 		_, err := c.EngineTLS(address)
@@ -46,6 +46,17 @@ func (c *Config) examineModel() error {
 	}
 	if err != nil {
 		return fmt.Errorf("engine.model: %w; name a model's file or directory that the engine can read", err)
+	}
+	return nil
+}
+
+func (c *Config) examineOffload() error {
+	file := c.Offload.LMCacheConfig
+	if file == "" || !c.usesLMCache() {
+		return nil
+	}
+	if err := rights.Readable(file); err != nil {
+		return fmt.Errorf("engine.offload.lmcache_config: %w; name LMCache's configuration file, or leave it out for the agent to write one", err)
 	}
 	return nil
 }

@@ -160,8 +160,10 @@ func gib(s config.Size) string { return strconv.FormatInt(int64(s)>>30, 10) }
 
 // NeedsStateDir tells whether the agent writes LMCache's configuration.
 func (c *Config) NeedsStateDir() bool {
-	return c.Spawns() && strings.Contains(c.KVOffload, OffloadLMCache) && c.Offload.LMCacheConfig == ""
+	return c.Spawns() && c.usesLMCache() && c.Offload.LMCacheConfig == ""
 }
+
+func (c *Config) usesLMCache() bool { return strings.Contains(c.KVOffload, OffloadLMCache) }
 
 // writeLMCacheFile writes it. Blocks of 256 tokens are LMCache's own default.
 func (c *Config) writeLMCacheFile(stateDir string) error {

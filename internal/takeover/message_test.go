@@ -59,6 +59,12 @@ func TestDefaultSocket(t *testing.T) {
 
 func TestTheDirectoryIsNobodyElses(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "er")
+	if err := Examine(filepath.Join(dir, "s")); err != nil {
+		t.Errorf("a directory that is yet to be made: %v", err)
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("examining has made it")
+	}
 	if err := prepare(filepath.Join(dir, "s")); err != nil {
 		t.Fatal(err)
 	}
@@ -70,5 +76,8 @@ func TestTheDirectoryIsNobodyElses(t *testing.T) {
 	}
 	if err := prepare(filepath.Join(dir, "s")); err == nil || !strings.Contains(err.Error(), "others can write") {
 		t.Errorf("a directory of a group: %v", err)
+	}
+	if err := Examine(filepath.Join(dir, "s")); err == nil || !strings.Contains(err.Error(), "others can write") {
+		t.Errorf("a directory of a group, examined: %v", err)
 	}
 }

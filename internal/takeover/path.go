@@ -1,6 +1,7 @@
 package takeover
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"net"
@@ -8,6 +9,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/cognitora/dataplane/internal/rights"
 )
 
 // maxPath is the longest path that a Unix socket can have.
@@ -45,8 +48,27 @@ func directory(program string, env func(string) string) string {
 func prepare(path string) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("%w; name a socket in a directory that this user can write to", err)
+		return fmt.Errorf("%w; %s", err, elsewhere)
 	}
+	return closed(dir)
+}
+
+const elsewhere = "name a socket in a directory that this user can write to"
+
+// Examine says why a program could not be found at path; nothing is made.
+func Examine(path string) error {
+	dir := filepath.Dir(path)
+	if err := rights.Makeable(dir); err != nil {
+		return fmt.Errorf("%w; %s", err, elsewhere)
+	}
+	if err := closed(dir); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// closed says who else may put a socket into dir.
+func closed(dir string) error {
 	info, err := os.Lstat(dir)
 	if err != nil {
 		return err
