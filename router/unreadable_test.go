@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -164,6 +165,32 @@ func TestEveryAnswerIsLoggedAndCounted(t *testing.T) {
 	}
 	if strings.Contains(string(counted), "secret-") {
 		t.Error("what a client made up is a label")
+	}
+}
+
+// TestErrorsForAnthropicNameTheRequest: in body and head, which is where the SDKs look for it, also where nobody was asked.
+func TestErrorsForAnthropicNameTheRequest(t *testing.T) {
+	s := serve(t, simulate(t, 1), impatient)
+	for request, status := range map[string]int{
+		"POST /v1/messages HTTP/1.1\r\nHost:":                      408,
+		"GET /v1/messages HTTP/1.1\r\nHost: x\r\n\r\n":             405,
+		"POST /v1/messages/batches HTTP/1.1\r\nHost: x\r\n\r\n":    404,
+		post("/v1/messages", "", "{"):                              400,
+		post("/v1/messages", "", `{"model":"none","messages":[]}`): 404,
+	} {
+		conn := s.dial()
+		io.WriteString(conn, request)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var e struct {
+			ID string `json:"request_id"`
+		}
+		err = json.NewDecoder(resp.Body).Decode(&e)
+		if id := resp.Header.Get("Request-Id"); err != nil || resp.StatusCode != status || id == "" || id != e.ID || id != resp.Header.Get("X-Request-Id") {
+			t.Errorf("%.40q: status %d, Request-Id %q, in the body %q, %v", request, resp.StatusCode, id, e.ID, err)
+		}
 	}
 }
 

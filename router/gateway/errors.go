@@ -33,7 +33,11 @@ var (
 // fail answers with an error of the router's own, in the envelope of api.
 func (g *Gateway) fail(ctx *fasthttp.RequestCtx, api scan.API, err *apierror.Error) {
 	e := *err
-	e.RequestID = string(ctx.Response.Header.Peek("x-request-id"))
+	id := ctx.Response.Header.Peek("x-request-id")
+	e.RequestID = string(id)
+	if api == scan.Messages || api == scan.CountTokens {
+		ctx.Response.Header.SetBytesV("Request-Id", id) // where Anthropic's SDKs look for it
+	}
 	ctx.Response.ResetBody()
 	ctx.SetStatusCode(e.Status)
 	ctx.SetContentType("application/json")

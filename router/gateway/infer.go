@@ -148,7 +148,11 @@ func (c *call) refuse(err *apierror.Error) {
 	h := &c.ctx.Response.Header
 	h.Reset()
 	c.describe(h)
-	c.g.fail(c.ctx, c.api, err)
+	api := c.api
+	if api == scan.Other {
+		api = apiOf(c.ctx.Path())
+	}
+	c.g.fail(c.ctx, api, err)
 	c.conclude(relay.UpstreamFailed)
 }
 
