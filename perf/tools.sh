@@ -41,14 +41,14 @@ row() { # name, tools...
 		has "$tool" || missing="$missing${missing:+, }$(package "$tool")"
 	done
 	if [ -n "$missing" ]; then
-		printf '  %-13s MISSING: %s\n' "$name" "$missing"
+		printf '  %-14s MISSING: %s\n' "$name" "$missing"
 	else
-		printf '  %-13s ready\n' "$name"
+		printf '  %-14s ready\n' "$name"
 	fi
 }
 
 skipped() { # test, tool
-	has "$2" || printf '  %-13s SKIPPED, for it needs %s\n' "$1" "$(package "$2")"
+	has "$2" || printf '  %-14s SKIPPED, for it needs %s\n' "$1" "$(package "$2")"
 }
 
 if [ $# -gt 0 ]; then
@@ -81,6 +81,7 @@ if [ -n "$skips" ]; then
 	printf '%s\n\n' "$skips"
 fi
 echo '== not run by make test; make check runs these'
+row check-generate protoc clang llvm-strip
 row check-race cc
 row check-gpu cc
 row check-fuzz
