@@ -46,7 +46,7 @@ test: ## vet and test everything in pure Go (no C compiler needed)
 
 check: check-generate check-race check-gpu check-fuzz check-sdk check-kv check-tokens check-net check-layout check-takeover check-kill check-abuse check-seen check-llama ## everything slow: what is generated anew, race detector, fuzzing, SDK suites, caches on a bad path, upgrades, real llama.cpp engines
 
-GENERATED := deploy/reference/*.md proto/cognitora/v1/*.pb.go bpf/*_bpfel.go bpf/*_bpfel.o
+GENERATED := deploy/reference/*.md internal/config/variables.txt proto/cognitora/v1/*.pb.go bpf/*_bpfel.go bpf/*_bpfel.o
 check-generate: ## whether what is generated is what its sources make (needs protoc, and Debian 12's clang, llvm and libbpf-dev; not root)
 	@perf/tools.sh protoc clang llvm-strip
 	@before=$$(sha256sum $(GENERATED)) && $(MAKE) --no-print-directory generate && \
@@ -175,9 +175,10 @@ perf-index: ## the index of KV events beside the crate dynamo-kv-router's (needs
 ## Upkeep
 
 generate: build ## write what is generated: the references in deploy/reference, the Go code of proto, the objects of bpf
-	@mkdir -p deploy/reference
+	@mkdir -p deploy/reference .cache
 	bin/cgn-ctl reference config > deploy/reference/config.md
 	bin/cgn-ctl reference metrics > deploy/reference/metrics.md
+	bin/cgn-ctl reference variables > .cache/variables.txt && mv .cache/variables.txt internal/config/variables.txt
 	@$(MAKE) --no-print-directory proto
 	@$(MAKE) --no-print-directory bpf
 

@@ -33,8 +33,6 @@ func run(args, env []string, out, errOut io.Writer) error {
 	var ignored []string
 	err := config.Load(&c, config.Options{
 		Program: "cgn-agent", About: about, Version: buildinfo.String(), Args: args, Env: env, Out: out,
-		Foreign: []string{"CGN_ROUTER_", "CGN_BACKEND", "CGN_MODEL", "CGN_PREFIX_", "CGN_ADMISSION_", "CGN_TIMEOUTS_", "CGN_RETRY_", "CGN_UPSTREAM_TLS_", "CGN_ADMIN",
-			"CGN_KVCACHED_", "CGN_SSD_", "CGN_RESP_", "CGN_S3_", "CGN_QUIC_", "CGN_GRPC_", "CGN_LEASE_"},
 		Ignored: func(name string) { ignored = append(ignored, name) },
 	})
 	switch {
@@ -47,7 +45,7 @@ func run(args, env []string, out, errOut io.Writer) error {
 	slog.SetDefault(log)
 	c.Logger = log
 	for _, name := range ignored {
-		log.Warn("no setting has the name of this environment variable; see --help", "variable", name)
+		log.Warn("this program has no setting of the name of this environment variable; see --help", "variable", name)
 	}
 	a, err := agent.New(c)
 	if err != nil {

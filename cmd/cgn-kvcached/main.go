@@ -34,10 +34,6 @@ func run(args, env []string, out, errOut io.Writer) error {
 	var ignored []string
 	err := config.Load(&c, config.Options{
 		Program: "cgn-kvcached", About: about, Version: buildinfo.String(), Args: args, Env: env, Out: out,
-		Foreign: []string{
-			"CGN_ROUTER_", "CGN_BACKEND", "CGN_MODEL", "CGN_PREFIX_", "CGN_ADMISSION_", "CGN_TIMEOUTS_", "CGN_RETRY_", "CGN_UPSTREAM_TLS_", "CGN_ADMIN",
-			"CGN_AGENT_", "CGN_ENGINE_", "CGN_GPU_", "CGN_POWER_", "CGN_TELEMETRY_", "CGN_LIMITS_",
-		},
 		Ignored: func(name string) { ignored = append(ignored, name) },
 	})
 	switch {
@@ -50,7 +46,7 @@ func run(args, env []string, out, errOut io.Writer) error {
 	slog.SetDefault(log)
 	c.Logger = log
 	for _, name := range ignored {
-		log.Warn("no setting has the name of this environment variable; see --help", "variable", name)
+		log.Warn("this program has no setting of the name of this environment variable; see --help", "variable", name)
 	}
 	d, err := kvcached.New(c)
 	if err != nil {

@@ -36,7 +36,6 @@ func run(args, env []string, out, errOut io.Writer) error {
 	var ignored []string
 	options := config.Options{
 		Program: "cgn-router", About: about, Version: buildinfo.String(), Args: args, Env: env, Out: out,
-		Foreign: []string{"CGN_AGENT_", "CGN_ENGINE_", "CGN_GPU_", "CGN_POWER_", "CGN_TELEMETRY_", "CGN_ADMIN", "CGN_KVCACHED_", "CGN_SSD_", "CGN_RESP_", "CGN_S3_", "CGN_QUIC_", "CGN_GRPC_", "CGN_LEASE_"},
 		Ignored: func(name string) { ignored = append(ignored, name) },
 	}
 	var c router.Config
@@ -49,7 +48,7 @@ func run(args, env []string, out, errOut io.Writer) error {
 	slog.SetDefault(log)
 	c.Logger = log
 	for _, name := range ignored {
-		log.Warn("no setting has the name of this environment variable; see --help", "variable", name)
+		log.Warn("this program has no setting of the name of this environment variable; see --help", "variable", name)
 	}
 	options.Ignored = nil
 	c.SocketByDefault()

@@ -2,7 +2,6 @@ package config
 
 import (
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -19,9 +18,9 @@ func lookupEnv(env []string, name string) string {
 }
 
 // applyEnv sets fields from CGN_* variables. A variable under a section of this
-// struct that names no key of it is a problem, and so is any other that is
-// nobody's setting and nearly one of this struct's, or one without its section;
-// ignored are the rest of those.
+// struct that names no key of it is a problem, unless another program has just
+// that key, and so is any other that is nobody's setting and nearly one of this
+// struct's, or one without its section; ignored are the rest of those.
 func applyEnv(s *schema, o *Options) (problems []error, ignored []string) {
 	byName, names := s.envNames()
 	given := map[*field]string{}
@@ -37,16 +36,33 @@ func applyEnv(s *schema, o *Options) (problems []error, ignored []string) {
 				problems = append(problems, f.problem(name, strconv.Quote(text), err))
 			}
 		case !strings.HasPrefix(name, envPrefix) || name == envPrefix+"CONFIG" || serviceLink.MatchString(name):
-		case s.ownsEnv(name):
-			problems = append(problems, &Problem{Where: name, Reason: "unknown setting" + didYouMean(name, names)})
-		case slices.ContainsFunc(o.Foreign, func(begin string) bool { return strings.HasPrefix(name, begin) }):
-		case s.meant(name, names) != "":
-			problems = append(problems, &Problem{Where: name, Reason: "unknown setting; did you mean " + s.meant(name, names) + "?"})
 		default:
-			ignored = append(ignored, name)
+			problem, ignore := s.unknown(o.Program, name, names)
+			if problem != nil {
+				problems = append(problems, problem)
+			}
+			if ignore {
+				ignored = append(ignored, name)
+			}
 		}
 	}
 	return problems, ignored
+}
+
+// unknown judges a variable that sets no field.
+func (s *schema) unknown(program, name string, names []string) (problem error, ignored bool) {
+	setting, section := foreign(program, name)
+	switch owns := s.ownsEnv(name); {
+	case setting:
+		return nil, owns // may have been meant for this program
+	case owns:
+		return &Problem{Where: name, Reason: "unknown setting" + didYouMean(name, names)}, false
+	case section:
+		return nil, false
+	case s.meant(name, names) != "":
+		return &Problem{Where: name, Reason: "unknown setting; did you mean " + s.meant(name, names) + "?"}, false
+	}
+	return nil, true
 }
 
 // envNames are the variables that set fields, CGN_CONFIG among the names.
@@ -100,8 +116,7 @@ var serviceLink = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0
 
 func (s *schema) ownsEnv(name string) bool {
 	for _, sec := range s.sections {
-		prefix := envPrefix + strings.ToUpper(strings.ReplaceAll(sec.path, ".", "_")) + "_"
-		if sec.path != "" && strings.HasPrefix(name, prefix) {
+		if sec.path != "" && strings.HasPrefix(name, sec.env()) {
 			return true
 		}
 	}

@@ -29,6 +29,11 @@ type section struct {
 	value reflect.Value
 }
 
+// env is what the variables of the section begin with.
+func (s *section) env() string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(s.path, ".", "_")) + "_"
+}
+
 // schema lists a struct's settings and sections in the order they are declared.
 type schema struct {
 	fields   []*field

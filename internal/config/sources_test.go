@@ -17,11 +17,18 @@ func TestServiceLinksOfKubernetesAreNoSettings(t *testing.T) {
 func TestVariablesOfNobodyAreReported(t *testing.T) {
 	var ignored []string
 	o := Options{
-		Env:     []string{"CGN_FOREIGN_LISTEN=1", "CGN_SOMETHING=1", "OTHER=1", "CGN_CONFIG=c", "CGN_LIMITS_PORT=1"},
-		Foreign: []string{"CGN_FOREIGN_"}, ReadFile: files(""), Ignored: func(name string) { ignored = append(ignored, name) },
+		Program: "sample",
+		Env: []string{
+			"CGN_KVCACHED_SOCK=1", "CGN_KVCACHED_NONE=1", "CGN_SOMETHING=1", "OTHER=1", "CGN_CONFIG=c", "CGN_LIMITS_PORT=1", "CGN_LIMITS_KEEP_ALIVE=1", "CGN_ADMIN=1",
+		},
+		ReadFile: files(""), Ignored: func(name string) { ignored = append(ignored, name) },
 	}
-	if err := Load(&sample{}, o); err != nil || fmt.Sprint(ignored) != "[CGN_SOMETHING]" {
+	if err := Load(&sample{}, o); err != nil || fmt.Sprint(ignored) != "[CGN_SOMETHING CGN_LIMITS_KEEP_ALIVE]" {
 		t.Errorf("%v, ignored %v", err, ignored)
+	}
+	o.Program, o.Env = "cgn-router", []string{"CGN_LIMITS_KEEP_ALIVE=1"}
+	if err := Load(&sample{}, o); err == nil || !strings.Contains(err.Error(), "CGN_LIMITS_KEEP_ALIVE") {
+		t.Errorf("a setting of this program's that it does not have: %v", err)
 	}
 }
 
