@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/cognitora/dataplane/internal/intake"
 )
 
 // begin sends a request up to its body.
@@ -36,6 +38,7 @@ func refusal(t *testing.T, c net.Conn, want string) {
 
 func TestBodiesAreBoundedTogether(t *testing.T) {
 	o := testOptions(t)
+	o.Limits.ReadTimeout = time.Hour // nobody is slow
 	var read atomic.Int64
 	engineOf(t, &o, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -44,14 +47,14 @@ func TestBodiesAreBoundedTogether(t *testing.T) {
 	s, url, client := serve(t, o)
 	holds := func(want int) {
 		t.Helper()
-		eventually(t, fmt.Sprint(want, " bytes held"), func() bool { return s.bodies.held.Load() == int64(want) })
+		eventually(t, fmt.Sprint(want, " bytes held"), func() bool { return s.bodies.Held() == int64(want) })
 	}
 	whole := fmt.Sprint("Content-Length: ", o.Limits.MaxBody)
-	first, _, _ := begin(t, url, whole), begin(t, url, whole), begin(t, url, "Transfer-Encoding: chunked")
+	first, _, _ := begin(t, url, whole), begin(t, url, whole), begin(t, url, fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n", o.Limits.MaxBody))
 	holds(o.Limits.MaxBodies)
 	refusal(t, begin(t, url, whole), "bodies_full")
-	refusal(t, begin(t, url, "Transfer-Encoding: chunked\r\n\r\n4\r\nbody"), "bodies_full")
-	if resp, body := post(t, client, url+"/v1/completions", strings.Repeat("x", smallBody)); resp.StatusCode != 200 || read.Load() != smallBody {
+	refusal(t, begin(t, url, "Transfer-Encoding: chunked\r\n\r\n11000\r\n"), "bodies_full")
+	if resp, body := post(t, client, url+"/v1/completions", strings.Repeat("x", intake.SmallBody)); resp.StatusCode != 200 || read.Load() != intake.SmallBody {
 		t.Errorf("a small body: %d %s", resp.StatusCode, body)
 	}
 	first.Close()
@@ -64,6 +67,23 @@ func TestBodiesAreBoundedTogether(t *testing.T) {
 			t.Errorf("a path that is none: %d", resp.StatusCode)
 		}
 		holds(2 * o.Limits.MaxBody)
+	}
+}
+
+// TestSilentBodiesMakeRoom: clients that announce bodies and send none keep nobody out.
+func TestSilentBodiesMakeRoom(t *testing.T) {
+	o := testOptions(t)
+	o.Limits.ReadTimeout, o.Limits.MaxBodies = 10*time.Second, o.Limits.MaxBody
+	engineOf(t, &o, func(w http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) })
+	s, url, client := serve(t, o)
+	silent := begin(t, url, fmt.Sprint("Content-Length: ", o.Limits.MaxBody))
+	eventually(t, "it holds room", func() bool { return s.bodies.Held() == int64(o.Limits.MaxBody) })
+	eventually(t, "room for another", func() bool {
+		resp, _ := post(t, client, url+"/v1/completions", strings.Repeat("x", o.Limits.MaxBody))
+		return resp.StatusCode == 200
+	})
+	if answer, err := io.ReadAll(silent); err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 408") || !strings.Contains(string(answer), "slow_request") {
+		t.Errorf("%q %v", answer, err)
 	}
 }
 
@@ -82,7 +102,7 @@ func TestLongBodyIsNotReadInVain(t *testing.T) {
 	const length = 100 << 10
 	c := begin(t, url, fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0", length, strings.Repeat("x", length)))
 	<-arrived
-	if held := s.bodies.held.Load(); held != length {
+	if held := s.bodies.Held(); held != length {
 		t.Errorf("%d bytes held, want %d", held, length)
 	}
 	refusal(t, begin(t, url, fmt.Sprint("Content-Length: ", length)), "agent_full")
@@ -90,5 +110,5 @@ func TestLongBodyIsNotReadInVain(t *testing.T) {
 	if resp, err := io.ReadAll(io.LimitReader(c, 12)); string(resp) != "HTTP/1.1 200" {
 		t.Errorf("%q %v", resp, err)
 	}
-	eventually(t, "nothing held", func() bool { return s.bodies.held.Load() == 0 })
+	eventually(t, "nothing held", func() bool { return s.bodies.Held() == 0 })
 }

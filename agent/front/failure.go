@@ -29,7 +29,7 @@ var (
 	errFraming  = failure{400, "bad_request", "the request has both Content-Length and Transfer-Encoding, so where it ends is not clear; send one of them", ""}
 	errBug      = failure{500, "agent_bug", "the agent failed to handle this request; its log says more", ""}
 	errNoTLS    = failure{400, "https_required", "this port speaks HTTPS; ask it for https://", ""}
-	errSlow     = failure{408, "slow_request", "the request was not sent within limits.read_timeout", ""}
+	errSlow     = failure{408, "slow_request", "the request was not sent within limits.read_timeout, or too slowly for that while others waited for its room", ""}
 	errNoEngine = failure{502, "engine_unreachable", "the engine accepts no connection", ""}
 	errReset    = failure{500, "engine_reset", "the engine closed the connection without an answer", ""}
 	errTimeout  = failure{504, "engine_timeout", "the engine did not answer in time", ""}

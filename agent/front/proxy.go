@@ -27,14 +27,16 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 			s.survive(ctx, p, bug)
 		}
 		if p == nil {
-			clientOf(ctx).give(0)
+			clientOf(ctx).give()
 		}
 	}()
-	bodyRead(ctx)
+	room := s.bodyRead(ctx)
 	switch path := ctx.Path(); {
 	case intake.TwiceFramed(&ctx.Request.Header):
 		s.reject(ctx, errFraming)
 		ctx.SetConnectionClose()
+	case !room:
+		s.reject(ctx, errBodies)
 	case string(path) == "/health":
 		s.health(ctx)
 	case !passes(path):
@@ -252,7 +254,7 @@ func (p *passage) end(o relay.Outcome, status int, err error) {
 	defer s.release()
 	s.forget(p)
 	if p.client != nil {
-		p.client.give(0)
+		p.client.give()
 	}
 	var failed *relay.Error
 	switch {

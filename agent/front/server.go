@@ -72,7 +72,7 @@ type Server struct {
 	http    *fasthttp.Server
 	pool    *relay.Pool
 	watcher *relay.Watcher
-	bodies  bodies
+	bodies  intake.Bodies
 
 	inFlight atomic.Int64
 	idle     chan struct{} // signalled when inFlight reaches zero
@@ -99,7 +99,7 @@ func New(o Options) (*Server, error) {
 		Network: o.Engine.Network, Addr: o.Engine.Addr, TLS: o.EngineTLS,
 		Host: o.Engine.Host, BasePath: o.Engine.BasePath, Authorization: o.Authorization,
 	}, relay.PoolOptions{MaxConns: o.Limits.MaxRequests, IdleTimeout: enginePoolIdle})
-	s.bodies.limit = int64(o.Limits.MaxBodies)
+	s.bodies.Limit, s.bodies.Longest, s.bodies.Buffer, s.bodies.Time = int64(o.Limits.MaxBodies), int64(o.Limits.MaxBody), o.Limits.MaxHeader, o.Limits.ReadTimeout
 	intake.BoundBuffers()
 	s.http = &fasthttp.Server{
 		SecureErrorLogMessage: true, // never the bytes of a request

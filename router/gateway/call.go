@@ -84,7 +84,7 @@ func (c *call) onReply(ex *relay.Exchange) error {
 
 // onDetach is called when the answer goes on without the request.
 func (c *call) onDetach() {
-	c.g.bodies.give(arrivingAt(c.ctx))
+	c.g.bodies.Give(&arrivingAt(c.ctx).Body)
 	c.job.Detach()
 	c.ctx, c.lent = nil, true
 }
@@ -173,7 +173,7 @@ func (c *call) end(o relay.Outcome) {
 	}()
 	defer g.dispatch.Finish(j, o)
 	if !c.lent {
-		defer g.bodies.give(arrivingAt(c.ctx))
+		defer g.bodies.Give(&arrivingAt(c.ctx).Body)
 	}
 	defer g.live.remove(c)
 	if c.streaming {

@@ -12,16 +12,17 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/cognitora/dataplane/internal/intake"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
 // arrival is what has come of the request that is being read from a connection: what is known
-// of one that never becomes whole. Apart from got and holds, only the goroutine that serves
-// the connection uses it.
+// of one that never becomes whole. Apart from its Body, only the goroutine that serves the
+// connection uses it.
 type arrival struct {
-	conn net.Conn
+	intake.Body
 
 	line  [64]byte // the first bytes of the request line: enough for a method and the path of an API
 	n     int      // of them
@@ -30,12 +31,6 @@ type arrival struct {
 	fault *apierror.Error // why it is refused, whatever else can be read of it
 
 	between bool // requests: nothing has come since the last one
-
-	grows time.Time // a body of unknown length has come since; zero: there is none
-	room  int64     // bytes that it has taken
-
-	got   atomic.Int64 // bytes
-	holds atomic.Bool  // room is taken for its body
 }
 
 // client is a connection as the server reads it.
@@ -49,7 +44,7 @@ func (a *arrival) arriving() *arrival { return a }
 // arrived notes what a read has brought.
 func (a *arrival) arrived(p []byte, err error) {
 	a.between = a.between && len(p) == 0
-	if len(p) > 0 && a.got.Add(int64(len(p))) == int64(len(p)) {
+	if len(p) > 0 && a.Came(len(p)) == int64(len(p)) {
 		a.began = time.Now()
 	}
 	if a.n < len(a.line) {
@@ -76,8 +71,8 @@ func (a *arrival) named(h *fasthttp.RequestHeader) {
 
 // next forgets a request that has come: what comes from now on is another one.
 func (a *arrival) next() {
-	a.n, a.began, a.fault, a.grows, a.room, a.between = 0, time.Time{}, nil, time.Time{}, 0, true
-	a.got.Store(0)
+	a.n, a.began, a.fault, a.between = 0, time.Time{}, nil, true
+	a.Body.Next()
 }
 
 // asked is the method and API of the request line, as far as it has come.
@@ -96,7 +91,7 @@ type plain struct {
 	net.Conn
 	relay.Lease
 	arrival
-	bodies  *bodies
+	bodies  *intake.Bodies
 	resting *resting
 	leaving atomic.Bool // it is one of resting.leaving
 }
@@ -164,7 +159,8 @@ func (c *plain) await(p []byte) (int, error) {
 }
 
 func (c *plain) Read(p []byte) (n int, err error) {
-	if err := c.bodies.grow(&c.arrival, len(p)); err != nil {
+	if err := c.bodies.Grow(&c.Body, len(p)); err != nil {
+		c.fault = errBodies
 		return 0, err
 	}
 	if c.between && !c.Handed() && c.resting.possible() {
@@ -189,7 +185,7 @@ func (c *plain) Close() error {
 		}
 		return nil
 	}
-	c.bodies.give(&c.arrival)
+	c.bodies.Give(&c.Body)
 	return c.Conn.Close()
 }
 
@@ -213,11 +209,12 @@ func (g *Gateway) serveAgain(c net.Conn) {
 type secure struct {
 	*tls.Conn
 	arrival
-	bodies *bodies
+	bodies *intake.Bodies
 }
 
 func (c *secure) Read(p []byte) (int, error) {
-	if err := c.bodies.grow(&c.arrival, len(p)); err != nil {
+	if err := c.bodies.Grow(&c.Body, len(p)); err != nil {
+		c.fault = errBodies
 		return 0, err
 	}
 	n, err := c.Conn.Read(p)
@@ -226,7 +223,7 @@ func (c *secure) Read(p []byte) (int, error) {
 }
 
 func (c *secure) Close() error {
-	c.bodies.give(&c.arrival)
+	c.bodies.Give(&c.Body)
 	return c.Conn.Close()
 }
 
@@ -234,7 +231,7 @@ func (c *secure) Close() error {
 type front struct {
 	net.Listener
 	tls     *tls.Config // nil: plain HTTP
-	bodies  *bodies
+	bodies  *intake.Bodies
 	resting *resting
 }
 
@@ -245,11 +242,11 @@ func (f *front) Accept() (net.Conn, error) {
 	}
 	if f.tls == nil {
 		p := &plain{Conn: c, bodies: f.bodies, resting: f.resting}
-		p.conn = p
+		p.Body.Conn = p
 		return p, nil
 	}
 	s := &secure{Conn: tls.Server(c, f.tls), bodies: f.bodies}
-	s.conn = s
+	s.Body.Conn = s
 	return s, nil
 }
 

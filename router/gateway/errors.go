@@ -66,7 +66,7 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	switch {
 	case a.fault != nil:
 		e = a.fault
-	case errors.Is(err, fasthttp.ErrBodyTooLarge) && g.counts(ctx.Request.Header.ContentLength()):
+	case errors.Is(err, fasthttp.ErrBodyTooLarge) && g.bodies.Counts(ctx.Request.Header.ContentLength()):
 		e = errBodies
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
 		e = errTooLarge
@@ -77,7 +77,7 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 		g.metrics.ClientCut.WithLabelValues("slow_request").Inc()
 	}
 	g.identify(ctx)
-	g.bodies.give(a)
+	g.bodies.Give(&a.Body)
 	g.fail(ctx, api, e)
 	g.note(ctx, method, api.String(), a.began)
 	if e != errSlowRequest {

@@ -77,7 +77,7 @@ type Gateway struct {
 	empty    chan struct{} // signalled when the last connection is closed after that
 	streams  counter
 	live     liveCalls
-	bodies   bodies
+	bodies   intake.Bodies
 }
 
 // New makes a gateway. forwardAuth passes the client's Authorization to backends that have
@@ -90,7 +90,7 @@ func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	}
 	g.lending = relay.Lending{Loops: p.Loops, Serve: g.serveAgain, KeepAlive: l.KeepAlive}
 	g.resting.Lending, g.resting.after = &g.lending, restAfter
-	g.bodies.limit, g.bodies.longest, g.bodies.buffer, g.bodies.time = int64(l.MaxBodies), int64(l.MaxBody), l.MaxHeader, l.BodyTimeout
+	g.bodies.Limit, g.bodies.Longest, g.bodies.Buffer, g.bodies.Time = int64(l.MaxBodies), int64(l.MaxBody), l.MaxHeader, l.BodyTimeout
 	intake.BoundBuffers()
 	g.server = &fasthttp.Server{
 		SecureErrorLogMessage:         true, // never the bytes of a request
@@ -231,7 +231,7 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 	switch {
 	case fault != nil:
 		g.malformed(ctx, api, fault)
-	case !g.whole(ctx):
+	case !g.bodies.Whole(&a.Body, len(ctx.Request.Body())):
 		g.fail(ctx, api, errBodies)
 	case r == routeUnknown, r == routePass && !r.takes(ctx.Method()):
 		g.noPath(ctx, api)
@@ -253,7 +253,7 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 		name = "models"
 		g.getModel(ctx, rest)
 	}
-	g.bodies.give(a)
+	g.bodies.Give(&a.Body)
 	g.note(ctx, stringOf(ctx.Method()), name, began)
 }
 

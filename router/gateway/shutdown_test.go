@@ -46,7 +46,7 @@ func contextAt(t *testing.T, g *Gateway) *fasthttp.RequestCtx {
 		t.Fatal(err)
 	}
 	conn := &plain{Conn: accepted, bodies: &g.bodies, resting: &g.resting}
-	conn.conn = conn
+	conn.Body.Conn = conn
 	t.Cleanup(func() { conn.Close() })
 	ctx := new(fasthttp.RequestCtx)
 	ctx.Init2(conn, nil, false)

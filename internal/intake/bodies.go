@@ -1,0 +1,181 @@
+package intake
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+const (
+	// SmallBody is the size, in bytes, up to which bodies are not counted: connections bound them well enough.
+	SmallBody = 64 << 10
+	// Unread is a MaxRequestBodySize that no counted body fits.
+	Unread = 1
+
+	growStep  = 256 << 10             // bytes that a body of unknown length takes at a time
+	bodyGrace = 20                    // the part of the time for a body in which it is not asked how fast it comes
+	cutEvery  = 10 * time.Millisecond // between two searches for slow bodies of which the first has found too few
+	chunked   = -1                    // a ContentLength
+)
+
+// ErrNoRoom is what reading a body of unknown length fails with where Bodies has no room for more of it.
+var ErrNoRoom = errors.New("intake: no room for the request body")
+
+// Bodies bounds the bytes of request bodies that are held at once. What a body takes is set
+// aside when its length is announced, because that is when the server allocates it: of a
+// chunked one, chunk by chunk. It is given back with the end of the request or of the
+// connection.
+//
+// A client that announces much and sends little keeps its room from others only for as long as
+// nobody needs it: then the bodies that come too slowly to be whole in time are cut first.
+//
+// The fields that are exported are set before its use.
+type Bodies struct {
+	Limit   int64         // bytes of all bodies above SmallBody together
+	Longest int64         // bytes of one body; above it the server refuses it
+	Buffer  int           // bytes that the server reads ahead on a connection
+	Time    time.Duration // for a body to come
+
+	mu    sync.Mutex
+	total int64
+	held  map[*Body]heldBody // at most Limit/SmallBody
+	cutAt time.Time          // no search for slow bodies before
+}
+
+type heldBody struct {
+	size  int64
+	since time.Time // zero: it has been read
+}
+
+// Body is what is known of the request body that is being read from a connection. Apart from what has come and whether it
+// holds room, only the goroutine that serves the connection uses it.
+type Body struct {
+	Conn net.Conn // whose reading ends, as by a deadline, if the body comes too slowly while others need room
+
+	grows time.Time    // it is of unknown length, and has come since; zero: it is not
+	room  int64        // bytes that it has taken then
+	got   atomic.Int64 // bytes that have come of the request
+	holds atomic.Bool  // room is taken for it
+}
+
+// Came notes that n bytes have come, and returns how many those of the request are by now.
+func (a *Body) Came(n int) int64 { return a.got.Add(int64(n)) }
+
+// Next forgets a request that has come, not what it holds: what comes from then on is another one.
+func (a *Body) Next() {
+	a.grows, a.room = time.Time{}, 0
+	a.got.Store(0)
+}
+
+// Announce takes room for the body that a head has announced, where its length is known and counts. false: there is none.
+func (b *Bodies) Announce(a *Body, h *fasthttp.RequestHeader) bool {
+	n := h.ContentLength()
+	if n == chunked {
+		a.grows = time.Now()
+		return true
+	}
+	return !b.Counts(n) || b.take(a, int64(n), time.Now())
+}
+
+// Counts tells whether an announced body of n bytes is one for which room is taken.
+func (b *Bodies) Counts(n int) bool { return n > SmallBody && int64(n) <= b.Longest }
+
+// Grow takes room for what a read of up to n bytes may add to a body of unknown length, or returns ErrNoRoom. A longer read
+// than the server's buffer goes into the body itself, which has been allocated for all of it.
+func (b *Bodies) Grow(a *Body, n int) error {
+	if a.grows.IsZero() {
+		return nil
+	}
+	need := a.got.Load()
+	if n > b.Buffer {
+		need += int64(n)
+	}
+	if need = min(need, b.Longest); need <= max(a.room, SmallBody) {
+		return nil
+	}
+	room := min((need+growStep-1)/growStep*growStep, b.Longest)
+	if !b.take(a, room, a.grows) {
+		return ErrNoRoom
+	}
+	a.room = room
+	return nil
+}
+
+// Whole notes that a body of n bytes has been read, and reports whether there is room for it.
+func (b *Bodies) Whole(a *Body, n int) bool {
+	return n <= SmallBody || b.take(a, int64(n), time.Time{})
+}
+
+// Give ends what was set aside for a, if anything was.
+func (b *Bodies) Give(a *Body) {
+	if !a.holds.Load() {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.drop(a)
+}
+
+// Held is how many bytes are set aside.
+func (b *Bodies) Held() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.total
+}
+
+// take sets size bytes aside for a, in place of what it had, and reports whether there is room. since is when its bytes began to
+// come, zero if all have.
+func (b *Bodies) take(a *Body, size int64, since time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.drop(a)
+	if b.total+size > b.Limit {
+		b.cut(b.total + size - b.Limit)
+	}
+	if b.total+size > b.Limit {
+		return false
+	}
+	if b.held == nil {
+		b.held = map[*Body]heldBody{}
+	}
+	b.total += size
+	b.held[a] = heldBody{size, since}
+	a.holds.Store(true)
+	return true
+}
+
+func (b *Bodies) drop(a *Body) {
+	b.total -= b.held[a].size
+	delete(b.held, a)
+	a.holds.Store(false)
+}
+
+// cut ends the reading of bodies that come too slowly, until bytes are free.
+func (b *Bodies) cut(bytes int64) {
+	now := time.Now()
+	if now.Before(b.cutAt) {
+		return
+	}
+	for a, body := range b.held {
+		if bytes <= 0 {
+			return
+		}
+		if !body.since.IsZero() && b.slow(body.size, a.got.Load(), now.Sub(body.since)) {
+			bytes -= body.size
+			b.drop(a)
+			a.Conn.SetReadDeadline(now) // its reader answers 408
+		}
+	}
+	if bytes > 0 {
+		b.cutAt = now.Add(cutEvery)
+	}
+}
+
+// slow tells whether a body of size bytes, of which got came in that time, will not be whole in time.
+func (b *Bodies) slow(size, got int64, took time.Duration) bool {
+	return took > b.Time/bodyGrace && float64(got)/float64(size) < float64(took)/float64(b.Time)
+}
