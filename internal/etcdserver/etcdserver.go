@@ -2,11 +2,13 @@
 package etcdserver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
@@ -15,42 +17,125 @@ import (
 // startTimeout bounds how long Start waits for the member to elect itself.
 const startTimeout = 30 * time.Second
 
+// leaveTimeout bounds how long StartContext waits, once its context has ended, for a start under way to come to its end.
+const leaveTimeout = 5 * time.Second
+
 // Server is a running etcd member. Close it to free its ports and its data directory.
 type Server struct {
 	etcd *embed.Etcd
+	errs chan error // at most one of the server, and one of its log
+	done chan struct{}
+	over sync.WaitGroup
+	ends *ends
 }
 
 // Start runs etcd with its data in dir, which is created if absent. listenClient is a loopback or other TCP address;
 // port 0 picks a free one (see Endpoint). The member talks to nobody: its peer listener is on a free loopback port.
-// etcd's own log goes to etcd.log in dir, warnings and errors only.
+// etcd's own log goes to etcd.log in dir, warnings and errors only. What would have etcd end the process is an error instead;
+// the goroutines of an etcd that failed in this way stay until the process ends.
 //
 // Writes are not fsynced: what is stored here is a fleet's live state, which its agents write again.
 func Start(dir, listenClient string) (*Server, error) {
+	return StartContext(context.Background(), dir, listenClient)
+}
+
+// StartContext is Start, which gives up when ctx ends before the server is ready.
+func StartContext(ctx context.Context, dir, listenClient string) (*Server, error) {
+	if err := checkFiles(); err != nil {
+		return nil, fmt.Errorf("embedded etcd: %w", err)
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("etcd data directory: %w", err)
 	}
-	etcd, err := embed.StartEtcd(config(dir, listenClient))
+	s := &Server{errs: make(chan error, 2), done: make(chan struct{}), ends: newEnds()}
+	cfg, err := config(dir, listenClient, s.ends)
+	if err == nil {
+		err = s.start(ctx, cfg)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("embedded etcd on %s with data in %s: %w", listenClient, dir, err)
 	}
-	s := &Server{etcd: etcd}
+	s.over.Go(s.watch)
+	return s, nil
+}
+
+// start has etcd come up, on a goroutine of its own, since one that meets what etcd calls fatal never returns.
+func (s *Server) start(ctx context.Context, cfg *embed.Config) error {
+	up := make(chan error, 1)
+	go func() {
+		defer func() {
+			if met := recover(); met != nil { // over damaged data
+				up <- fmt.Errorf("its data cannot be read: %v", met)
+			}
+		}()
+		var err error
+		s.etcd, err = embed.StartEtcd(cfg)
+		if err == nil {
+			err = s.awaitReady(ctx)
+		}
+		up <- err
+	}()
 	select {
-	case <-etcd.Server.ReadyNotify():
-		return s, nil
-	case err = <-etcd.Err():
+	case err := <-up:
+		return err
+	case err := <-s.ends.fatal:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-up:
+		if err == nil {
+			s.etcd.Close()
+		}
+	case <-s.ends.fatal:
+	case <-time.After(leaveTimeout):
+	}
+	return ctx.Err()
+}
+
+// awaitReady waits until the member serves; one that does not is closed.
+func (s *Server) awaitReady(ctx context.Context) (err error) {
+	select {
+	case <-s.etcd.Server.ReadyNotify():
+		return nil
+	case err = <-s.etcd.Err():
+	case <-ctx.Done():
+		err = ctx.Err()
 	case <-time.After(startTimeout):
 		err = errors.New("not ready after " + startTimeout.String())
 	}
-	etcd.Close()
-	return nil, fmt.Errorf("embedded etcd on %s with data in %s: %w", listenClient, dir, err)
+	s.etcd.Close()
+	return err
 }
 
-func config(dir, listenClient string) *embed.Config {
+// watch passes on what the server and its log say of its end.
+func (s *Server) watch() {
+	for {
+		select {
+		case <-s.done:
+			return
+		case err := <-s.ends.fatal:
+			s.errs <- err
+			return
+		case err, open := <-s.etcd.Err():
+			if !open {
+				return
+			}
+			s.errs <- err
+			return
+		}
+	}
+}
+
+func config(dir, listenClient string, e *ends) (*embed.Config, error) {
+	log, err := e.logger(filepath.Join(dir, "etcd.log"))
+	if err != nil {
+		return nil, err
+	}
 	cfg := embed.NewConfig()
 	cfg.Name = "cognitora"
 	cfg.Dir = filepath.Join(dir, "member")
-	cfg.LogLevel = "warn"
-	cfg.LogOutputs = []string{filepath.Join(dir, "etcd.log")}
+	cfg.LogLevel, cfg.ZapLoggerBuilder = "warn", embed.NewZapLoggerBuilder(log)
 	client := url.URL{Scheme: "http", Host: listenClient}
 	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
@@ -61,14 +146,21 @@ func config(dir, listenClient string) *embed.Config {
 	cfg.UnsafeNoFsync = true
 	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = embed.CompactorModeRevision, "10000"
 	cfg.QuotaBackendBytes = 256 << 20
-	return cfg
+	return cfg, nil
 }
 
 // Endpoint is the address of the client listener, host:port.
 func (s *Server) Endpoint() string { return s.etcd.Clients[0].Addr().String() }
 
 // Err yields an error if the server fails while it runs.
-func (s *Server) Err() <-chan error { return s.etcd.Err() }
+func (s *Server) Err() <-chan error { return s.errs }
 
-// Close stops the server and waits until it has let go of its ports and files.
-func (s *Server) Close() { s.etcd.Close() }
+// Close stops the server and waits until it has let go of its ports and files. One that has met what etcd calls fatal keeps them
+// until the process ends: its goroutines wait for one that is gone.
+func (s *Server) Close() {
+	close(s.done)
+	s.over.Wait()
+	if !s.ends.met() {
+		s.etcd.Close()
+	}
+}
