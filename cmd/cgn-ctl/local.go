@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/cognitora/dataplane/agent"
@@ -48,8 +49,8 @@ type nodeAt struct {
 	Engine  string `json:"engine"`  // what runs behind it
 }
 
-// start brings everything up, each part when what it needs is there.
-func (l *local) start() error {
+// start brings everything up, each part when what it needs is there, until ctx ends.
+func (l *local) start(ctx context.Context) error {
 	var err error
 	if l.dir, l.leave, err = l.flags.directory(); err != nil {
 		return err
@@ -67,11 +68,14 @@ func (l *local) start() error {
 		return err
 	}
 	if len(l.flags.backends) == 0 {
-		if err := l.startNodes(); err != nil {
+		if err := l.startNodes(ctx); err != nil {
 			return err
 		}
 	}
 	for i, at := range l.routers {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		_ = reserved[2*i].Close()
 		_ = reserved[2*i+1].Close()
 		if err := l.startRouter(i, at); err != nil {
@@ -125,14 +129,17 @@ func settled(wanted string, ln net.Listener) string {
 	return net.JoinHostPort(host, port)
 }
 
-func (l *local) startNodes() error {
-	if err := l.startEtcd(); err != nil {
+func (l *local) startNodes(ctx context.Context) error {
+	if err := l.startEtcd(ctx); err != nil {
 		return err
 	}
 	if err := l.startCache(); err != nil {
 		return err
 	}
 	for i := range l.flags.engines {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		if err := l.startNode(i + 1); err != nil {
 			return err
 		}
@@ -141,14 +148,19 @@ func (l *local) startNodes() error {
 }
 
 // startEtcd takes etcd's usual port if it is free, so that cgn-ctl needs no --etcd.
-func (l *local) startEtcd() error {
+func (l *local) startEtcd(ctx context.Context) error {
 	dir := filepath.Join(l.dir, "etcd")
-	s, err := etcdserver.Start(dir, defaultEtcd)
-	if err != nil {
-		s, err = etcdserver.Start(dir, "127.0.0.1:0")
+	s, err := etcdserver.StartContext(ctx, dir, defaultEtcd)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		s, err = etcdserver.StartContext(ctx, dir, "127.0.0.1:0")
+	}
+	switch {
+	case err == nil || ctx.Err() != nil || errors.Is(err, etcdserver.ErrFiles):
+	case l.flags.data != "":
+		err = hinted{err, "its log is " + filepath.Join(dir, "etcd.log") + "; what is there is only a fleet's live state: remove " + dir + " to begin with an empty one"}
 	}
 	if err != nil {
-		return fmt.Errorf("etcd: %w", err)
+		return err
 	}
 	l.etcd = s.Endpoint()
 	l.parts.run(part{Name: "etcd", Where: s.Endpoint(), What: "fleet state in " + dir}, func(drain, _ context.Context) error {
@@ -247,9 +259,8 @@ func (l *local) stop(a *app) error {
 	if l.leave == nil {
 		return err
 	}
-	if l.flags.data == "" {
-		return errors.Join(err, l.leave())
+	if l.flags.data != "" {
+		fmt.Fprintf(a.err, "state is kept in %s\n", l.dir)
 	}
-	fmt.Fprintf(a.err, "state is kept in %s\n", l.dir)
-	return err
+	return errors.Join(err, l.leave())
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"syscall"
 
 	"github.com/cognitora/dataplane/internal/rights"
@@ -12,7 +13,7 @@ import (
 
 const (
 	temporary = "cgn-up-" // how names of temporary directories for state begin
-	lockFile  = "lock"    // in one of them: locked while its owner lives
+	lockFile  = "lock"    // in a directory for state: locked while its owner lives
 )
 
 // directory makes the place for state and says how to leave it. Temporary ones
@@ -32,7 +33,35 @@ func (f *upFlags) directory() (dir string, leave func() error, err error) {
 	if err != nil {
 		return "", nil, hinted{fmt.Errorf("--data %s: %w", f.data, err), "give a directory that you can make or write to"}
 	}
-	return dir, func() error { return nil }, nil
+	lock, err := lockData(dir)
+	if err != nil {
+		return "", nil, err
+	}
+	return dir, lock.Close, nil
+}
+
+// lockData locks a directory that is kept, so that nobody else uses it meanwhile; the file names the process, for people.
+func lockData(dir string) (*os.File, error) {
+	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, hinted{fmt.Errorf("--data %s: %w", dir, err), "give a directory that you can make or write to"}
+	}
+	err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if err == nil {
+		if err = lock.Truncate(0); err == nil {
+			_, err = lock.WriteAt([]byte(strconv.Itoa(os.Getpid())), 0)
+		}
+	}
+	if err == nil {
+		return lock, nil
+	}
+	defer lock.Close()
+	if !errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, fmt.Errorf("--data %s: its lock: %w", dir, err)
+	}
+	holder := make([]byte, 20) // digits of a process id
+	n, _ := lock.ReadAt(holder, 0)
+	return nil, hinted{fmt.Errorf("--data %s: the data directory is in use by process %s", dir, holder[:n]), "stop that one, or give another directory with --data"}
 }
 
 func temporaryDirectory() (dir string, leave func() error, err error) {

@@ -77,7 +77,14 @@ func (a *app) up(ctx context.Context, f *upFlags) error {
 	slog.SetDefault(slog.New(slog.NewTextHandler(scr, &slog.HandlerOptions{Level: level})))
 
 	l := &local{flags: f, parts: newParts(signals.Force())}
-	err := l.start()
+	started := make(chan error, 1)
+	go func() { started <- l.start(signals.Drain()) }()
+	var err error
+	select {
+	case err = <-started:
+	case <-signals.Force().Done(): // the process ends with what is starting
+		return errors.New("stopped while it was starting")
+	}
 	if err == nil {
 		err = l.awaitReady(signals.Drain(), a)
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,6 +21,12 @@ func TestUpNamesTheFlagThatCannotWork(t *testing.T) {
 	if err := os.WriteFile(file, []byte("no model"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	used := t.TempDir()
+	lock, err := lockData(used)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
 	for args, want := range map[string]string{
 		"--engines 0":                              "--engines 0: must be 1 to 64",
 		"--engines many":                           `--engines "many": must be a whole number`,
@@ -39,6 +46,7 @@ func TestUpNamesTheFlagThatCannotWork(t *testing.T) {
 		"--backend http://h --engines 2":           "--backend and --engines: give one of them",
 		"--backend http://h:1 --routers ":          "flag needs an argument: --routers",
 		"--data " + file:                           "--data " + file + ": |give a directory",
+		"--data " + used:                           "the data directory is in use by process " + strconv.Itoa(os.Getpid()) + "|stop that one",
 		"--listen 127.0.0.1:7 --admin 127.0.0.1:7": "--admin 127.0.0.1:7: cannot be listened on next to --listen",
 		"--backend http://h:1,api_key_file=" + dir + "/no":     "--backend: option api_key_file: " + dir + "/no does not exist; name a file",
 		"--listen 192.0.2.1:1 --insecure-listen --data " + dir: "--listen 192.0.2.1:1: |give an address of this machine",
