@@ -11,6 +11,7 @@
 // A Follower's knowledge has an epoch. It begins anew, with nothing, when batches are missing that the replay does not have, when a batch
 // cannot be read, when the engine's model has another name, and when the publisher is another one than before: its numbers go back, or it does not
 // know the last batch that was applied.
+// A publisher that is silent is pinged, so that a path which drops everything counts as a broken connection within 5 s (silence.go).
 // While there is no connection for longer than Options.Trust, the engine counts as one that reports nothing, not as one that has nothing.
 // Blocks from before the first batch that could be had are not known, and count as absent until the engine stores them again.
 //
@@ -23,6 +24,6 @@
 //
 // # ZeroMQ
 //
-// Of ZMTP 3 this needs NULL, SUB and DEALER, which are 300 lines here, with every length checked before memory is taken. go-zeromq/zmq4 takes
+// Of ZMTP 3 this needs NULL, SUB and DEALER, and PING, which are 350 lines here, with every length checked before memory is taken. go-zeromq/zmq4 takes
 // memory for the length that a frame claims and starts goroutines of its own; tests use it as the other side.
 package kvevents

@@ -231,6 +231,8 @@ func (f *Follower) session(ctx context.Context, door *door, distrust *time.Timer
 		return false, err
 	}
 	_ = conn.SetDeadline(time.Time{})
+	attend(conn)
+	s.pings = s.knows
 	f.counts.connects.Add(1)
 	f.live = 0
 	if err := f.resume(ctx); err != nil {

@@ -272,6 +272,7 @@ func TestSinkFails(t *testing.T) {
 	for _, fail := range []error{errAway, residency.ErrGap} {
 		p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
 		f := follow(t, p.endpoints())
+		eventually(t, "it listens", func() bool { return p.subscribers() == 1 })
 		p.say(turn(t, prompt, 0))
 		f.awaits("one", prompt, 1)
 		f.sink.set(fail, nil)
@@ -283,6 +284,7 @@ func TestSinkFails(t *testing.T) {
 	}
 	p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
 	f := follow(t, p.endpoints())
+	eventually(t, "it listens", func() bool { return p.subscribers() == 1 })
 	p.say(turn(t, prompt, 0))
 	f.awaits("one", prompt, 1)
 	f.mu.Lock()

@@ -41,6 +41,10 @@ type socket struct {
 	ends []int    // of its frames in buf
 	part [][]byte // its frames
 	out  []byte
+
+	knows bool // the other side knows pings
+	pings bool // it gets some while it is silent
+	pongs bool // it has answered one
 }
 
 // open greets the other side as a socket of type kind, and checks that it is of one of the peers' types.
@@ -61,6 +65,7 @@ func open(conn net.Conn, kind string, peers ...string) (*socket, error) {
 	if mechanism, _, _ := cutNul(greeting[12:32]); string(mechanism) != "NULL" {
 		return nil, fmt.Errorf("%w: it asks for the security mechanism %.20q, only NULL is known", errZMTP, mechanism)
 	}
+	s.knows = greeting[10] > 3 || greeting[11] > 0
 	ready := append([]byte("\x05READY\x0bSocket-Type"), 0, 0, 0, byte(len(kind)))
 	s.out = appendFrame(s.out[:0], flagCommand, append(ready, kind...))
 	if _, err := conn.Write(s.out); err != nil {
@@ -123,6 +128,10 @@ func property(b []byte) (value, rest []byte) {
 
 // frame reads a frame and adds its body to buf.
 func (s *socket) frame() (flags byte, err error) {
+	if err := s.awaitFrame(); err != nil {
+		return 0, err
+	}
+	s.withinFrame()
 	if flags, err = s.r.ReadByte(); err != nil {
 		return 0, err
 	}
@@ -145,6 +154,7 @@ func (s *socket) frame() (flags byte, err error) {
 		step := min(left, growBy)
 		at := len(s.buf)
 		s.buf = slices.Grow(s.buf, step)[:at+step]
+		s.withinFrame()
 		if _, err = io.ReadFull(s.r, s.buf[at:]); err != nil {
 			return 0, unexpected(err)
 		}
@@ -198,9 +208,10 @@ func (s *socket) message() ([][]byte, error) {
 	return s.part, nil
 }
 
-// command answers a ping with its context.
+// command answers a ping with its context, and notes the answer to one.
 func (s *socket) command(body []byte) error {
 	name, rest := property(body)
+	s.pongs = s.pongs || string(name) == "PONG"
 	if string(name) != "PING" || len(rest) < 2 {
 		return nil
 	}

@@ -1,0 +1,10 @@
+//go:build !linux
+
+package kvevents
+
+import (
+	"net"
+	"time"
+)
+
+func limitUnacknowledged(*net.TCPConn, time.Duration) {}
