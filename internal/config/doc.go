@@ -14,6 +14,10 @@
 //	                   spaces, because they may hold commas
 //
 // The environment name is CGN_<SECTION>_<KEY> (CGN_<KEY> at the top level).
+// A section may have a twin, a list of structs with the same key: a file then has either [key] or [[key]], and where
+// it has [[key]] the section is neither checked nor shown. A struct with the tag toml:",inline" lends its keys to the
+// table around it.
+//
 // Field types: string, bool, int, int32, int64, uint32, uint64, float64,
 // Duration, Size, any type with UnmarshalText, []string, and slices or
 // string-keyed maps of structs ([[section]] and [section.name] tables).

@@ -55,7 +55,7 @@ func readFile(name, doc string, root reflect.Value) []error {
 	if _, err := toml.Decode(doc, &tree); err != nil {
 		var pe toml.ParseError
 		if errors.As(err, &pe) {
-			return []error{&Problem{Where: fmt.Sprintf("%s:%d", name, pe.Position.Line), Reason: pe.Message}}
+			return []error{&Problem{Where: fmt.Sprintf("%s:%d", name, pe.Position.Line), Reason: pe.Message + bothForms(pe.Message)}}
 		}
 		return []error{&Problem{Where: name, Reason: err.Error()}}
 	}
@@ -64,24 +64,42 @@ func readFile(name, doc string, root reflect.Value) []error {
 	return r.problems
 }
 
+// bothForms explains a key that is written as [key] and as [[key]].
+func bothForms(message string) string {
+	if !strings.Contains(message, "already") {
+		return ""
+	}
+	return " (a key is one table, [key], or a list of them, [[key]], not both)"
+}
+
 func (r *fileReader) table(v reflect.Value, tree map[string]any, path string) {
-	members := map[string]int{}
-	for i := range v.NumField() {
-		sf := v.Type().Field(i)
-		if key := sf.Tag.Get("toml"); sf.IsExported() && key != "" && key != "-" {
-			members[key] = i
-		}
+	members := map[string][]reflect.StructField{}
+	for _, sf := range keyed(v.Type()) {
+		key := sf.Tag.Get("toml")
+		members[key] = append(members[key], sf)
 	}
 	for _, key := range slices.Sorted(maps.Keys(tree)) {
 		at := join(path, key)
-		i, known := members[key]
-		if !known {
+		if len(members[key]) == 0 {
 			hint := didYouMean(key, slices.Sorted(maps.Keys(members)))
 			r.fail(&Problem{Field: at, Reason: "unknown key" + hint}, at)
 			continue
 		}
-		r.set(v.Type().Field(i), v.Field(i), tree[key], at)
+		sf := form(members[key], tree[key])
+		r.set(sf, v.FieldByIndex(sf.Index), tree[key], at)
 	}
+}
+
+// form is the field for a key that may be a table or a list of tables.
+func form(fields []reflect.StructField, raw any) reflect.StructField {
+	_, tables := raw.([]map[string]any)
+	_, list := raw.([]any)
+	for _, sf := range fields {
+		if (sf.Type.Kind() == reflect.Slice) == (tables || list) {
+			return sf
+		}
+	}
+	return fields[0]
 }
 
 // set puts one TOML value into a member of a struct.

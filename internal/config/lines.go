@@ -39,6 +39,11 @@ func indexLines(doc string) lineIndex {
 			x.add(table, i)
 		case strings.HasPrefix(line, "[") && !isKey:
 			table = clean(strings.TrimPrefix(line, "["))
+			for list, n := range tables { // a table of the list's last element
+				if rest, ok := strings.CutPrefix(table, list+"."); ok {
+					table = fmt.Sprintf("%s[%d].%s", list, n-1, rest)
+				}
+			}
 			x.add(table, i)
 		case isKey:
 			x.add(join(table, clean(name)), i)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -250,18 +251,45 @@ func (w *walker) value(v reflect.Value, path string) {
 
 func (w *walker) table(v reflect.Value, path string) {
 	for _, err := range flatten(w.ask(v.Addr().Interface())) {
-		p := &Problem{Where: path, Reason: err.Error(), cause: err}
+		p := &Problem{Where: path, Reason: InList(err.Error(), unindexed(path), path), cause: err}
 		if path != "" && strings.HasPrefix(p.Reason, path+".") {
 			p.Where = "" // it names its field in full
 		}
 		w.problems = append(w.problems, p)
 	}
+	lists := map[string]bool{}
 	for i := range v.NumField() {
 		sf := v.Type().Field(i)
-		if key := sf.Tag.Get("toml"); sf.IsExported() && key != "" && key != "-" {
+		lists[sf.Tag.Get("toml")] = lists[sf.Tag.Get("toml")] || sf.Type.Kind() == reflect.Slice && v.Field(i).Len() > 0
+	}
+	for i := range v.NumField() {
+		sf := v.Type().Field(i)
+		switch key := sf.Tag.Get("toml"); {
+		case !sf.IsExported() || key == "" || key == "-":
+		case key == inline:
+			w.value(v.Field(i), path)
+		case isTable(sf.Type) && lists[key]: // [[key]] is used, not [key]
+		default:
 			w.value(v.Field(i), join(path, key))
 		}
 	}
+}
+
+var index = regexp.MustCompile(`\[[0-9]+\]`)
+
+func unindexed(path string) string { return index.ReplaceAllString(path, "") }
+
+// flagHint is a flag beside a setting's name in a message.
+var flagHint = regexp.MustCompile(` \(--[^)]*\)`)
+
+// InList makes a message of a section that of an element of a list: "engine.url: ..." becomes "engine[1].url: ...", wherever
+// the section's name begins a word, and flags are left out, since they set no element.
+func InList(message, section, element string) string {
+	if section == element {
+		return message
+	}
+	names := regexp.MustCompile(`(^|[\s(])` + regexp.QuoteMeta(section) + `\.`)
+	return flagHint.ReplaceAllString(names.ReplaceAllString(message, "${1}"+element+"."), "")
 }
 
 func (w *walker) tables(m reflect.Value, path string) {

@@ -338,3 +338,55 @@ func FuzzText(f *testing.F) {
 		}
 	})
 }
+
+type twinEngine struct {
+	URL  string `toml:"url" default:"none" help:"where"`
+	Deep struct {
+		N int `toml:"n" default:"3" help:"how many"`
+	} `toml:"deep" help:"more"`
+}
+
+func (e *twinEngine) Validate() error {
+	if e.URL == "none" {
+		return errors.New("engine.url: empty; set engine.url (--engine), not /etc/engine.url")
+	}
+	return nil
+}
+
+type twinElement struct {
+	ID     string     `toml:"id" help:"who"`
+	Engine twinEngine `toml:",inline"`
+}
+
+type twinConfig struct {
+	Engine  twinEngine    `toml:"engine" help:"one"`
+	Engines []twinElement `toml:"engine" help:"several"`
+}
+
+// TestTwin: a key that is one table or a list of them, whose elements have the section's keys and others.
+func TestTwin(t *testing.T) {
+	load := func(doc string) (c twinConfig, shown string, err error) {
+		var out strings.Builder
+		err = Load(&c, Options{Program: "x", Args: []string{"--config", "f", "--check-config"}, Out: &out, ReadFile: func(string) ([]byte, error) { return []byte(doc), nil }})
+		return c, out.String(), err
+	}
+	c, shown, err := load("[engine]\nurl = \"a\"\n")
+	if !errors.Is(err, ErrAnswered) || c.Engine.URL != "a" || c.Engines != nil || !strings.Contains(shown, "[engine]\nurl = \"a\"") || strings.Contains(shown, "engine = ") {
+		t.Errorf("one: %+v, %v\n%s", c, err, shown)
+	}
+	c, shown, err = load("[[engine]]\nid = \"x\"\nurl = \"a\"\n[[engine]]\nurl = \"b\"\n[engine.deep]\nn = 4\n")
+	if !errors.Is(err, ErrAnswered) || len(c.Engines) != 2 || c.Engines[0].ID != "x" || c.Engines[0].Engine.Deep.N != 3 || c.Engines[1].Engine.URL != "b" || c.Engines[1].Engine.Deep.N != 4 ||
+		strings.Contains(shown, "[engine") {
+		t.Errorf("two: %+v, %v\n%s", c, err, shown)
+	}
+	for doc, want := range map[string]string{
+		"[[engine]]\nurl = \"a\"\n[[engine]]\n":                                    "configuration: engine[1].url: empty; set engine[1].url, not /etc/engine.url",
+		"[[engine]]\nurl = \"a\"\n[[engine]]\nurl = \"b\"\n[engine.deep]\nm = 1\n": "configuration: f:6: engine[1].deep.m: unknown key",
+		"[engine]\nurl = \"a\"\n[[engine]]\n":                                      "f:3: Key 'engine' was already created and cannot be used as an array. (a key is one table, [key], or a list of them, [[key]], not both)",
+		"[[engine]]\n[engine]\nurl = \"a\"\n":                                      "f:2: Key 'engine' has already been defined. (a key is",
+	} {
+		if _, _, err := load(doc); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", doc, err, want)
+		}
+	}
+}

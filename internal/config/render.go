@@ -205,7 +205,7 @@ func writeEffective(w io.Writer, s *schema, program string, ignored, notes []str
 	for _, sec := range s.sections {
 		title := sec.path == ""
 		for _, f := range s.fields {
-			if f.section != sec.path {
+			if f.section != sec.path || s.twinned(sec.path) || s.emptyTwin(f) {
 				continue
 			}
 			if !title {
@@ -259,14 +259,10 @@ func quote(s string) string {
 
 func literalTable(v reflect.Value) string {
 	var parts []string
-	for i := range v.NumField() {
-		sf := v.Type().Field(i)
-		key := sf.Tag.Get("toml")
-		if !sf.IsExported() || key == "" || key == "-" || v.Field(i).IsZero() {
-			continue
+	for _, sf := range keyed(v.Type()) {
+		if value := v.FieldByIndex(sf.Index); !value.IsZero() {
+			parts = append(parts, sf.Tag.Get("toml")+" = "+literal(value))
 		}
-		f := newField(sf, v.Field(i), "", key)
-		parts = append(parts, key+" = "+literal(f.value))
 	}
 	return "{" + strings.Join(parts, ", ") + "}"
 }

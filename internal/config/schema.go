@@ -4,6 +4,7 @@ import (
 	"encoding"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 )
 
@@ -79,12 +80,59 @@ func (s *schema) walk(v reflect.Value, path string) error {
 	if path != "" || len(s.sections) == 0 {
 		s.sections = append(s.sections, section{path: path, value: v})
 	}
+	return s.walkInto(v, path)
+}
+
+func (s *schema) walkInto(v reflect.Value, path string) error {
 	for i := range v.NumField() {
-		if err := s.member(v.Type().Field(i), v.Field(i), path); err != nil {
+		sf := v.Type().Field(i)
+		if sf.Tag.Get("toml") == inline {
+			if err := s.walkInto(v.Field(i), path); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := s.member(sf, v.Field(i), path); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// inline is the tag of a struct whose keys stand in the table around it.
+const inline = ",inline"
+
+// keyed lists the fields of a struct type that have keys, those of inlined structs in their place.
+func keyed(t reflect.Type) (fields []reflect.StructField) {
+	for i := range t.NumField() {
+		sf := t.Field(i)
+		switch key := sf.Tag.Get("toml"); {
+		case !sf.IsExported() || key == "" || key == "-":
+		case key == inline:
+			for _, inner := range keyed(sf.Type) {
+				inner.Index = append(slices.Clone(sf.Index), inner.Index...)
+				fields = append(fields, inner)
+			}
+		default:
+			fields = append(fields, sf)
+		}
+	}
+	return fields
+}
+
+// twinned says whether the table at path is written as a list, [[path]], which another field of the same key holds.
+func (s *schema) twinned(path string) bool {
+	for _, f := range s.fields {
+		if f.isList() && f.value.Len() > 0 && (f.path() == path || strings.HasPrefix(path, f.path()+".")) {
+			return true
+		}
+	}
+	return false
+}
+
+// emptyTwin says whether f is a list that nobody uses, of a key that is a section's too.
+func (s *schema) emptyTwin(f *field) bool {
+	return f.isList() && f.value.Len() == 0 && slices.ContainsFunc(s.sections, func(sec section) bool { return sec.path == f.path() })
 }
 
 func (s *schema) member(sf reflect.StructField, v reflect.Value, path string) error {

@@ -107,12 +107,7 @@ func newElement(t reflect.Type) (reflect.Value, error) {
 }
 
 func hasKeys(t reflect.Type) bool {
-	for i := range t.NumField() {
-		if t.Field(i).Tag.Get("toml") != "" {
-			return true
-		}
-	}
-	return false
+	return len(keyed(t)) > 0
 }
 
 func (f *field) isList() bool { return f.value.Kind() == reflect.Slice && !isText(f.value.Type()) }

@@ -125,14 +125,18 @@ func Loopback(address string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// OpenFor is Open for the setting of that name and flag; an error names them and says what to do.
+// OpenFor is Open for the setting of that name and flag; an error names them and says what to do. A setting may have no flag.
 func OpenFor(setting, flag, address string) (net.Listener, error) {
 	l, err := Open(address)
+	name, with := setting+" ("+flag+")", flag
+	if flag == "" {
+		name, with = setting, setting
+	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE) && !strings.HasPrefix(address, "unix:"):
-		return nil, fmt.Errorf("%s (%s) %s: the port is in use%s; stop that program, or give another address with %s", setting, flag, address, ByHolder(address), flag)
+		return nil, fmt.Errorf("%s %s: the port is in use%s; stop that program, or give another address with %s", name, address, ByHolder(address), with)
 	case err != nil:
-		return nil, fmt.Errorf("%s (%s): %w; give an address of this host with %s", setting, flag, err, flag)
+		return nil, fmt.Errorf("%s: %w; give an address of this host with %s", name, err, with)
 	}
 	return l, nil
 }
