@@ -9,17 +9,25 @@ import (
 
 // status is what /readyz answers.
 type status struct {
-	Ready     bool            `json:"ready"`
-	Node      string          `json:"node"`
-	Address   string          `json:"address"`
+	Ready     bool            `json:"ready"` // every node is
 	Draining  bool            `json:"draining"`
-	Cordoned  string          `json:"cordoned,omitempty"` // the reason given, "yes" without one
-	Etcd      string          `json:"etcd"`               // off, connecting, connected or lost
-	InFlight  int             `json:"in_flight"`
-	Engine    engineStatus    `json:"engine"`
+	Etcd      string          `json:"etcd"` // off, connecting, connected or lost
+	Nodes     []nodeStatus    `json:"nodes"`
 	Telemetry telemetryStatus `json:"telemetry"`
 	GPU       string          `json:"gpu"` // ok, off, built without NVML, or what is wrong
 	Power     powerStatus     `json:"power"`
+}
+
+// nodeStatus is how one node is.
+type nodeStatus struct {
+	Node     string       `json:"node"`
+	Address  string       `json:"address"`
+	Ready    bool         `json:"ready"`
+	Cordoned string       `json:"cordoned,omitempty"` // the reason given, "yes" without one
+	InFlight int          `json:"in_flight"`
+	Engine   engineStatus `json:"engine"`
+	GPUs     []string     `json:"gpus,omitempty"`  // of the engine that are read
+	Watts    float64      `json:"watts,omitempty"` // the node's part of the host's power
 }
 
 // powerStatus is what the host draws, as far as that is known, and how each source is.
@@ -45,7 +53,7 @@ type missingStatus struct {
 }
 
 func (a *Agent) telemetryStatus() telemetryStatus {
-	s := telemetryStatus{Source: "none", Push: a.node.PushAddress}
+	s := telemetryStatus{Source: "none", Push: a.nodes[0].described.PushAddress}
 	if r := a.telemetry.Reader(); r != nil {
 		s.Source = string(r.Source())
 	}
@@ -68,15 +76,29 @@ type engineStatus struct {
 }
 
 func (a *Agent) status() status {
-	e := a.engine.State()
-	s := status{
-		Ready: a.ready(), Node: a.node.NodeID, Address: a.node.Address, Draining: a.draining.Load(),
-		Etcd: a.member.state(), InFlight: a.front.InFlight(),
-		Engine: engineStatus{a.node.Engine, a.engine.URL(), e.Ready, e.Reason, e.Models, e.Restarts},
-		GPU:    a.gpus.State(), Power: a.powerStatus(),
-		Telemetry: a.telemetryStatus(),
+	s := status{Ready: true, Draining: a.draining.Load(), Etcd: a.etcdState(), GPU: a.host.gpus.State(), Power: a.powerStatus(), Telemetry: a.telemetryStatus()}
+	host := a.host.read(time.Now())
+	for _, n := range a.nodes {
+		one := n.status(&host)
+		s.Nodes = append(s.Nodes, one)
+		s.Ready = s.Ready && one.Ready
 	}
-	if c := a.member.cordon.Load(); c != nil {
+	return s
+}
+
+func (n *node) status(host *hostReading) nodeStatus {
+	e := n.engine.State()
+	s := nodeStatus{
+		Node: n.id(), Address: n.described.Address, Ready: n.ready(), InFlight: n.front.InFlight(),
+		Engine: engineStatus{n.described.Engine, n.engine.URL(), e.Ready, e.Reason, e.Models, e.Restarts},
+	}
+	for _, d := range n.devices(host.devices) {
+		s.GPUs = append(s.GPUs, d.Name)
+	}
+	if watts, _, _ := host.watts(n); !watts.IsZero() {
+		s.Watts = watts.Or(0)
+	}
+	if c := n.member.cordon.Load(); c != nil {
 		if s.Cordoned = c.Reason; s.Cordoned == "" {
 			s.Cordoned = "yes"
 		}

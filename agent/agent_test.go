@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -107,7 +108,7 @@ func TestDrainFinishesRequests(t *testing.T) {
 	if err := a.stop(t); err != nil {
 		t.Error(err)
 	}
-	if c, err := net.Dial("tcp", a.listener.Addr().String()); err == nil {
+	if c, err := net.Dial("tcp", a.nodes[0].listener.Addr().String()); err == nil {
 		c.Close()
 		t.Error("the front still accepts")
 	}
@@ -182,7 +183,7 @@ func TestEtcdGoneAndBackEmpty(t *testing.T) {
 	if err := cl.PutCordon(t.Context(), a.NodeID(), cluster.Cordon{Reason: "disk"}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the cordon is seen", func() bool { return a.status().Cordoned == "disk" })
+	eventually(t, "the cordon is seen", func() bool { return a.status().Nodes[0].Cordoned == "disk" })
 	if !a.status().Ready {
 		t.Error("a cordon is the routers' affair and must not make the agent unready")
 	}
@@ -197,7 +198,7 @@ func TestEtcdGoneAndBackEmpty(t *testing.T) {
 	}
 	defer etcd.Close()
 	eventually(t, "announced again", func() bool { h := announced(t, cl, a.NodeID()); return h != nil && h.Ready })
-	eventually(t, "connected, no cordon", func() bool { s := a.status(); return s.Etcd == "connected" && s.Cordoned == "" })
+	eventually(t, "connected, no cordon", func() bool { s := a.status(); return s.Etcd == "connected" && s.Nodes[0].Cordoned == "" })
 	if err := a.stop(t); err != nil {
 		t.Error(err)
 	}
@@ -221,7 +222,7 @@ func TestAdminPort(t *testing.T) {
 		}
 		return code == 200
 	})
-	if !s.Ready || s.Node != a.NodeID() || s.Etcd != "off" || !s.Engine.Ready || s.Engine.URL != e.URL {
+	if !s.Ready || s.Etcd != "off" || len(s.Nodes) != 1 || s.Nodes[0].Node != a.NodeID() || !s.Nodes[0].Engine.Ready || s.Nodes[0].Engine.URL != e.URL {
 		t.Errorf("%+v", s)
 	}
 	e.healthy.Store(false)
@@ -257,7 +258,8 @@ func TestMetricsAreDocumented(t *testing.T) {
 		t.Errorf("only %d metrics exported:\n%s", exported, page)
 	}
 	for _, want := range []string{"cgn_agent_ready 1", "cgn_agent_engine_running 3", "cgn_agent_engine_waiting 2", "cgn_agent_engine_kv_usage_ratio 0.25"} {
-		if !strings.Contains(page, want+"\n") {
+		name, value, _ := strings.Cut(want, " ")
+		if want = fmt.Sprintf("%s{node=%q} %s", name, a.NodeID(), value); !strings.Contains(page, want+"\n") {
 			t.Errorf("lacks %s", want)
 		}
 	}
@@ -307,7 +309,7 @@ func TestNewReleasesWhatItOpened(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.Close()
-	if ln, err := net.Listen("tcp", a.listener.Addr().String()); err != nil {
+	if ln, err := net.Listen("tcp", a.nodes[0].listener.Addr().String()); err != nil {
 		t.Error(err)
 	} else {
 		ln.Close()

@@ -90,8 +90,8 @@ func TestNamesOfTheNode(t *testing.T) {
 		{func(c *Config) { c.Agent.Listen = "unix:///run/a.sock" }, sock, host + "-a.sock", "unix:///run/a.sock"},
 		{func(c *Config) { c.Agent.NodeID, c.Agent.Advertise = "n", "https://n:1" }, tcp, "n", "https://n:1"},
 	} {
-		cfg := valid(c.change)
-		if id, url := cfg.nodeID(c.addr), cfg.advertised(c.addr); id != c.id || url != c.url {
+		u := valid(c.change).units()[0]
+		if id, url := u.nodeID(c.addr), u.advertised(c.addr); id != c.id || url != c.url {
 			t.Errorf("%s, %s; want %s, %s", id, url, c.id, c.url)
 		}
 	}

@@ -25,55 +25,50 @@ type EventsConfig struct {
 	Advertise string `toml:"advertise" help:"host:port under which routers reach listen; empty: made of listen, with the host's name in place of a wildcard"`
 }
 
-func (c *Config) validateEvents(p *problems) {
-	e := &c.Events
+func (u *unit) validateEvents(p *problems) {
+	e := &u.Events
 	if e.Endpoint == "" {
 		for _, f := range []struct{ field, value string }{{"replay", e.Replay}, {"topic", e.Topic}, {"model", e.Model}, {"report", e.Report}, {"listen", e.Listen}, {"advertise", e.Advertise}} {
 			if f.value != "" {
-				p.add("kv_events."+f.field, "is for kv_events.endpoint (--kv-events), which is empty: set that, or leave this out")
+				p.about(u, "kv_events."+f.field, "is for kv_events.endpoint (--kv-events), which is empty: set that, or leave this out")
 			}
 		}
 		return
 	}
 	if _, err := kvevents.ParseEndpoint(e.Endpoint); err != nil {
-		p.add("kv_events.endpoint", "%v", err)
+		p.about(u, "kv_events.endpoint", "%v", err)
 	}
 	if e.Replay != "" {
 		if at, err := kvevents.ParseEndpoint(e.Replay); err != nil {
-			p.add("kv_events.replay", "%v", err)
+			p.about(u, "kv_events.replay", "%v", err)
 		} else if at.Listen {
-			p.add("kv_events.replay", "%q: the engine listens there; leave the @ out", e.Replay)
+			p.about(u, "kv_events.replay", "%q: the engine listens there; leave the @ out", e.Replay)
 		}
 	}
 	if e.MaxBlocks < 1 || e.MaxBlocks > 1<<26 {
-		p.add("kv_events.max_blocks", "%d is not in 1..%d", e.MaxBlocks, 1<<26)
+		p.about(u, "kv_events.max_blocks", "%d is not in 1..%d", e.MaxBlocks, 1<<26)
 	}
-	c.validateEventsWay(p)
+	u.validateEventsWay(p)
 }
 
 // validateEventsWay checks how routers learn what the engine has.
-func (c *Config) validateEventsWay(p *problems) {
-	e := &c.Events
+func (u *unit) validateEventsWay(p *problems) {
+	e := &u.Events
 	switch {
 	case (e.Report == "") == (e.Listen == ""):
-		p.add("kv_events.report", "routers learn what the engine has from the cgn-kvcached of this host, or from the agent: set either report (--kv-report PATH), or listen (--kv-listen)")
+		p.about(u, "kv_events.report", "routers learn what the engine has from the cgn-kvcached of this host, or from the agent: set either report (--kv-report PATH), or listen (--kv-listen)")
 	case e.Report != "":
 		d, err := kvevents.NewDaemon(e.Report)
 		if err != nil {
-			p.add("kv_events.report", "%v", err)
+			p.about(u, "kv_events.report", "%v", err)
 			return
 		}
 		_ = d.Close()
 	default:
 		if err := listen.Check(e.Listen); err != nil {
-			p.add("kv_events.listen", "%v", err)
-		} else if !strings.HasPrefix(e.Listen, "unix://") && !c.authenticates() {
-			p.add("kv_events.listen", "%q is served with certificates only: set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them), or give unix:///PATH", e.Listen)
-		}
-		for _, l := range []struct{ field, address string }{{"agent.listen", c.Agent.Listen}, {"agent.admin", c.Agent.Admin}} {
-			if listen.Overlap(e.Listen, l.address) {
-				p.add("kv_events.listen", "%s is where the agent itself listens (%s); give one of them another port", e.Listen, l.field)
-			}
+			p.about(u, "kv_events.listen", "%v", err)
+		} else if !strings.HasPrefix(e.Listen, "unix://") && !u.config.authenticates() {
+			p.about(u, "kv_events.listen", "%q is served with certificates only: set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them), or give unix:///PATH", e.Listen)
 		}
 	}
 }
@@ -88,14 +83,15 @@ type events struct {
 	several  sync.Once
 }
 
-func (a *Agent) prepareEvents() (err error) {
-	c := &a.config.Events
+func (n *node) prepareEvents() (err error) {
+	u := n.unit
+	c := &u.Events
 	if c.Endpoint == "" {
 		return nil
 	}
 	o := kvevents.Options{
-		Engine: a.node.NodeID, Topic: c.Topic, Model: a.baseModel, MaxBlocks: c.MaxBlocks, Log: a.log,
-		Namespace: block.Namespace{DType: a.config.Agent.DType, Layout: a.config.Engine.Kind, TP: uint32(max(a.config.Agent.TP, 1))},
+		Engine: n.id(), Topic: c.Topic, Model: n.baseModel, MaxBlocks: c.MaxBlocks, Log: n.log,
+		Namespace: block.Namespace{DType: u.DType, Layout: u.Engine.Kind, TP: uint32(max(u.TP, 1))},
 	}
 	if o.Endpoint, err = kvevents.ParseEndpoint(c.Endpoint); err != nil {
 		return err
@@ -105,19 +101,19 @@ func (a *Agent) prepareEvents() (err error) {
 			return err
 		}
 	}
-	e := &a.events
+	e := &n.events
 	if c.Report != "" {
 		if e.daemon, err = kvevents.NewDaemon(c.Report); err != nil {
 			return err
 		}
 		o.Sink = e.daemon
 	} else {
-		if e.listener, err = listen.OpenFor("kv_events.listen", "--kv-listen", c.Listen); err != nil {
+		if e.listener, err = listen.OpenFor(u.name("kv_events.listen"), u.flag("--kv-listen"), c.Listen); err != nil {
 			return err
 		}
 		e.index = residency.New(residency.Options{MaxEngines: 1})
 		o.Sink = e.index
-		a.node.KVEvents = c.advertised(e.listener.Addr())
+		n.described.KVEvents = c.advertised(e.listener.Addr())
 	}
 	e.follower = kvevents.New(o)
 	return nil
@@ -139,17 +135,17 @@ func (c *EventsConfig) advertised(at net.Addr) string {
 }
 
 // baseModel is the name that digests are made from; empty while it is not known.
-func (a *Agent) baseModel() string {
-	if a.config.Events.Model != "" {
-		return a.config.Events.Model
+func (n *node) baseModel() string {
+	if n.unit.Events.Model != "" {
+		return n.unit.Events.Model
 	}
-	models := a.engine.State().Models
+	models := n.engine.State().Models
 	if len(models) == 1 {
 		return models[0]
 	}
 	if len(models) > 1 {
-		a.events.several.Do(func() {
-			a.log.Error("the engine lists several models, so its KV events are not followed: name its base model with kv_events.model", "models", models)
+		n.events.several.Do(func() {
+			n.log.Error("the engine lists several models, so its KV events are not followed: name its base model with "+n.unit.name("kv_events.model"), "models", models)
 		})
 	}
 	return ""
@@ -168,12 +164,12 @@ func (e *events) follow(ctx context.Context) {
 }
 
 // serve lets routers watch until ctx ends.
-func (a *Agent) serveEvents(ctx context.Context) error {
-	if a.events.listener == nil {
+func (n *node) serveEvents(ctx context.Context) error {
+	if n.events.listener == nil {
 		<-ctx.Done()
 		return nil
 	}
-	return kvevents.Serve(ctx, a.events.listener, a.events.index, a.identity)
+	return kvevents.Serve(ctx, n.events.listener, n.events.index, n.agent.identity)
 }
 
 // restarted tells the follower when the engine has another life than before.
@@ -195,28 +191,28 @@ const (
 
 var eventDefs = func() []metric.Def {
 	defs := []metric.Def{
-		defEventsFollowing: {Name: "cgn_agent_kv_events_following", Help: "1 while what the engine has cached is known by its KV events; these metrics are absent where none are followed."},
-		defEventsComplete:  {Name: "cgn_agent_kv_events_complete", Help: "1 while that is so since the engine had nothing cached; 0: blocks from before do not count."},
-		defEventsBlocks:    {Name: "cgn_agent_kv_events_blocks", Help: "Blocks of the engine that it is known to have."},
-		defEventsPending:   {Name: "cgn_agent_kv_events_pending", Help: "Changes that have not been reported yet, in blocks of 16 tokens."},
+		defEventsFollowing: {Name: "cgn_agent_kv_events_following", Labels: ofNode, Help: "1 while what the engine has cached is known by its KV events; these metrics are absent where none are followed."},
+		defEventsComplete:  {Name: "cgn_agent_kv_events_complete", Labels: ofNode, Help: "1 while that is so since the engine had nothing cached; 0: blocks from before do not count."},
+		defEventsBlocks:    {Name: "cgn_agent_kv_events_blocks", Labels: ofNode, Help: "Blocks of the engine that it is known to have."},
+		defEventsPending:   {Name: "cgn_agent_kv_events_pending", Labels: ofNode, Help: "Changes that have not been reported yet, in blocks of 16 tokens."},
 	}
 	for _, c := range kvevents.Counters {
-		defs = append(defs, metric.Def{Name: "cgn_agent_kv_events_" + c.Name + "_total", Kind: metric.Counter, Help: c.Help})
+		defs = append(defs, metric.Def{Name: "cgn_agent_kv_events_" + c.Name + "_total", Kind: metric.Counter, Labels: ofNode, Help: c.Help})
 	}
 	return defs
 }()
 
-// emit reads the metrics.
-func (e *events) emit(emit func(def int, value float64, labels ...string)) {
-	if e.follower == nil {
+// emitEvents reads the metrics.
+func (n *node) emitEvents(emit emit) {
+	if n.events.follower == nil {
 		return
 	}
-	s := e.follower.Stats()
-	emit(defEventsFollowing, oneIf(s.Following))
-	emit(defEventsComplete, oneIf(s.Complete))
-	emit(defEventsBlocks, float64(s.Blocks))
-	emit(defEventsPending, float64(s.Pending))
+	s := n.events.follower.Stats()
+	emit(defEventsFollowing, oneIf(s.Following), n.id())
+	emit(defEventsComplete, oneIf(s.Complete), n.id())
+	emit(defEventsBlocks, float64(s.Blocks), n.id())
+	emit(defEventsPending, float64(s.Pending), n.id())
 	for i, c := range kvevents.Counters {
-		emit(defEventsCounted+i, float64(c.Value(&s)))
+		emit(defEventsCounted+i, float64(c.Value(&s)), n.id())
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/cognitora/dataplane/internal/address"
@@ -16,11 +17,12 @@ import (
 )
 
 // Examine says what a start would trip over in what c names, each with its field
-// and the fix. It reads files and binds and writes nothing. The [engine] and
-// [etcd] sections examine themselves.
+// and the fix. It reads files and binds and writes nothing. [engine], [[engine]]
+// and [etcd] examine themselves.
 func (c *Config) Examine() error {
 	var p problems
-	for _, l := range []struct{ field, address string }{{"agent.listen", c.Agent.Listen}, {"agent.admin", c.Agent.Admin}, {"agent.push", c.pushListen()}, {"kv_events.listen", c.Events.Listen}} {
+	places := slices.DeleteFunc(c.places(), func(l place) bool { return l.field == "agent.push" }) // without etcd it is not opened
+	for _, l := range append(places, place{"agent.push", c.pushListen()}) {
 		if l.address == "" || listen.Check(l.address) != nil {
 			continue // Validate says so
 		}
@@ -28,7 +30,9 @@ func (c *Config) Examine() error {
 			p.add(l.field, "%v", err)
 		}
 	}
-	c.examineNames(&p)
+	for _, u := range c.units() {
+		u.examineNames(&p)
+	}
 	c.examineState(&p)
 	c.Telemetry.examine(&p)
 	p = append(p, pki.Files{CA: c.TLS.CA, Cert: c.TLS.Cert, Key: c.TLS.Key}.Examine("tls.ca", "tls.cert", "tls.key"))
@@ -36,19 +40,23 @@ func (c *Config) Examine() error {
 }
 
 // examineNames checks what is made of the host's name.
-func (c *Config) examineNames(p *problems) {
+func (u *unit) examineNames(p *problems) {
 	var at net.Addr = &net.TCPAddr{Port: 1}
-	if path, ok := strings.CutPrefix(c.Agent.Listen, "unix://"); ok {
+	if path, ok := strings.CutPrefix(u.Listen, "unix://"); ok {
 		at = &net.UnixAddr{Name: path, Net: "unix"}
 	}
-	if c.Agent.NodeID == "" {
-		if err := cluster.CheckNodeID(c.nodeID(at)); err != nil {
-			p.add("agent.node_id", "empty, and what listen and the host's name give is none: %v; set it", err)
+	if u.element != "" || u.config.Agent.NodeID == "" {
+		if err := cluster.CheckNodeID(u.nodeID(at)); err != nil {
+			if u.ID == "" {
+				p.add(u.name("id"), "empty, and what listen and the host's name give is none: %v; set it", err)
+			} else {
+				p.add(u.name("id"), "%q makes no node id with agent.node_id, or the host's name, before it: %v", u.ID, err)
+			}
 		}
 	}
-	if c.Agent.Advertise == "" {
-		if _, err := address.Parse(c.advertised(at)); err != nil {
-			p.add("agent.advertise", "empty, and what listen and the host's name give is none: %v; set it", err)
+	if u.Advertise == "" {
+		if _, err := address.Parse(u.advertised(at)); err != nil {
+			p.add(u.name("advertise"), "empty, and what listen and the host's name give is none: %v; set it", err)
 		}
 	}
 }

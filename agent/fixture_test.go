@@ -161,7 +161,14 @@ func (a *testAgent) stop(t *testing.T) error {
 	}
 }
 
-func (a *testAgent) url() string { return "http://" + a.listener.Addr().String() }
+func (a *testAgent) url() string { return "http://" + a.nodes[0].listener.Addr().String() }
+
+// NodeID and Address are of the first node.
+func (a *testAgent) NodeID() string { return a.Nodes()[0].ID }
+
+func (a *testAgent) Address() string { return a.Nodes()[0].Address }
+
+func (a *testAgent) ready() bool { return a.status().Ready }
 
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 

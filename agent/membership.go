@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -10,34 +9,21 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 )
 
-// membership is the node's place in the fleet: it announces the node in etcd
-// and follows its cordon. The zero value of config means no etcd at all.
+// membership is a node's place in the fleet: it announces the node in etcd and
+// follows its cordon.
 type membership struct {
-	config       cluster.Config
 	registration cluster.Registration
 	nodeID       string
 	log          *slog.Logger
 
 	registrar atomic.Pointer[cluster.Registrar]
 	cordon    atomic.Pointer[cluster.Cordon] // nil: not cordoned
-	link      atomic.Pointer[string]         // what state says while etcd is used; nil: not known yet
+	link      atomic.Pointer[string]         // connected or lost; nil: not known yet
 }
 
 // run keeps the node announced until ctx ends, then takes it out. It fails
 // where another agent holds the node id.
-func (m *membership) run(ctx context.Context) error {
-	if len(m.config.Endpoints) == 0 {
-		m.log.Info("no etcd endpoints: the node is not announced")
-		return nil
-	}
-	client, err := cluster.Connect(ctx, m.config, m.log)
-	if errors.Is(err, context.Canceled) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer client.Close()
+func (m *membership) run(ctx context.Context, client *cluster.Client) error {
 	r := cluster.NewRegistrar(client, m.registration)
 	m.registrar.Store(r)
 
@@ -56,18 +42,24 @@ func (m *membership) notify() {
 	}
 }
 
-// state says off, connecting, connected or lost.
-func (m *membership) state() string {
-	if len(m.config.Endpoints) == 0 {
+// etcdState says off, connecting, connected or lost; of several nodes, what is worst.
+func (a *Agent) etcdState() string {
+	if len(a.etcd.Endpoints) == 0 {
 		return "off"
 	}
-	if link := m.link.Load(); link != nil {
-		return *link
+	state := "connected"
+	for _, n := range a.nodes {
+		switch link := n.member.link.Load(); {
+		case link == nil:
+			return "connecting"
+		case *link != state:
+			state = *link
+		}
 	}
-	return "connecting"
+	return state
 }
 
-// enter makes state say link, and reports whether it said something else.
+// enter notes how etcd is, and reports whether it was otherwise.
 func (m *membership) enter(link string) bool {
 	old := m.link.Swap(&link)
 	return old == nil || *old != link
@@ -85,7 +77,7 @@ func (m *membership) followCordon(ctx context.Context, client *cluster.Client) {
 	_ = client.Watch(ctx, key, cluster.Handler{
 		List: func(l cluster.Listing) {
 			if m.enter("connected") {
-				m.log.Info("etcd answers", "endpoints", m.config.Endpoints)
+				m.log.Info("etcd answers", "endpoints", client.Endpoints())
 			}
 			m.cordon.Store(nil)
 			for _, e := range l.Entries {

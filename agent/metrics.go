@@ -1,36 +1,63 @@
 package agent
 
 import (
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/cognitora/dataplane/agent/engine"
 	"github.com/cognitora/dataplane/agent/front"
 	"github.com/cognitora/dataplane/internal/enginemetrics"
 	"github.com/cognitora/dataplane/internal/metric"
 )
 
+// ofNode is the label of what each of the agent's nodes has.
+var ofNode = []string{"node"}
+
 // instruments is every metric of one agent.
 type instruments struct {
-	set    *metric.Set
-	engine engine.Counters
-	front  front.Counters
+	set                          *metric.Set
+	looks, restarts              *prometheus.CounterVec
+	requests, rejected, failures *prometheus.CounterVec
+	clientLeft, panics           *prometheus.CounterVec
+	seconds                      *prometheus.HistogramVec
 }
 
 func newInstruments() *instruments {
 	s := metric.NewSet()
-	looks := s.Counter("cgn_agent_engine_looks_total", "Looks at the engine's health and metrics, by result: answered or failed.", "result")
 	return &instruments{
-		set: s,
+		set:        s,
+		looks:      s.Counter("cgn_agent_engine_looks_total", "Looks at the engine's health and metrics, by result: answered or failed.", "node", "result"),
+		restarts:   s.Counter("cgn_agent_engine_restarts_total", "Times a started engine exited and was started again.", "node"),
+		requests:   s.Counter("cgn_agent_requests_total", "Requests answered, by HTTP status.", "node", "code"),
+		rejected:   s.Counter("cgn_agent_rejected_total", "Requests that the agent refused itself, by reason.", "node", "reason"),
+		failures:   s.Counter("cgn_agent_engine_failures_total", "Requests that failed on the way to or from the engine, by phase and kind.", "node", "phase", "kind"),
+		clientLeft: s.Counter("cgn_agent_client_left_total", "Requests cancelled because their client had left.", "node"),
+		panics:     s.Counter("cgn_agent_panics_total", "Requests whose handling failed because of a bug.", "node"),
+		seconds:    s.Histogram("cgn_agent_request_seconds", "Time from request read to response written.", requestBuckets, "node"),
+	}
+}
+
+// nodeInstruments is what is counted of one node.
+type nodeInstruments struct {
+	engine engine.Counters
+	front  front.Counters
+}
+
+// of is what is counted of the node of that id.
+func (in *instruments) of(id string) nodeInstruments {
+	node := prometheus.Labels{"node": id}
+	return nodeInstruments{
 		engine: engine.Counters{
-			Restarts: s.Counter("cgn_agent_engine_restarts_total", "Times a started engine exited and was started again.").WithLabelValues(),
-			Answered: looks.WithLabelValues("answered"),
-			Failed:   looks.WithLabelValues("failed"),
+			Restarts: in.restarts.WithLabelValues(id),
+			Answered: in.looks.WithLabelValues(id, "answered"),
+			Failed:   in.looks.WithLabelValues(id, "failed"),
 		},
 		front: front.Counters{
-			Requests:   s.Counter("cgn_agent_requests_total", "Requests answered, by HTTP status.", "code"),
-			Rejected:   s.Counter("cgn_agent_rejected_total", "Requests that the agent refused itself, by reason.", "reason"),
-			Failures:   s.Counter("cgn_agent_engine_failures_total", "Requests that failed on the way to or from the engine, by phase and kind.", "phase", "kind"),
-			ClientLeft: s.Counter("cgn_agent_client_left_total", "Requests cancelled because their client had left.").WithLabelValues(),
-			Panics:     s.Counter("cgn_agent_panics_total", "Requests whose handling failed because of a bug.").WithLabelValues(),
-			Seconds:    s.Histogram("cgn_agent_request_seconds", "Time from request read to response written.", requestBuckets).WithLabelValues(),
+			Requests:   in.requests.MustCurryWith(node),
+			Rejected:   in.rejected.MustCurryWith(node),
+			Failures:   in.failures.MustCurryWith(node),
+			ClientLeft: in.clientLeft.WithLabelValues(id),
+			Panics:     in.panics.WithLabelValues(id),
+			Seconds:    in.seconds.WithLabelValues(id),
 		},
 	}
 }
@@ -56,17 +83,17 @@ const (
 )
 
 var stateDefs = []metric.Def{
-	defReady:              {Name: "cgn_agent_ready", Help: "1 while the node says that it takes requests."},
+	defReady:              {Name: "cgn_agent_ready", Labels: ofNode, Help: "1 while the node says that it takes requests."},
 	defDraining:           {Name: "cgn_agent_draining", Help: "1 while the agent is being stopped."},
-	defCordoned:           {Name: "cgn_agent_cordoned", Help: "1 while etcd holds a cordon for the node."},
-	defInFlight:           {Name: "cgn_agent_in_flight", Help: "Requests between the front and the engine."},
-	defEngineReady:        {Name: "cgn_agent_engine_ready", Help: "1 while the engine is healthy and lists a model."},
-	defEngineRunning:      {Name: "cgn_agent_engine_running", Help: "Requests the engine computes; absent while it does not tell."},
-	defEngineWaiting:      {Name: "cgn_agent_engine_waiting", Help: "Requests queued in the engine; absent while it does not tell."},
-	defEngineKVUsage:      {Name: "cgn_agent_engine_kv_usage_ratio", Help: "Share of the engine's KV cache in use; absent while it does not tell."},
-	defEnginePromptTokens: {Name: "cgn_agent_engine_prompt_tokens_total", Kind: metric.Counter, Help: "Prompt tokens since the engine started, as it counts them."},
-	defEngineGenerated:    {Name: "cgn_agent_engine_generation_tokens_total", Kind: metric.Counter, Help: "Tokens generated since the engine started, as it counts them."},
-	defCPU:                {Name: "cgn_agent_host_cpu_ratio", Help: "Busy share of the host's CPUs since the last heartbeat."},
+	defCordoned:           {Name: "cgn_agent_cordoned", Labels: ofNode, Help: "1 while etcd holds a cordon for the node."},
+	defInFlight:           {Name: "cgn_agent_in_flight", Labels: ofNode, Help: "Requests between the front and the engine."},
+	defEngineReady:        {Name: "cgn_agent_engine_ready", Labels: ofNode, Help: "1 while the engine is healthy and lists a model."},
+	defEngineRunning:      {Name: "cgn_agent_engine_running", Labels: ofNode, Help: "Requests the engine computes; absent while it does not tell."},
+	defEngineWaiting:      {Name: "cgn_agent_engine_waiting", Labels: ofNode, Help: "Requests queued in the engine; absent while it does not tell."},
+	defEngineKVUsage:      {Name: "cgn_agent_engine_kv_usage_ratio", Labels: ofNode, Help: "Share of the engine's KV cache in use; absent while it does not tell."},
+	defEnginePromptTokens: {Name: "cgn_agent_engine_prompt_tokens_total", Labels: ofNode, Kind: metric.Counter, Help: "Prompt tokens since the engine started, as it counts them."},
+	defEngineGenerated:    {Name: "cgn_agent_engine_generation_tokens_total", Labels: ofNode, Kind: metric.Counter, Help: "Tokens generated since the engine started, as it counts them."},
+	defCPU:                {Name: "cgn_agent_host_cpu_ratio", Help: "Busy share of the host's CPUs since the last heartbeat of any node."},
 	defCertificateEnd:     {Name: "cgn_agent_tls_certificate_end_seconds", Help: "When the front's certificate ends, Unix time; absent without TLS."},
 	defReloadFailures:     {Name: "cgn_agent_tls_reload_failures_total", Kind: metric.Counter, Help: "Changed certificate files that could not be used, since the start; absent without TLS."},
 	defInfo:               {Name: "cgn_agent_info", Labels: []string{"node", "engine", "version"}, Help: "Always 1."},
@@ -74,29 +101,37 @@ var stateDefs = []metric.Def{
 
 // watch makes the agent's state readable at each scrape.
 func (in *instruments) watch(a *Agent) {
-	in.set.Read(eventDefs, a.events.emit)
-	in.set.Read(stateDefs, func(emit func(def int, value float64, labels ...string)) {
-		s := a.engine.State()
-		emit(defReady, oneIf(a.ready()))
-		emit(defDraining, oneIf(a.draining.Load()))
-		emit(defCordoned, oneIf(a.member.cordon.Load() != nil))
-		emit(defInFlight, float64(a.front.InFlight()))
-		emit(defEngineReady, oneIf(s.Ready))
-		emitKnown(emit, &s.Stats)
-		if share, known := a.cpu.last().Get(); known {
-			emit(defCPU, share/100)
+	in.set.Read(eventDefs, func(emit emit) {
+		for _, n := range a.nodes {
+			n.emitEvents(emit)
 		}
+	})
+	in.set.Read(stateDefs, func(emit emit) {
+		emit(defDraining, oneIf(a.draining.Load()))
+		emitGauge(emit, defCPU, a.host.cpu.last(), 100)
 		if a.identity != nil {
 			emit(defCertificateEnd, float64(a.identity.NotAfter().Unix()))
 			emit(defReloadFailures, float64(a.identity.Failures()))
 		}
-		emit(defInfo, 1, a.node.NodeID, a.node.Engine, a.node.Version)
+		for _, n := range a.nodes {
+			n.emitState(emit)
+		}
 	})
 	in.watchMeters(a)
 	in.watchKernel(a)
 }
 
-func emitKnown(emit func(def int, value float64, labels ...string), s *enginemetrics.Stats) {
+func (n *node) emitState(emit emit) {
+	s, id := n.engine.State(), n.id()
+	emit(defReady, oneIf(n.ready()), id)
+	emit(defCordoned, oneIf(n.member.cordon.Load() != nil), id)
+	emit(defInFlight, float64(n.front.InFlight()), id)
+	emit(defEngineReady, oneIf(s.Ready), id)
+	emitKnown(emit, &s.Stats, id)
+	emit(defInfo, 1, id, n.described.Engine, n.described.Version)
+}
+
+func emitKnown(emit emit, s *enginemetrics.Stats, id string) {
 	for _, g := range []struct {
 		def   int
 		field enginemetrics.Field
@@ -109,7 +144,7 @@ func emitKnown(emit func(def int, value float64, labels ...string), s *enginemet
 		{defEngineGenerated, enginemetrics.GenerationTokens, s.GenerationTokens},
 	} {
 		if s.Known(g.field) {
-			emit(g.def, g.value)
+			emit(g.def, g.value, id)
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/bpf"
-	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/metric"
 )
 
@@ -38,28 +37,28 @@ const (
 
 var kernelDefs = []metric.Def{
 	kernelSource:         {Name: "cgn_agent_telemetry_source", Labels: []string{"source"}, Help: "1 for where the kernel's figures come from: bpf, proc or none."},
-	kernelMissing:        {Name: "cgn_agent_telemetry_missing", Labels: []string{"what"}, Help: "1 for each thing that cannot be told now; /readyz says why."},
+	kernelMissing:        {Name: "cgn_agent_telemetry_missing", Labels: []string{"what"}, Help: "1 for each thing that cannot be told now, and of several engines of which node; /readyz says why."},
 	kernelLooks:          {Name: "cgn_agent_telemetry_looks_total", Kind: metric.Counter, Help: "Looks at the kernel's figures."},
 	kernelLookCPU:        {Name: "cgn_agent_telemetry_cpu_seconds_total", Kind: metric.Counter, Help: "CPU time that these took."},
 	kernelAge:            {Name: "cgn_agent_telemetry_age_seconds", Help: "Time since the last look; absent before the first."},
-	kernelEngineCPU:      {Name: "cgn_agent_engine_cpu_seconds_total", Kind: metric.Counter, Help: "CPU time of the engine's processes since they are watched; absent while they are not known."},
-	kernelEngineCPURatio: {Name: "cgn_agent_engine_cpu_ratio", Help: "CPUs that the engine's processes used in the last second."},
-	kernelEngineDelay:    {Name: "cgn_agent_engine_run_delay_seconds_total", Kind: metric.Counter, Help: "Time that threads of the engine's processes waited for a CPU."},
+	kernelEngineCPU:      {Name: "cgn_agent_engine_cpu_seconds_total", Kind: metric.Counter, Labels: ofNode, Help: "CPU time of the engine's processes since they are watched; absent while they are not known."},
+	kernelEngineCPURatio: {Name: "cgn_agent_engine_cpu_ratio", Labels: ofNode, Help: "CPUs that the engine's processes used in the last second."},
+	kernelEngineDelay:    {Name: "cgn_agent_engine_run_delay_seconds_total", Kind: metric.Counter, Labels: ofNode, Help: "Time that threads of the engine's processes waited for a CPU."},
 	kernelDelayP99:       {Name: "cgn_agent_run_delay_p99_seconds", Help: "Wait for a CPU that 99 % of the host's wakeups in the last second did not exceed; absent without BPF programs."},
-	kernelRTT:            {Name: "cgn_agent_rtt_p50_seconds", Help: "Median of the smoothed round trips to the front's clients in the last 10 s; absent while there are none."},
-	kernelRetrans:        {Name: "cgn_agent_retransmitted_ratio", Help: "Share of the segments sent to the front's clients in the last 10 s that were sent again; absent while none are."},
-	kernelConnections:    {Name: "cgn_agent_connections", Labels: []string{"side"}, Help: "Established connections to the front and to the engine."},
-	kernelOpened:         {Name: "cgn_agent_connections_opened_total", Kind: metric.Counter, Labels: []string{"side"}, Help: "Connections to the front and to the engine, since their ports are watched; this and the following are absent without BPF programs, and go on when the agent is restarted."},
-	kernelResets:         {Name: "cgn_agent_connections_reset_total", Kind: metric.Counter, Labels: []string{"side"}, Help: "Of these, ended by a reset of the other side."},
-	kernelRetransmits:    {Name: "cgn_agent_retransmits_total", Kind: metric.Counter, Labels: []string{"side"}, Help: "TCP segments sent again."},
-	kernelSegments:       {Name: "cgn_agent_segments_sent_total", Kind: metric.Counter, Labels: []string{"side"}, Help: "TCP segments with payload sent, those sent again included."},
-	kernelTimeouts:       {Name: "cgn_agent_retransmission_timeouts_total", Kind: metric.Counter, Labels: []string{"side"}, Help: "Retransmission timeouts."},
-	kernelStalls:         {Name: "cgn_agent_stalls_total", Kind: metric.Counter, Labels: []string{"side", "direction"}, Help: "Times that the other side took no more (send), or that the program did not read (receive): a window became zero."},
-	kernelUnmeasured:     {Name: "cgn_agent_kernel_unmeasured_total", Kind: metric.Counter, Labels: []string{"why"}, Help: "What is not in cgn_agent_kernel_ttft_seconds and cgn_agent_kernel_itl_seconds: connections of tls, http2, and other; answers of one piece (single), and pieces of several tokens (coalesced)."},
+	kernelRTT:            {Name: "cgn_agent_rtt_p50_seconds", Labels: ofNode, Help: "Median of the smoothed round trips to the front's clients in the last 10 s; absent while there are none."},
+	kernelRetrans:        {Name: "cgn_agent_retransmitted_ratio", Labels: ofNode, Help: "Share of the segments sent to the front's clients in the last 10 s that were sent again; absent while none are."},
+	kernelConnections:    {Name: "cgn_agent_connections", Labels: []string{"node", "side"}, Help: "Established connections to the front and to the engine."},
+	kernelOpened:         {Name: "cgn_agent_connections_opened_total", Kind: metric.Counter, Labels: []string{"node", "side"}, Help: "Connections to the front and to the engine, since their ports are watched; this and the following are absent without BPF programs, and go on when the agent is restarted."},
+	kernelResets:         {Name: "cgn_agent_connections_reset_total", Kind: metric.Counter, Labels: []string{"node", "side"}, Help: "Of these, ended by a reset of the other side."},
+	kernelRetransmits:    {Name: "cgn_agent_retransmits_total", Kind: metric.Counter, Labels: []string{"node", "side"}, Help: "TCP segments sent again."},
+	kernelSegments:       {Name: "cgn_agent_segments_sent_total", Kind: metric.Counter, Labels: []string{"node", "side"}, Help: "TCP segments with payload sent, those sent again included."},
+	kernelTimeouts:       {Name: "cgn_agent_retransmission_timeouts_total", Kind: metric.Counter, Labels: []string{"node", "side"}, Help: "Retransmission timeouts."},
+	kernelStalls:         {Name: "cgn_agent_stalls_total", Kind: metric.Counter, Labels: []string{"node", "side", "direction"}, Help: "Times that the other side took no more (send), or that the program did not read (receive): a window became zero."},
+	kernelUnmeasured:     {Name: "cgn_agent_kernel_unmeasured_total", Kind: metric.Counter, Labels: []string{"node", "why"}, Help: "What is not in cgn_agent_kernel_ttft_seconds and cgn_agent_kernel_itl_seconds: connections of tls, http2, and other; answers of one piece (single), and pieces of several tokens (coalesced)."},
 	kernelDrops:          {Name: "cgn_agent_kernel_drops_total", Kind: metric.Counter, Labels: []string{"what"}, Help: "What programs in the kernel could not count, by what was full."},
-	pushFollowers:        {Name: "cgn_agent_push_routers", Help: "Routers that follow the node's load."},
-	pushSent:             {Name: "cgn_agent_push_sent_total", Kind: metric.Counter, Help: "Readings sent to them."},
-	pushCoalesced:        {Name: "cgn_agent_push_coalesced_total", Kind: metric.Counter, Help: "Readings that had moved and were replaced by later ones before they could be sent: more than 20 a second, or a router that is slow."},
+	pushFollowers:        {Name: "cgn_agent_push_routers", Help: "Routers that follow the load of the agent's nodes, on a stream each."},
+	pushSent:             {Name: "cgn_agent_push_sent_total", Kind: metric.Counter, Help: "Answers sent to them, each with a reading of every node."},
+	pushCoalesced:        {Name: "cgn_agent_push_coalesced_total", Kind: metric.Counter, Help: "Answers that would have told of a change and were replaced by later ones before they could be sent: more than 20 a second, or a router that is slow."},
 	pushRefused:          {Name: "cgn_agent_push_refused_total", Kind: metric.Counter, Help: "Routers turned away because 64 follow."},
 }
 
@@ -72,8 +71,8 @@ const (
 
 var kernelHistograms = []metric.Def{
 	histogramDelay: {Name: "cgn_agent_run_delay_seconds", Help: "How long threads of the host waited for a CPU; without BPF programs absent, as the following."},
-	histogramTTFT:  {Name: "cgn_agent_kernel_ttft_seconds", Help: "Of streamed answers of the engine, the time from the request's first byte to the first token, on the engine's port. It goes on when the agent is restarted."},
-	histogramITL:   {Name: "cgn_agent_kernel_itl_seconds", Help: "Of streamed answers of the engine, the gaps between tokens."},
+	histogramTTFT:  {Name: "cgn_agent_kernel_ttft_seconds", Labels: ofNode, Help: "Of streamed answers of the engine, the time from the request's first byte to the first token, on the engine's port. It goes on when the agent is restarted."},
+	histogramITL:   {Name: "cgn_agent_kernel_itl_seconds", Labels: ofNode, Help: "Of streamed answers of the engine, the gaps between tokens."},
 }
 
 type emit = func(def int, value float64, labels ...string)
@@ -90,9 +89,24 @@ func (in *instruments) watchKernel(a *Agent) {
 		if a == nil {
 			return
 		}
-		for def, h := range a.kernelHistograms() {
+		r := a.telemetry.Reader()
+		if r == nil || r.Source() != bpf.SourceBPF {
+			return
+		}
+		one := func(def int, h bpf.Histogram, labels ...string) {
 			if h.Count > 0 {
-				emit(def, h.Count, h.Sum.Seconds(), cumulative(h))
+				emit(def, h.Count, h.Sum.Seconds(), cumulative(h), labels...)
+			}
+		}
+		if h, err := r.RunDelay(); err == nil {
+			one(histogramDelay, h)
+		}
+		for _, n := range a.nodes {
+			if _, port := a.telemetry.Ports(n.index); port != 0 {
+				if t, err := r.Tokens(port); err == nil {
+					one(histogramTTFT, t.TTFT, n.id())
+					one(histogramITL, t.ITL, n.id())
+				}
 			}
 		}
 	})
@@ -109,66 +123,67 @@ func (a *Agent) emitTelemetry(emit emit) {
 		}
 		seen[m.What] = true
 	}
-	r, sample := a.telemetry.Reader(), a.telemetry.Latest()
+	r := a.telemetry.Reader()
 	if r == nil {
 		emit(kernelSource, 1, "none")
 		return
 	}
 	emit(kernelSource, 1, string(r.Source()))
-	if !sample.At.IsZero() {
-		emit(kernelAge, time.Since(sample.At).Seconds())
+	host := a.telemetry.Latest(0)
+	if !host.At.IsZero() {
+		emit(kernelAge, time.Since(host.At).Seconds())
 	}
-	for def, v := range map[int]struct {
-		value cluster.Gauge
-		unit  float64
-	}{kernelEngineCPURatio: {sample.CPUPct, 100}, kernelDelayP99: {sample.RunqUsP99, 1e6}, kernelRTT: {sample.SRTTUsP50, 1e6}, kernelRetrans: {sample.RetransPPM, 1e6}} {
-		if value, known := v.value.Get(); known {
-			emit(def, value/v.unit)
+	emitGauge(emit, kernelDelayP99, host.RunqUsP99, 1e6)
+	if d, err := r.Drops(); err == nil && r.Source() == bpf.SourceBPF {
+		for what, n := range map[string]uint64{"events": d.Events, "peers": d.Peers, "sockets": d.Sockets, "processes": d.Processes, "threads": d.Threads, "odd packets": d.OddPackets} {
+			emit(kernelDrops, float64(n), what)
 		}
 	}
-	if g, ok := a.telemetry.Engine(); ok {
-		emit(kernelEngineCPU, g.CPU.Seconds())
-		emit(kernelEngineDelay, g.Delay.Seconds())
+	for _, n := range a.nodes {
+		n.emitKernel(emit, r)
 	}
-	front, engine := a.telemetry.Ports()
-	emitPort(emit, r, front, "front")
-	emitPort(emit, r, engine, "engine")
-	a.emitLost(emit, r, engine)
 }
 
-func emitPort(emit emit, r bpf.Reader, port uint16, side string) {
-	p, err := r.Port(port)
-	if port == 0 || err != nil {
-		return
+// emitKernel emits what the kernel tells of the node's engine and ports.
+func (n *node) emitKernel(emit emit, r bpf.Reader) {
+	t, id := n.agent.telemetry, n.id()
+	sample := t.Latest(n.index)
+	emitGauge(emit, kernelEngineCPURatio, sample.CPUPct, 100, id)
+	emitGauge(emit, kernelRTT, sample.SRTTUsP50, 1e6, id)
+	emitGauge(emit, kernelRetrans, sample.RetransPPM, 1e6, id)
+	if g, ok := t.Engine(n.index); ok {
+		emit(kernelEngineCPU, g.CPU.Seconds(), id)
+		emit(kernelEngineDelay, g.Delay.Seconds(), id)
 	}
-	emit(kernelConnections, float64(p.Established), side)
-	if r.Source() != bpf.SourceBPF {
-		return // its counts are of connections that are open now
-	}
-	emit(kernelOpened, float64(p.Opened), side)
-	emit(kernelResets, float64(p.Resets), side)
-	emit(kernelRetransmits, float64(p.Retransmits), side)
-	emit(kernelSegments, float64(p.SegmentsSent), side)
-	emit(kernelTimeouts, float64(p.Timeouts), side)
-	emit(kernelStalls, float64(p.StallsSend), side, "send")
-	emit(kernelStalls, float64(p.StallsReceive), side, "receive")
-}
-
-// emitLost tells what is in no figure.
-func (a *Agent) emitLost(emit emit, r bpf.Reader, engine uint16) {
+	front, engine := t.Ports(n.index)
+	emitPort(emit, r, front, id, "front")
+	emitPort(emit, r, engine, id, "engine")
 	if r.Source() != bpf.SourceBPF {
 		return
 	}
 	if t, err := r.Tokens(engine); err == nil {
 		for why, n := range map[string]uint64{"tls": t.UnmeasuredTLS, "http2": t.UnmeasuredHTTP, "other": t.Unmeasured, "single": t.Singles, "coalesced": t.Coalesced} {
-			emit(kernelUnmeasured, float64(n), why)
+			emit(kernelUnmeasured, float64(n), id, why)
 		}
 	}
-	if d, err := r.Drops(); err == nil {
-		for what, n := range map[string]uint64{"events": d.Events, "peers": d.Peers, "sockets": d.Sockets, "processes": d.Processes, "threads": d.Threads, "odd packets": d.OddPackets} {
-			emit(kernelDrops, float64(n), what)
-		}
+}
+
+func emitPort(emit emit, r bpf.Reader, port uint16, id, side string) {
+	p, err := r.Port(port)
+	if port == 0 || err != nil {
+		return
 	}
+	emit(kernelConnections, float64(p.Established), id, side)
+	if r.Source() != bpf.SourceBPF {
+		return // its counts are of connections that are open now
+	}
+	emit(kernelOpened, float64(p.Opened), id, side)
+	emit(kernelResets, float64(p.Resets), id, side)
+	emit(kernelRetransmits, float64(p.Retransmits), id, side)
+	emit(kernelSegments, float64(p.SegmentsSent), id, side)
+	emit(kernelTimeouts, float64(p.Timeouts), id, side)
+	emit(kernelStalls, float64(p.StallsSend), id, side, "send")
+	emit(kernelStalls, float64(p.StallsReceive), id, side, "receive")
 }
 
 func (a *Agent) emitPush(emit emit) {
@@ -180,24 +195,6 @@ func (a *Agent) emitPush(emit emit) {
 	emit(pushSent, float64(s.Sent))
 	emit(pushCoalesced, float64(s.Coalesced))
 	emit(pushRefused, float64(s.Refused))
-}
-
-// kernelHistograms reads what the programs have counted.
-func (a *Agent) kernelHistograms() map[int]bpf.Histogram {
-	r := a.telemetry.Reader()
-	if r == nil || r.Source() != bpf.SourceBPF {
-		return nil
-	}
-	all := map[int]bpf.Histogram{}
-	if h, err := r.RunDelay(); err == nil {
-		all[histogramDelay] = h
-	}
-	if _, engine := a.telemetry.Ports(); engine != 0 {
-		if t, err := r.Tokens(engine); err == nil {
-			all[histogramTTFT], all[histogramITL] = t.TTFT, t.ITL
-		}
-	}
-	return all
 }
 
 // perBound is how many of the kernel's buckets, 16 for each power of two, make one that is exported: two for each power of two.

@@ -10,18 +10,18 @@ import (
 )
 
 // advertised is the URL of the front for a listener bound to addr.
-func (c *Config) advertised(addr net.Addr) string {
-	if c.Agent.Advertise != "" {
-		return c.Agent.Advertise
+func (u *unit) advertised(addr net.Addr) string {
+	if u.Advertise != "" {
+		return u.Advertise
 	}
 	if addr.Network() == "unix" {
 		return "unix://" + addr.String()
 	}
 	scheme := "http://"
-	if c.TLS.Cert != "" {
+	if u.config.TLS.Cert != "" {
 		scheme = "https://"
 	}
-	host, _, _ := net.SplitHostPort(c.Agent.Listen)
+	host, _, _ := net.SplitHostPort(u.Listen)
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		host = hostname()
 	}
@@ -39,16 +39,23 @@ func hostOf(advertised string) string {
 	return ""
 }
 
-// nodeID is the configured name, else host name and port or socket name.
-func (c *Config) nodeID(addr net.Addr) string {
-	if c.Agent.NodeID != "" {
-		return c.Agent.NodeID
+// nodeID is the configured name, else host name and port or socket name. In a
+// list it ends with the engine's id, and the configured name is what it begins with.
+func (u *unit) nodeID(addr net.Addr) string {
+	begin, end := u.config.Agent.NodeID, u.ID
+	if begin != "" && u.element == "" {
+		return begin
 	}
-	suffix := portOf(addr)
-	if addr.Network() == "unix" {
-		suffix = addr.String()[strings.LastIndexByte(addr.String(), '/')+1:]
+	if begin == "" {
+		begin = hostname()
 	}
-	return hostname() + "-" + suffix
+	if end == "" {
+		end = portOf(addr)
+		if addr.Network() == "unix" {
+			end = addr.String()[strings.LastIndexByte(addr.String(), '/')+1:]
+		}
+	}
+	return begin + "-" + end
 }
 
 func portOf(addr net.Addr) string {
@@ -68,7 +75,8 @@ func hostname() string {
 // pushOff is the value of agent.push for no port.
 const pushOff = "off"
 
-// pushListen is where routers are told of load; empty: nowhere.
+// pushListen is where routers are told of load; empty: nowhere. Without an
+// address of its own it is beside the first front.
 func (c *Config) pushListen() string {
 	switch at := c.Agent.Push; {
 	case at == pushOff || len(c.Etcd.Endpoints) == 0:
@@ -76,22 +84,23 @@ func (c *Config) pushListen() string {
 	case at != "":
 		return at
 	}
-	if path, ok := strings.CutPrefix(c.Agent.Listen, "unix://"); ok {
+	front := c.units()[0].Listen
+	if path, ok := strings.CutPrefix(front, "unix://"); ok {
 		return "unix://" + path + ".push"
 	}
-	host, _, _ := net.SplitHostPort(c.Agent.Listen)
+	host, _, _ := net.SplitHostPort(front)
 	return net.JoinHostPort(host, "0")
 }
 
-// pushAdvertised is what routers are told of a push listener bound to addr: its port on the host under which they reach the front.
-func (c *Config) pushAdvertised(addr net.Addr, front string) string {
+// pushAdvertised is what routers are told of a push listener bound to addr: its port on the host under which they reach the first front.
+func (c *Config) pushAdvertised(addr net.Addr, first *node) string {
 	if addr.Network() == "unix" {
 		return "unix://" + addr.String()
 	}
 	host, _, _ := net.SplitHostPort(c.pushListen())
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() || c.Agent.Advertise != "" {
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() || first.unit.Advertise != "" {
 		host = hostname()
-		if a, err := address.Parse(front); err == nil && a.Network == "tcp" {
+		if a, err := address.Parse(first.described.Address); err == nil && a.Network == "tcp" {
 			host, _, _ = net.SplitHostPort(a.Addr)
 		}
 	}

@@ -13,23 +13,27 @@ import (
 
 	"github.com/cognitora/dataplane/agent/push"
 	"github.com/cognitora/dataplane/agent/telemetry"
-	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
-// prepareTelemetry makes what looks at the kernel and, where etcd can tell of it, what tells routers.
-func (a *Agent) prepareTelemetry() (err error) {
-	o := telemetry.Options{
-		Open: a.config.Telemetry.open(), Interval: a.config.Telemetry.Interval.Std(), FrontPort: portNumber(a.listener.Addr()),
-		EngineProcess: a.engineProcess, Tick: a.offer, Log: a.log,
-	}
-	if at := a.engine.Endpoint(); at.Network == "tcp" && local(at.Addr) {
-		_, port, _ := net.SplitHostPort(at.Addr)
-		n, _ := strconv.ParseUint(port, 10, 16)
-		o.EnginePort = uint16(n)
+// prepareTelemetry makes what looks at the kernel, for all nodes at once.
+func (a *Agent) prepareTelemetry() {
+	o := telemetry.Options{Open: a.config.Telemetry.open(), Interval: a.config.Telemetry.Interval.Std(), Tick: a.offer, Log: a.log}
+	for _, n := range a.nodes {
+		t := telemetry.Target{Name: n.id(), FrontPort: portNumber(n.listener.Addr()), EngineProcess: n.engineProcess}
+		if at := n.engine.Endpoint(); at.Network == "tcp" && local(at.Addr) {
+			_, port, _ := net.SplitHostPort(at.Addr)
+			number, _ := strconv.ParseUint(port, 10, 16)
+			t.EnginePort = uint16(number)
+		}
+		o.Targets = append(o.Targets, t)
 	}
 	a.telemetry = telemetry.New(o)
+}
+
+// preparePush makes what tells routers, where etcd can tell them of it.
+func (a *Agent) preparePush() (err error) {
 	at := a.config.pushListen()
 	if at == "" {
 		return nil
@@ -37,35 +41,29 @@ func (a *Agent) prepareTelemetry() (err error) {
 	if a.pushAt, err = listen.OpenFor("agent.push", "--push", at); err != nil {
 		return err
 	}
-	a.node.PushAddress = a.config.pushAdvertised(a.pushAt.Addr(), a.node.Address)
-	return nil
-}
-
-// preparePush is called once the certificates are known.
-func (a *Agent) preparePush() {
-	if a.pushAt == nil {
-		return
-	}
-	o := push.Options{NodeID: a.node.NodeID, Identity: a.identity, Log: a.log}
+	o := push.Options{Identity: a.identity, Log: a.log}
 	if a.config.authenticates() {
 		o.Roles = []pki.Role{pki.Router, pki.Ctl}
 	}
 	a.push = push.New(o)
+	return nil
 }
 
 // engineProcess finds the root of the engine's processes; 0: it does not run now.
-func (a *Agent) engineProcess() (pid int, err error) {
-	if pid, ok := a.engine.PID(); ok {
+func (n *node) engineProcess() (pid int, err error) {
+	if pid, ok := n.engine.PID(); ok {
 		return pid, nil
 	}
-	if file := a.config.Engine.PIDFile; file != "" {
-		return readPID(file)
+	if file := n.unit.Engine.PIDFile; file != "" {
+		pid, err = readPID(file)
+		return pid, n.unit.named(err)
 	}
-	_, port := a.telemetry.Ports()
+	_, port := n.agent.telemetry.Ports(n.index)
 	if port == 0 {
-		return 0, fmt.Errorf("the engine at %s is on another host, or behind a socket: name a file with its process id in engine.pid_file", a.engine.URL())
+		return 0, fmt.Errorf("the engine at %s is on another host, or behind a socket: name a file with its process id in %s", n.engine.URL(), n.unit.name("pid_file"))
 	}
-	return telemetry.Listener(port)
+	pid, err = telemetry.Listener(port)
+	return pid, n.unit.named(err)
 }
 
 func readPID(file string) (int, error) {
@@ -105,40 +103,21 @@ func portNumber(addr net.Addr) uint16 {
 	return uint16(n)
 }
 
-// measure fills in what is measured of the node now.
-func (a *Agent) measure(h *cluster.NodeHealth) {
-	r := a.reading(time.Now())
-	h.InFlight, h.QueueDepth = r.InFlight, r.Queue
-	h.CPUPct, h.RunqUsP99, h.SRTTUsP50, h.RetransPPM = r.CPUPct, r.RunqUsP99, r.SRTTUsP50, r.RetransPPM
-	h.SMPct, h.PowerWatts, h.PowerWattsAvg30 = r.SMPct, r.Watts, r.WattsAvg30
-	h.KernelAgeMs, h.SMAgeMs, h.PowerAgeMs = age(r.At, r.Kernel), age(r.At, r.SM), age(r.At, r.Power)
-}
-
-func age(now, at time.Time) cluster.Gauge {
-	if at.IsZero() {
-		return cluster.Gauge{}
-	}
-	return cluster.Known(float64(max(now.Sub(at), 0)) / float64(time.Millisecond))
-}
-
-// reading is what routers are told of the node's load.
-func (a *Agent) reading(now time.Time) *push.Reading {
-	k := a.telemetry.Latest()
-	r := &push.Reading{At: now, Kernel: k.At, CPUPct: k.CPUPct, RunqUsP99: k.RunqUsP99, SRTTUsP50: k.SRTTUsP50, RetransPPM: k.RetransPPM}
-	r.InFlight, r.Queue = a.inFlight()
-	r.SMPct, r.SM = a.smPct()
-	r.Watts, r.WattsAvg30, _, r.Power = a.watts()
-	return r
-}
-
-// offer gives routers the latest reading.
+// offer gives routers the latest readings. It is called by one goroutine at a time, which runs the telemetry.
 func (a *Agent) offer() {
-	if a.push != nil {
-		a.push.Offer(a.reading(time.Now()))
+	if a.push == nil {
+		return
 	}
+	now := time.Now()
+	host := a.host.read(now)
+	a.readings = a.readings[:0]
+	for _, n := range a.nodes {
+		a.readings = append(a.readings, n.reading(now, &host))
+	}
+	a.push.Offer(a.readings)
 }
 
-// runTelemetry looks, and while nothing can be looked at, tells routers of what the front and the engine say.
+// runTelemetry looks, and while nothing can be looked at, tells routers of what the fronts and the engines say.
 func (a *Agent) runTelemetry(ctx context.Context) error {
 	if err := a.telemetry.Run(ctx); err != nil {
 		return fmt.Errorf("telemetry.kernel: %w", err)

@@ -50,7 +50,7 @@ var nodeGauges = []metric.Def{
 	nodeRunDelay:    {Name: "cgn_router_node_run_delay_p99_seconds", Labels: []string{"node"}, Help: "Wait for a CPU that 99 % of the waits on the node's host do not exceed."},
 	nodeRTT:         {Name: "cgn_router_node_rtt_p50_seconds", Labels: []string{"node"}, Help: "Median of the round trips between the agent's front and its clients."},
 	nodeRetransmits: {Name: "cgn_router_node_retransmitted_ratio", Labels: []string{"node"}, Help: "Share of the segments sent to them that were sent again."},
-	nodeWatts:       {Name: "cgn_router_node_power_watts", Labels: []string{"node"}, Help: "Power of the node: mean of 30 s, or the latest."},
+	nodeWatts:       {Name: "cgn_router_node_power_watts", Labels: []string{"node"}, Help: "Power of the node, its part of what its host draws: mean of 30 s, or the latest."},
 }
 
 // indexes of poolGauges.

@@ -11,14 +11,15 @@ const spawnHost = "127.0.0.1" // a started engine is reached through its agent o
 
 // Launch is what a started engine is told about its node.
 type Launch struct {
-	Port          int    // loopback port to listen on
-	TP            int    // tensor-parallel size; 0 or 1: not mentioned
-	DType         string // "": the engine's own choice
-	MaxConcurrent int    // requests computed at once; 0: the engine's own choice
-	APIKey        string // "": none
-	Role          string // prefill, decode or both
-	Host          string // under which other nodes reach this one
-	StateDir      string // where LMCache's configuration is
+	Port          int      // loopback port to listen on
+	TP            int      // tensor-parallel size; 0 or 1: not mentioned
+	DType         string   // "": the engine's own choice
+	MaxConcurrent int      // requests computed at once; 0: the engine's own choice
+	APIKey        string   // "": none
+	GPUs          []string // the only ones it sees, by index or UUID; empty: those of the environment
+	Role          string   // prefill, decode or both
+	Host          string   // under which other nodes reach this one
+	StateDir      string   // where LMCache's configuration is
 }
 
 // Command renders the program, its arguments and the additions to its
@@ -45,6 +46,9 @@ func (c *Config) Command(l Launch) (argv, env []string) {
 		env = appendEnv(env, "LLAMA_API_KEY", l.APIKey)
 	default:
 		argv = []string{c.Binary}
+	}
+	if len(l.GPUs) > 0 { // by the index that NVML has, not by speed
+		env = append(env, "CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES="+strings.Join(l.GPUs, ","))
 	}
 	flags, vars := c.offloadCommand(l)
 	argv, env = append(argv, flags...), append(env, vars...)

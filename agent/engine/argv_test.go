@@ -27,6 +27,8 @@ func TestCommand(t *testing.T) {
 			"llama-server --model m.gguf --host 127.0.0.1 --port 9 --metrics --parallel 2", "LLAMA_API_KEY=k"},
 		{"openai_compat", Config{Kind: OpenAICompat, Binary: "srv", Model: "m", Args: []string{"-l", "{host}:{port}", "--m={model}"}}, Launch{Port: 9, TP: 1},
 			"srv -l 127.0.0.1:9 --m=m", ""},
+		{"on GPUs of its own", Config{Kind: OpenAICompat, Binary: "srv", Env: []string{"CUDA_VISIBLE_DEVICES=7"}}, Launch{Port: 9, GPUs: []string{"2", "GPU-8f6a"}},
+			"srv", "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=2,GPU-8f6a CUDA_VISIBLE_DEVICES=7"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			argv, env := c.config.Command(c.launch)

@@ -1,4 +1,4 @@
-// Package engine looks after the one inference engine of an agent: it attaches
+// Package engine looks after one inference engine of an agent: it attaches
 // to a running one or starts and supervises its own, and keeps a current State
 // of it by asking the engine itself, gently.
 package engine
@@ -21,7 +21,7 @@ const (
 	OpenAICompat = "openai_compat"
 )
 
-// Config is the [engine] section. With URL the agent attaches to a running
+// Config is the [engine] section, and part of each [[engine]]. With URL the agent attaches to a running
 // engine; without it the agent starts one and owns it.
 type Config struct {
 	Kind string `toml:"kind" default:"vllm" flag:"kind" oneof:"vllm|sglang|llama_cpp|openai_compat" help:"what the engine is"`

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -29,14 +30,17 @@ type State struct {
 
 // Options of New beyond the configuration.
 type Options struct {
-	TP            int    // tensor-parallel size for a started engine
-	DType         string // data type for a started engine
-	MaxConcurrent int    // requests at once for a started engine; 0: its own choice
-	Role          string // of the node: prefill, decode or both
-	Host          string // under which other nodes reach this one
-	StateDir      string // where LMCache's configuration is written
-	Counters      Counters
-	Log           *slog.Logger
+	TP            int      // tensor-parallel size for a started engine
+	DType         string   // data type for a started engine
+	MaxConcurrent int      // requests at once for a started engine; 0: its own choice
+	Role          string   // of the node: prefill, decode or both
+	Host          string   // under which other nodes reach this one
+	GPUs          []string // a started engine sees these only: index or UUID; empty: those of the environment
+	// PortTaken tells whether a free port is somebody else's all the same, as of another engine that is to start; nil: none is.
+	PortTaken func(port int) bool
+	StateDir  string // where LMCache's configuration is written
+	Counters  Counters
+	Log       *slog.Logger
 }
 
 // Counters is what the engine counts; a nil counter is left out.
@@ -111,7 +115,7 @@ func readKey(file string) (string, error) {
 func (e *Engine) prepareSpawn(o Options) error {
 	port, err := e.config.Port, error(nil)
 	if port == 0 {
-		if port, err = freePort(); err != nil {
+		if port, err = freePort(o.PortTaken); err != nil {
 			return err
 		}
 	}
@@ -119,7 +123,7 @@ func (e *Engine) prepareSpawn(o Options) error {
 		return err
 	}
 	argv, env := e.config.Command(Launch{
-		Port: port, TP: o.TP, DType: o.DType, MaxConcurrent: o.MaxConcurrent, APIKey: e.key, Role: o.Role, Host: o.Host, StateDir: o.StateDir,
+		Port: port, TP: o.TP, DType: o.DType, MaxConcurrent: o.MaxConcurrent, APIKey: e.key, GPUs: o.GPUs, Role: o.Role, Host: o.Host, StateDir: o.StateDir,
 	})
 	if argv[0], err = lookUp(argv[0]); err != nil {
 		return err
@@ -145,14 +149,20 @@ func lookUp(program string) (string, error) {
 	return path, nil
 }
 
-// freePort asks the kernel for a port that nothing listens on now.
-func freePort() (int, error) {
-	ln, err := net.Listen("tcp", net.JoinHostPort(spawnHost, "0"))
-	if err != nil {
-		return 0, fmt.Errorf("engine: no free port: %w", err)
+// freePort asks the kernel for a port that nothing listens on now, and that is nobody's by taken, which may be nil.
+func freePort(taken func(port int) bool) (int, error) {
+	for range 64 {
+		ln, err := net.Listen("tcp", net.JoinHostPort(spawnHost, "0"))
+		if err != nil {
+			return 0, fmt.Errorf("engine: no free port: %w", err)
+		}
+		port := ln.Addr().(*net.TCPAddr).Port
+		_ = ln.Close()
+		if taken == nil || !taken(port) {
+			return port, nil
+		}
 	}
-	defer ln.Close()
-	return ln.Addr().(*net.TCPAddr).Port, nil
+	return 0, errors.New("engine: the kernel gives ports only that other engines are to listen on; set engine.port")
 }
 
 // Endpoint is where the engine listens; it never changes.

@@ -4,6 +4,7 @@ package gpu_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -51,6 +52,16 @@ func TestAgent(t *testing.T) {
 		`cgn_agent_gpu_info{gpu="0:5",model="Fake H100",uuid="MIG-0100"} 1`, `cgn_power_watts{component="node",source="nvml"} 350.5`,
 		`cgn_agent_gpu_throttled{gpu="0",reason="hw_thermal"} 0`,
 	}
+	await(t, a, wants)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// await waits until the metrics of an agent have all of these lines.
+func await(t *testing.T, a *agent.Agent, wants []string) {
+	t.Helper()
 	var page string
 	for deadline, tick := time.After(20*time.Second), time.Tick(10*time.Millisecond); len(wants) > 0; {
 		select {
@@ -67,6 +78,41 @@ func TestAgent(t *testing.T) {
 			wants = wants[1:]
 		}
 	}
+}
+
+// TestEnginesHaveTheirGPUs: of one reading of the host each engine has its GPU's SM utilisation and power, and the rest in halves.
+func TestEnginesHaveTheirGPUs(t *testing.T) {
+	library := gpu.Library(t)
+	says := filepath.Join(t.TempDir(), "says")
+	if err := os.WriteFile(says, []byte("count 2\nsm1 37.5\nsm2 62.5\npower1 300000\npower2 100000\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("NVML_FAKE", says)
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"data":[{"id":"tiny"}]}`)
+	}))
+	defer engine.Close()
+	other := httptest.NewServer(engine.Config.Handler)
+	defer other.Close()
+	var c agent.Config
+	doc := fmt.Sprintf("[agent]\nnode_id = \"h\"\nadmin = \"127.0.0.1:0\"\ndrain_delay = \"1ms\"\n[gpu]\nlibrary = %q\ninterval = \"100ms\"\n"+
+		"[power]\ninterval = \"250ms\"\nrapl = \"off\"\nipmi_device = \"off\"\n[telemetry]\nkernel = \"off\"\n"+
+		"[[engine]]\nid = \"a\"\nlisten = \"127.0.0.1:0\"\nurl = %q\ngpus = [\"0\"]\n[[engine]]\nid = \"b\"\nlisten = \"127.0.0.1:0\"\nurl = %q\ngpus = [\"1\"]\n", library, engine.URL, other.URL)
+	if err := config.Load(&c, config.Options{Program: "cgn-agent", Args: []string{"--config", "f"}, Out: io.Discard, ReadFile: func(string) ([]byte, error) { return []byte(doc), nil }}); err != nil {
+		t.Fatal(err)
+	}
+	c.Logger = slog.New(slog.DiscardHandler)
+	a, err := agent.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx, context.Background()) }()
+	await(t, a, []string{
+		`cgn_power_watts{component="node",source="nvml"} 400`, `cgn_agent_node_power_watts{node="h-a"} 300`, `cgn_agent_node_power_watts{node="h-b"} 100`,
+		`cgn_agent_node_sm_ratio{node="h-a"} 0.375`, `cgn_agent_node_sm_ratio{node="h-b"} 0.625`, `cgn_agent_node_gpu{gpu="1",node="h-b"} 1`,
+	})
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)

@@ -35,15 +35,23 @@ func (c *Config) Validate() error {
 	if c.NVML == "on" && !BuiltIn {
 		errs = append(errs, errors.New("gpu.nvml: on, and this program was built without NVML; run the build of `make build-gpu`, or set auto"))
 	}
-	if len(c.Devices) > maxDevices {
-		errs = append(errs, fmt.Errorf("gpu.devices: %d devices; at most %d are read", len(c.Devices), maxDevices))
-	}
-	for _, d := range c.Devices {
-		if !deviceName.MatchString(d) {
-			errs = append(errs, fmt.Errorf("gpu.devices: %q is no device; write an index (0), index:GPU instance (0:1), or a UUID of `nvidia-smi -L`", d))
-		}
+	for _, err := range CheckNames(c.Devices) {
+		errs = append(errs, fmt.Errorf("gpu.devices: %w", err))
 	}
 	return errors.Join(errs...)
+}
+
+// CheckNames says what is wrong with names of devices, as Select takes them.
+func CheckNames(names []string) (errs []error) {
+	if len(names) > maxDevices {
+		errs = append(errs, fmt.Errorf("%d devices; at most %d are read", len(names), maxDevices))
+	}
+	for _, d := range names {
+		if !deviceName.MatchString(d) {
+			errs = append(errs, fmt.Errorf("%q is no device; write an index (0), index:GPU instance (0:1), or a UUID of `nvidia-smi -L`", d))
+		}
+	}
+	return errs
 }
 
 // Examine says what a start would trip over outside.

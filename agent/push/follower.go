@@ -16,28 +16,28 @@ import (
 type follower struct {
 	server    *Server
 	wake      chan struct{} // signalled, never blocked on, when something has moved
-	told      *Reading      // last; nil: nothing
-	toldAt    time.Time
-	moved     *Reading  // the latest that differs from told; nil: none
-	unmoved   time.Time // the last look before moved that did not differ; zero: there is none
-	coalesced uint64    // readings that moved and were replaced
+	told      []Reading     // last
+	toldAt    time.Time     // zero: nothing has been told
+	moved     bool          // the latest readings differ from told
+	unmoved   time.Time     // the last look before that did not differ; zero: there is none
+	coalesced uint64        // looks that showed a change and were replaced
 }
 
-// offer takes the latest reading. before is when the look before it was.
-func (f *follower) offer(r *Reading, before time.Time) {
+// offer takes the latest readings. before is when the look before them was.
+func (f *follower) offer(all []Reading, before time.Time) {
 	switch {
-	case f.told == nil:
+	case f.toldAt.IsZero():
 		return
-	case !r.differs(f.told):
-		f.moved = nil
+	case !differ(all, f.told):
+		f.moved = false
 		return
-	case f.moved == nil:
+	case !f.moved:
 		f.unmoved = before
 	default:
 		f.coalesced++
 		f.server.coalesced.Add(1)
 	}
-	f.moved = r
+	f.moved = true
 	select {
 	case f.wake <- struct{}{}:
 	default:
@@ -67,26 +67,43 @@ func (f *follower) wait(ctx context.Context, asked time.Time) bool {
 func (f *follower) due(now, asked time.Time) (left time.Duration, due bool) {
 	f.server.mu.Lock()
 	defer f.server.mu.Unlock()
-	if f.told == nil {
+	if f.toldAt.IsZero() {
 		return 0, true
 	}
 	left = keepInterval - now.Sub(asked)
-	if f.moved != nil {
+	if f.moved {
 		left = MinInterval - now.Sub(f.toldAt)
 	}
 	return left, left <= 0
 }
 
-// answer says how the node is and remembers that.
-func (f *follower) answer(latest *Reading, now, asked time.Time) *pb.FollowResponse {
+// answer says how the nodes are and remembers that.
+func (f *follower) answer(now, asked time.Time) *pb.FollowResponse {
 	f.server.mu.Lock()
 	defer f.server.mu.Unlock()
-	m := latest.message(now)
-	if f.moved != nil && latest.differs(f.told) && !f.unmoved.IsZero() {
-		m.UnmovedUs = micros(now, f.unmoved)
+	latest := f.server.last
+	answer := &pb.FollowResponse{Nodes: make([]*pb.NodeLoad, len(latest)), HeldUs: uint64(max(now.Sub(asked), 0) / time.Microsecond), Coalesced: f.coalesced}
+	for i := range latest {
+		answer.Nodes[i] = latest[i].message(now)
+		if f.moved && !f.unmoved.IsZero() && (i >= len(f.told) || latest[i].differs(&f.told[i])) {
+			answer.Nodes[i].UnmovedUs = micros(now, f.unmoved)
+		}
 	}
-	f.told, f.toldAt, f.moved = latest, now, nil
-	return &pb.FollowResponse{Nodes: []*pb.NodeLoad{m}, HeldUs: uint64(max(now.Sub(asked), 0) / time.Microsecond), Coalesced: f.coalesced}
+	f.told, f.toldAt, f.moved = append(f.told[:0], latest...), now, false
+	return answer
+}
+
+// differ tells whether any node has moved.
+func differ(all, told []Reading) bool {
+	if len(all) != len(told) {
+		return true
+	}
+	for i := range all {
+		if all[i].differs(&told[i]) {
+			return true
+		}
+	}
+	return false
 }
 
 // differs tells whether something has moved by more than its threshold, or has become known or unknown.

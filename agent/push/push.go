@@ -1,4 +1,4 @@
-// Package push tells routers how a node is as soon as that changes: cognitora.v1.Load over gRPC. A router asks, and is answered when something has moved;
+// Package push tells routers how the nodes of an agent are as soon as that changes: cognitora.v1.Load over gRPC. A router asks, and is answered when something has moved;
 // so there is never more than one answer on its way to it, and one that is slow is told the latest when it asks again.
 package push
 
@@ -35,7 +35,6 @@ const (
 
 // Options of a Server.
 type Options struct {
-	NodeID string
 	// Identity makes the listener speak TLS; nil: plain.
 	Identity *pki.Identity
 	// Roles is who may follow, by certificate; empty: everybody who can connect.
@@ -45,8 +44,9 @@ type Options struct {
 	Log     *slog.Logger
 }
 
-// Reading is what is measured of the node, with when the kernel, the GPU and the power were looked at; a zero time: never.
+// Reading is what is measured of a node, with when the kernel, the GPU and the power were looked at; a zero time: never.
 type Reading struct {
+	Node                  string
 	At                    time.Time // of the whole
 	InFlight, Queue       cluster.Gauge
 	CPUPct, RunqUsP99     cluster.Gauge
@@ -61,11 +61,10 @@ type Server struct {
 	pb.UnimplementedLoadServer
 	o       Options
 	streams chan struct{}
-	last    atomic.Pointer[Reading]
 
 	mu        sync.Mutex
 	followers map[*follower]struct{}
-	looked    time.Time // when Offer was called before the last time
+	last      []Reading // of every node
 
 	sent, coalesced, refused atomic.Uint64
 }
@@ -84,9 +83,7 @@ func New(o Options) *Server {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	s := &Server{o: o, streams: make(chan struct{}, o.Streams), followers: map[*follower]struct{}{}}
-	s.last.Store(&Reading{})
-	return s
+	return &Server{o: o, streams: make(chan struct{}, o.Streams), followers: map[*follower]struct{}{}}
 }
 
 // Stats returns the counts.
@@ -103,15 +100,19 @@ func (s *Server) Following() bool {
 	return len(s.followers) > 0
 }
 
-// Offer gives the latest reading, which the caller does not change any more. It does not block.
-func (s *Server) Offer(r *Reading) {
-	s.last.Store(r)
+// Offer gives the latest readings, one of every node, all taken at once and in the same order each time. It keeps a
+// copy, and does not block.
+func (s *Server) Offer(all []Reading) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for f := range s.followers {
-		f.offer(r, s.looked)
+	before := time.Time{}
+	if len(s.last) > 0 {
+		before = s.last[0].At
 	}
-	s.looked = r.At
+	for f := range s.followers {
+		f.offer(all, before)
+	}
+	s.last = append(s.last[:0], all...)
 }
 
 // Serve answers on l, which it closes, until ctx ends.
@@ -153,7 +154,7 @@ func (s *Server) Follow(stream grpc.BidiStreamingServer[pb.FollowRequest, pb.Fol
 	f := s.join()
 	defer s.leave(f)
 	if p, ok := peer.FromContext(stream.Context()); ok {
-		s.o.Log.Debug("a router follows the node's load", "router", p.Addr.String())
+		s.o.Log.Debug("a router follows the nodes' load", "router", p.Addr.String())
 	}
 	for {
 		if _, err := stream.Recv(); err != nil {
@@ -163,8 +164,7 @@ func (s *Server) Follow(stream grpc.BidiStreamingServer[pb.FollowRequest, pb.Fol
 		if !f.wait(stream.Context(), asked) {
 			return nil
 		}
-		answer := f.answer(s.last.Load(), time.Now(), asked)
-		answer.Nodes[0].NodeId = s.o.NodeID
+		answer := f.answer(time.Now(), asked)
 		s.sent.Add(1)
 		if err := stream.Send(answer); err != nil {
 			return nil
@@ -206,6 +206,7 @@ func optional(g cluster.Gauge) *float64 {
 // message is the reading with its ages now.
 func (r *Reading) message(now time.Time) *pb.NodeLoad {
 	return &pb.NodeLoad{
+		NodeId:   r.Node,
 		InFlight: optional(r.InFlight), QueueDepth: optional(r.Queue),
 		CpuPct: optional(r.CPUPct), RunqUsP99: optional(r.RunqUsP99), SrttUsP50: optional(r.SRTTUsP50), RetransPpm: optional(r.RetransPPM),
 		KernelAgeUs: micros(now, r.Kernel),

@@ -19,14 +19,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func sm(pct float64) *Reading {
-	return &Reading{At: time.Now(), SMPct: cluster.Known(pct), SM: time.Now()}
+func sm(pct float64) []Reading {
+	return []Reading{{Node: "n", At: time.Now(), SMPct: cluster.Known(pct), SM: time.Now()}}
 }
 
 // TestAnswers: the first at once, then what has moved 50 ms after the answer before, else after a second that nothing has.
 func TestAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := New(Options{NodeID: "n"})
+		s := New(Options{})
 		s.Offer(sm(10))
 		f := s.join()
 		defer s.leave(f)
@@ -35,7 +35,7 @@ func TestAnswers(t *testing.T) {
 			if !f.wait(t.Context(), start) {
 				t.Fatal("no answer")
 			}
-			a := f.answer(s.last.Load(), time.Now(), start)
+			a := f.answer(time.Now(), start)
 			return a.Nodes[0], a, time.Since(start)
 		}
 		expect := func(what string, pct float64, unmoved *uint64, took time.Duration, coalesced uint64) {
@@ -65,7 +65,7 @@ func TestAnswers(t *testing.T) {
 			s.Offer(sm(30))
 		}()
 		expect("moved and back", 30, nil, time.Second, 1)
-		s.Offer(&Reading{At: time.Now()})
+		s.Offer([]Reading{{Node: "n", At: time.Now()}})
 		n, _, _ := ask()
 		if n.SmPct != nil || n.SmAgeUs != nil || n.KernelAgeUs != nil || n.InFlight != nil {
 			t.Errorf("what is not known any more: %v", n)
@@ -90,7 +90,7 @@ func follow(t *testing.T, at string) grpc.BidiStreamingClient[pb.FollowRequest, 
 
 // TestBounds: a stream too many is refused, one that ends makes room, and a router that never asks again costs nothing but its place.
 func TestBounds(t *testing.T) {
-	s := New(Options{NodeID: "n", Streams: 1})
+	s := New(Options{Streams: 1})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -65,58 +65,66 @@ func shift(moments []at, now at, window time.Duration, most int) []at {
 	return append(slices.Delete(moments, 0, drop), now)
 }
 
-// look reads what there is and publishes a sample.
+// look reads what there is and publishes a sample of each target. Waits for a CPU are the host's, and read once.
 func (t *Telemetry) look(s *Source, now time.Time) {
-	m := at{time: now}
-	t.readEngine(s, &m)
-	t.readFront(s, &m)
 	waits, err := s.Kernel.RunDelay()
-	if err == nil {
-		m.waits = waits
-	} else if !errors.Is(err, bpf.ErrUnknown) {
+	if err != nil && !errors.Is(err, bpf.ErrUnknown) {
 		t.problem("run-queue delay", err)
 	}
-	t.past.add(m)
-	sample := t.past.sample()
-	t.latest.Store(&sample)
+	var host Sample
+	for i, w := range t.targets {
+		m := at{time: now}
+		t.readEngine(s, w, &m)
+		t.readFront(s, w, &m)
+		if i == 0 && err == nil {
+			m.waits = waits
+		}
+		w.past.add(m)
+		sample := w.past.sample()
+		if i == 0 {
+			host = sample
+		}
+		sample.RunqUsP99 = host.RunqUsP99
+		w.latest.Store(&sample)
+	}
 }
 
 // readEngine reads what the engine's processes have used, and finds them if they are not known.
-func (t *Telemetry) readEngine(s *Source, m *at) {
-	if t.o.EngineProcess == nil {
+func (t *Telemetry) readEngine(s *Source, w *watched, m *at) {
+	if w.EngineProcess == nil {
 		return
 	}
-	pid := int(t.process.Load())
+	pid := int(w.process.Load())
 	if pid != 0 && alive(pid) {
 		g, err := s.Processes.Group(pid)
 		if err == nil {
 			m.pid, m.cpu = pid, g.CPU
 			return
 		}
-		t.problem("CPU time of the engine", err)
+		t.problem("CPU time of the engine"+w.of, err)
 	}
-	if m.time.Before(t.findAt) {
+	if m.time.Before(w.findAt) {
 		return
 	}
-	t.findAt, t.searched = m.time.Add(findEvery), true
-	t.find(s, pid)
+	w.findAt, t.searched = m.time.Add(findEvery), true
+	t.find(s, w, pid)
 }
 
 // find has the engine's processes counted, and those before no more.
-func (t *Telemetry) find(s *Source, before int) {
-	pid, err := t.o.EngineProcess()
+func (t *Telemetry) find(s *Source, w *watched, before int) {
+	pid, err := w.EngineProcess()
 	if before != 0 && before != pid {
 		_ = s.Processes.UnwatchProcesses(before)
 	}
-	t.process.Store(0)
+	w.process.Store(0)
 	if err == nil && pid != 0 {
 		err = watchProcesses(s.Processes, pid)
 	}
 	if err == nil && pid != 0 {
-		t.process.Store(int64(pid))
-		t.findAt = time.Time{} // once it ends, the next one is looked for at once
+		w.process.Store(int64(pid))
+		w.findAt = time.Time{} // once it ends, the next one is looked for at once
 	}
-	t.problem("CPU time of the engine", err)
+	t.problem("CPU time of the engine"+w.of, err)
 }
 
 // watchProcesses makes room by forgetting groups whose root has ended.
@@ -134,12 +142,12 @@ func watchProcesses(r bpf.Reader, pid int) error {
 }
 
 // readFront reads how the connections to the front do.
-func (t *Telemetry) readFront(s *Source, m *at) {
-	if t.o.FrontPort == 0 {
+func (t *Telemetry) readFront(s *Source, w *watched, m *at) {
+	if w.FrontPort == 0 {
 		return
 	}
-	p, err := s.Kernel.Port(t.o.FrontPort)
-	t.problem("connections to the front", err)
+	p, err := s.Kernel.Port(w.FrontPort)
+	t.problem("connections to the front"+w.of, err)
 	if err != nil {
 		return
 	}
@@ -147,8 +155,8 @@ func (t *Telemetry) readFront(s *Source, m *at) {
 	looks, sum := m.front.RTTLooks, m.front.RTTSum
 	if s.Kernel.Source() == bpf.SourceBPF { // the other one begins anew with each look
 		looks, sum = 0, 0
-		if n := len(t.past.moments); n > 0 && t.past.moments[n-1].known {
-			looks, sum = m.front.RTTLooks-t.past.moments[n-1].front.RTTLooks, m.front.RTTSum-t.past.moments[n-1].front.RTTSum
+		if n := len(w.past.moments); n > 0 && w.past.moments[n-1].known {
+			looks, sum = m.front.RTTLooks-w.past.moments[n-1].front.RTTLooks, m.front.RTTSum-w.past.moments[n-1].front.RTTSum
 		}
 	}
 	if looks > 0 && sum > 0 {

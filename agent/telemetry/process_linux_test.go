@@ -51,8 +51,8 @@ func TestRun(t *testing.T) {
 	_, port := listener(t)
 	ticked := make(chan struct{}, 1)
 	tel := New(Options{
-		Open: OpenProc(), Interval: MinInterval, share: 1, FrontPort: port, EnginePort: port,
-		EngineProcess: func() (int, error) { return Listener(port) }, Log: slog.New(slog.DiscardHandler),
+		Open: OpenProc(), Interval: MinInterval, share: 1,
+		Targets: []Target{{FrontPort: port, EnginePort: port, EngineProcess: func() (int, error) { return Listener(port) }}}, Log: slog.New(slog.DiscardHandler),
 		Tick: func() {
 			select {
 			case ticked <- struct{}{}:
@@ -67,12 +67,12 @@ func TestRun(t *testing.T) {
 	for known := false; !known; {
 		select {
 		case <-ticked:
-			_, known = tel.Latest().CPUPct.Get()
+			_, known = tel.Latest(0).CPUPct.Get()
 		case <-limit:
-			t.Fatalf("%+v, %v", tel.Latest(), tel.Missing())
+			t.Fatalf("%+v, %v", tel.Latest(0), tel.Missing())
 		}
 	}
-	if g, ok := tel.Engine(); !ok || g.Root != os.Getpid() {
+	if g, ok := tel.Engine(0); !ok || g.Root != os.Getpid() {
 		t.Errorf("%+v", g)
 	}
 	if r := tel.Reader(); r == nil || r.Source() != bpf.SourceProc || len(tel.Missing()) == 0 {

@@ -1,4 +1,4 @@
-// Package telemetry asks the kernel, many times a second and for little, how busy the host of an engine is and how its sockets do: through the BPF
+// Package telemetry asks the kernel, many times a second and for little, how busy the host and its engines are and how their sockets do: through the BPF
 // programs of package bpf where the agent may load them, else through /proc and sock_diag. Nothing is asked of the engine.
 package telemetry
 
@@ -21,10 +21,8 @@ type Options struct {
 	Open func() (Source, error)
 	// Interval is the time between two looks, if they cost less than CostShare. 0: 50 ms.
 	Interval time.Duration
-	// FrontPort and EnginePort are local ports whose connections are counted; 0: none.
-	FrontPort, EnginePort uint16
-	// EngineProcess finds the root of the engine's processes; nil: none is known, and why is for the caller to say.
-	EngineProcess func() (pid int, err error)
+	// Targets are the engines of the host; at least one.
+	Targets []Target
 	// Tick is called each Interval, after a look if there was one, by the goroutine of Run; it must not block. Nil: nobody is told.
 	Tick func()
 	Log  *slog.Logger
@@ -34,6 +32,27 @@ type Options struct {
 
 // byChoice is the reason for what is not told because nobody wants programs in the kernel.
 const byChoice = "telemetry.kernel is proc"
+
+// Target is an engine with its front.
+type Target struct {
+	Name string // for what cannot be told of it, where there are several
+	// FrontPort and EnginePort are local ports whose connections are counted; 0: none.
+	FrontPort, EnginePort uint16
+	// EngineProcess finds the root of the engine's processes; nil: none is known, and why is for the caller to say.
+	EngineProcess func() (pid int, err error)
+}
+
+// watched is a target with what is known of it.
+type watched struct {
+	Target
+	of      string // what a problem with it ends with
+	latest  atomic.Pointer[Sample]
+	process atomic.Int64 // root of the engine's processes; 0: not known
+
+	// Of Run's goroutine.
+	past   past
+	findAt time.Time
+}
 
 // Source is a reader of sockets and waits, and one of processes: the same one, unless the agent is in a PID namespace, whose numbers programs in the kernel do not know.
 type Source struct {
@@ -70,18 +89,15 @@ const (
 type Telemetry struct {
 	o       Options
 	source  atomic.Pointer[Source] // nil: nothing is open
-	latest  atomic.Pointer[Sample]
+	targets []*watched
 	looks   atomic.Uint64
 	cost    atomic.Int64 // ns of CPU, of all looks
-	process atomic.Int64 // root of the engine's processes; 0: not known
 
 	mu       sync.Mutex
 	problems map[string]string // what cannot be told, and why
 
 	// Of Run's goroutine.
-	past     past
-	findAt   time.Time
-	searched bool // the engine's processes were looked for
+	searched bool // some engine's processes were looked for
 }
 
 // New makes a Telemetry that has not looked yet.
@@ -96,12 +112,19 @@ func New(o Options) *Telemetry {
 		o.share = costShare
 	}
 	t := &Telemetry{o: o, problems: map[string]string{}}
-	t.latest.Store(&Sample{})
+	for _, target := range o.Targets {
+		w := &watched{Target: target}
+		if len(o.Targets) > 1 {
+			w.of = " of " + target.Name
+		}
+		w.latest.Store(&Sample{})
+		t.targets = append(t.targets, w)
+	}
 	return t
 }
 
-// Latest is the last sample. The caller must not change it.
-func (t *Telemetry) Latest() *Sample { return t.latest.Load() }
+// Latest is the last sample of a target, by its place in Options.Targets.
+func (t *Telemetry) Latest(target int) Sample { return *t.targets[target].latest.Load() }
 
 // Cost is how many looks there were, and the CPU time that they took together.
 func (t *Telemetry) Cost() (looks uint64, cpu time.Duration) {
@@ -116,12 +139,14 @@ func (t *Telemetry) Reader() bpf.Reader {
 	return nil
 }
 
-// Ports are the ports that are counted, by which side of the agent they are on; 0: none.
-func (t *Telemetry) Ports() (front, engine uint16) { return t.o.FrontPort, t.o.EnginePort }
+// Ports are the ports of a target that are counted, by which side of the agent they are on; 0: none.
+func (t *Telemetry) Ports(target int) (front, engine uint16) {
+	return t.targets[target].FrontPort, t.targets[target].EnginePort
+}
 
-// Engine is what the engine's processes have used. ok is false while it is not known.
-func (t *Telemetry) Engine() (g bpf.Group, ok bool) {
-	s, pid := t.source.Load(), int(t.process.Load())
+// Engine is what the processes of a target's engine have used. ok is false while it is not known.
+func (t *Telemetry) Engine(target int) (g bpf.Group, ok bool) {
+	s, pid := t.source.Load(), int(t.targets[target].process.Load())
 	if s == nil || pid == 0 {
 		return g, false
 	}
@@ -199,13 +224,14 @@ func (t *Telemetry) say(ctx context.Context, r bpf.Reader) {
 	}
 }
 
-// watchPorts has both ports counted.
+// watchPorts has both ports of each target counted.
 func (t *Telemetry) watchPorts(s *Source) {
-	for what, port := range map[string]uint16{"connections to the front": t.o.FrontPort, "connections to the engine": t.o.EnginePort} {
-		if port == 0 {
-			continue
+	for _, w := range t.targets {
+		for what, port := range map[string]uint16{"connections to the front": w.FrontPort, "connections to the engine": w.EnginePort} {
+			if port != 0 {
+				t.problem(what+w.of, watchPort(s.Kernel, port))
+			}
 		}
-		t.problem(what, watchPort(s.Kernel, port))
 	}
 }
 

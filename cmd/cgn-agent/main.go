@@ -1,6 +1,6 @@
-// Command cgn-agent runs beside one inference engine: it starts or attaches to
-// the engine, is its authenticated front for the routers, and announces the
-// node in etcd.
+// Command cgn-agent runs beside the inference engines of a host: it starts or
+// attaches to each, is its authenticated front for the routers, and announces
+// it as a node in etcd.
 package main
 
 import (
@@ -18,8 +18,9 @@ import (
 	"github.com/cognitora/dataplane/internal/logging"
 )
 
-const about = `Runs beside one inference engine: attaches to it (--engine URL) or starts and
-supervises it (--kind, --model), serves routers on --listen, announces the node in etcd.`
+const about = `Runs beside the inference engines of a host: attaches to one (--engine URL) or starts and
+supervises it (--kind, --model), serves routers on --listen, announces the node in etcd.
+A host with several engines has a table [[engine]] for each in the file.`
 
 func main() {
 	if err := run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr); err != nil {

@@ -44,6 +44,10 @@ func engine(port, pidFile string) {
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
 	})
+	mux.HandleFunc("GET /burn", func(_ http.ResponseWriter, r *http.Request) { // one CPU, while its client stays
+		for r.Context().Err() == nil {
+		}
+	})
 	time.AfterFunc(time.Hour, func() { os.Exit(1) })
 	if err := os.WriteFile(pidFile, []byte(strconv.Itoa(os.Getpid())), 0o600); err != nil {
 		panic(err)
@@ -79,10 +83,9 @@ func startProcess(t *testing.T) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{front: ln.Addr().String(), pidFile: filepath.Join(dir, "pid"), exited: make(chan struct{})}
+	front, pidFile := ln.Addr().String(), filepath.Join(dir, "pid")
 	ln.Close()
-	file := filepath.Join(dir, "agent.toml")
-	doc := fmt.Sprintf(`[agent]
+	p := launch(t, fmt.Sprintf(`[agent]
 listen = %q
 admin = "127.0.0.1:0"
 drain_delay = "1ms"
@@ -94,7 +97,27 @@ args = ["{port}", %q]
 env = ["TEST_AS=engine"]
 [telemetry]
 kernel = "proc"
-`, p.front, os.Args[0], p.pidFile)
+`, front, os.Args[0], pidFile))
+	p.front, p.pidFile = front, pidFile
+	eventually(t, "ready", func() bool { return healthy(front) })
+	return p
+}
+
+// healthy tells whether the front of a node says that it takes requests.
+func healthy(front string) bool {
+	resp, err := client.Get("http://" + front + "/health")
+	if err != nil {
+		return false
+	}
+	resp.Body.Close()
+	return resp.StatusCode == 200
+}
+
+// launch starts an agent as a process of its own.
+func launch(t *testing.T, doc string) *process {
+	t.Helper()
+	p := &process{exited: make(chan struct{})}
+	file := filepath.Join(t.TempDir(), "agent.toml")
 	if err := os.WriteFile(file, []byte(doc), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -116,14 +139,6 @@ kernel = "proc"
 			t.Log(p.log.String())
 		}
 	})
-	eventually(t, "ready", func() bool {
-		resp, err := client.Get("http://" + p.front + "/health")
-		if err != nil {
-			return false
-		}
-		resp.Body.Close()
-		return resp.StatusCode == 200
-	})
 	return p
 }
 
@@ -131,7 +146,12 @@ var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
 func (p *process) enginePID(t *testing.T) int {
 	t.Helper()
-	b, err := os.ReadFile(p.pidFile)
+	return pidIn(t, p.pidFile)
+}
+
+func pidIn(t *testing.T, file string) int {
+	t.Helper()
+	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}

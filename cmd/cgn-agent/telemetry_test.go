@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -42,6 +43,9 @@ func pinned(t *testing.T) (root string) {
 	})
 	return root
 }
+
+// ofNode is the label that names the node, the only one or the first.
+var ofNode = regexp.MustCompile(`^([a-z_]+)\{node="[^"]*"\}|(?:node="[^"]*",)`)
 
 // watcher is an agent that is attached to an engine of the test's, as a process of its own.
 type watcher struct {
@@ -87,15 +91,24 @@ func (w *watcher) end(t *testing.T, s os.Signal) {
 	_ = w.Wait() // killed
 }
 
-// metric reads a metric by its name with labels.
+// metric reads a metric of the node by its name, with labels other than the node.
 func (w *watcher) metric(name string) (v float64, ok bool) {
-	resp, err := client.Get("http://" + w.admin + "/metrics")
+	return metric(w.admin, name, func(line string) string { return ofNode.ReplaceAllString(line, "$1") })
+}
+
+// metric reads what an admin port exports under a name with labels; how changes the lines before they are compared, nil not.
+func metric(admin, name string, how func(line string) string) (v float64, ok bool) {
+	resp, err := client.Get("http://" + admin + "/metrics")
 	if err != nil {
 		return 0, false
 	}
 	defer resp.Body.Close()
 	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
-		if text, found := strings.CutPrefix(lines.Text(), name+" "); found {
+		line := lines.Text()
+		if how != nil {
+			line = how(line)
+		}
+		if text, found := strings.CutPrefix(line, name+" "); found {
 			v, err := strconv.ParseFloat(text, 64)
 			return v, err == nil
 		}

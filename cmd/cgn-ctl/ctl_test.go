@@ -238,7 +238,7 @@ func TestVariablesOfOthers(t *testing.T) {
 }
 
 func TestExampleConfigsAreValid(t *testing.T) {
-	for name, into := range map[string]any{"router.toml": &router.Config{}, "agent.toml": &agent.Config{}, "kvcached.toml": &kvcached.Config{}} {
+	for name, into := range map[string]any{"router.toml": &router.Config{}, "agent.toml": &agent.Config{}, "agent-engines.toml": &agent.Config{}, "kvcached.toml": &kvcached.Config{}} {
 		if err := config.Load(into, config.Options{Program: name, Args: []string{"--config", "../../deploy/config/" + name}}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -207,8 +207,9 @@ func (l *local) startNode(i int) error {
 	if err != nil {
 		return fmt.Errorf("agent %s: %w", c.Agent.NodeID, err)
 	}
-	l.nodes = append(l.nodes, nodeAt{c.Agent.NodeID, a.Address(), what})
-	l.parts.run(part{Name: fmt.Sprintf("agent-%d", i), Where: a.Address(), What: fmt.Sprintf("node %s, front of the %s", c.Agent.NodeID, what)}, a.Run)
+	address := a.Nodes()[0].Address
+	l.nodes = append(l.nodes, nodeAt{c.Agent.NodeID, address, what})
+	l.parts.run(part{Name: fmt.Sprintf("agent-%d", i), Where: address, What: fmt.Sprintf("node %s, front of the %s", c.Agent.NodeID, what)}, a.Run)
 	return nil
 }
 

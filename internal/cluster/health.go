@@ -56,12 +56,12 @@ type NodeHealth struct {
 	TotalBlocks   Gauge `json:"total_blocks,omitzero"`
 	BlockTokens   int   `json:"block_tokens,omitempty"` // tokens per KV block of the engine; 0 = unknown
 
-	SMPct           Gauge `json:"sm_pct,omitzero"`      // 0..100
-	CPUPct          Gauge `json:"cpu_pct,omitzero"`     // of the engine's processes; 100 is one CPU
-	RunqUsP99       Gauge `json:"runq_us_p99,omitzero"` // wait of the host's threads for a CPU
-	SRTTUsP50       Gauge `json:"srtt_us_p50,omitzero"` // round trip to the front's clients
-	RetransPPM      Gauge `json:"retrans_ppm,omitzero"` // segments sent to them again, in a million
-	PowerWatts      Gauge `json:"power_watts,omitzero"`
+	SMPct           Gauge `json:"sm_pct,omitzero"`            // 0..100
+	CPUPct          Gauge `json:"cpu_pct,omitzero"`           // of the engine's processes; 100 is one CPU
+	RunqUsP99       Gauge `json:"runq_us_p99,omitzero"`       // wait of the host's threads for a CPU
+	SRTTUsP50       Gauge `json:"srtt_us_p50,omitzero"`       // round trip to the front's clients
+	RetransPPM      Gauge `json:"retrans_ppm,omitzero"`       // segments sent to them again, in a million
+	PowerWatts      Gauge `json:"power_watts,omitzero"`       // the node's part of what its host draws: all of it where the host has one node
 	PowerWattsAvg30 Gauge `json:"power_watts_avg30,omitzero"` // mean of the last 30 s
 
 	PowerSource string `json:"power_source,omitempty"` // who says the watts: redfish, dcmi, nvml, rapl, nvml+rapl; empty: unknown

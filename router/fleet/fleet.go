@@ -97,6 +97,7 @@ type Fleet struct {
 	// Owned by Run.
 	ctx      context.Context
 	members  map[string]*member
+	streams  map[streamAt]*stream // agents', as long as some member names them
 	static   staticState
 	etcd     etcdState
 	dirty    bool
@@ -119,8 +120,7 @@ type member struct {
 	stampAt  time.Time           // etcd: when the heartbeat last changed, by our clock
 	missing  time.Time           // etcd: not listed since; zero = listed
 
-	signalsAt string             // etcd: where the agent's stream is followed; empty: nowhere
-	signals   context.CancelFunc // ends that; nil: it is not
+	signalsAt streamAt // etcd: where the agent's stream is followed; zero: nowhere
 }
 
 // Bounds of the fleet's own machinery.
@@ -140,6 +140,7 @@ func New(o Options) (*Fleet, error) {
 		events:   make(chan func(*Fleet), eventQueue),
 		reads:    make(chan struct{}, readsAtOnce),
 		members:  map[string]*member{},
+		streams:  map[streamAt]*stream{},
 		kickDNS:  make(chan []string, 1),
 		problems: map[subject]string{},
 		departed: map[string]time.Time{},
@@ -290,7 +291,7 @@ func (f *Fleet) remove(id string) {
 		f.opts.Index.Leave(m.node.Ref())
 	}
 	f.opts.Log.Info("node left the fleet", "node", id)
-	m.stopSignals()
+	f.leaveSignals(m)
 	m.node.leave()
 	if m.cancel != nil {
 		m.cancel()

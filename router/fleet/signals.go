@@ -2,44 +2,104 @@ package fleet
 
 import (
 	"context"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/router/signals"
 )
 
-// followSignals has the agent's stream followed where it says that there is one. It is called by the fleet's goroutine only.
+// streamAt is where an agent tells of its nodes.
+type streamAt struct {
+	address string
+	tls     bool
+}
+
+// stream is one agent's, which tells of all its nodes.
+type stream struct {
+	cancel context.CancelFunc
+
+	mu    sync.Mutex
+	nodes map[string]*Node // that have named it, by id
+}
+
+// got hands each node its reading. A node that the agent does not tell of has none.
+func (s *stream) got(told []signals.Reading) (any bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, n := range s.nodes {
+		i := slices.IndexFunc(told, func(r signals.Reading) bool { return r.Node == id })
+		if i < 0 {
+			n.take(nil)
+			continue
+		}
+		n.take(&told[i])
+		any = true
+	}
+	return any || len(s.nodes) == 0
+}
+
+func (s *stream) lost() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range s.nodes {
+		n.take(nil)
+	}
+}
+
+// followSignals has the agent's stream followed where the node says that there is one: one for all its nodes. It is called by the fleet's goroutine only.
 func (f *Fleet) followSignals(m *member, h *cluster.NodeHealth) {
-	if m.signalsAt == h.PushAddress || f.ctx == nil {
+	at := streamAt{h.PushAddress, strings.HasPrefix(h.Address, "https://")}
+	if m.signalsAt == at || f.ctx == nil {
 		return
 	}
-	m.stopSignals()
-	m.signalsAt = h.PushAddress
-	if h.PushAddress == "" {
+	f.leaveSignals(m)
+	if at.address == "" {
 		return
 	}
+	m.signalsAt = at
+	s := f.streams[at]
+	if s == nil {
+		s = f.openStream(at)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.nodes[m.node.ID] = m.node
+}
+
+func (f *Fleet) openStream(at streamAt) *stream {
 	ctx, cancel := context.WithCancel(f.ctx)
-	m.signals = cancel
-	n := m.node
-	o := signals.Options{
-		NodeID: n.ID, Address: h.PushAddress, Stats: &f.signals, Log: f.opts.Log,
-		Got: func(r signals.Reading) { n.take(&r) }, Lost: func() { n.take(nil) },
-	}
-	if strings.HasPrefix(h.Address, "https://") {
+	s := &stream{cancel: cancel, nodes: map[string]*Node{}}
+	f.streams[at] = s
+	o := signals.Options{Address: at.address, Stats: &f.signals, Log: f.opts.Log, Got: s.got, Lost: s.lost}
+	if at.tls {
 		o.TLS = f.agentTLS()
 	}
 	f.wg.Go(func() {
 		signals.Follow(ctx, o)
-		n.take(nil)
+		s.lost()
 	})
+	return s
 }
 
-func (m *member) stopSignals() {
-	if m.signals != nil {
-		m.signals()
-		m.signals = nil
+// leaveSignals takes the node off its agent's stream, which ends with the last one.
+func (f *Fleet) leaveSignals(m *member) {
+	s := f.streams[m.signalsAt]
+	if s == nil {
+		return
 	}
+	s.mu.Lock()
+	delete(s.nodes, m.node.ID)
+	left := len(s.nodes)
+	s.mu.Unlock()
+	m.node.take(nil)
+	if left == 0 {
+		s.cancel()
+		delete(f.streams, m.signalsAt)
+	}
+	m.signalsAt = streamAt{}
 }
 
 // Signals counts what the agents' streams have done.

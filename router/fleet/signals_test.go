@@ -19,11 +19,12 @@ func TestSignals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := push.New(push.Options{NodeID: "n"})
+	s := push.New(push.Options{})
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx, l) }()
-	s.Offer(&push.Reading{At: time.Now(), SMPct: cluster.Known(80), SM: time.Now(), RunqUsP99: cluster.Known(1500), Kernel: time.Now(), InFlight: cluster.Known(3), Queue: cluster.Known(2)})
+	reading := push.Reading{Node: "n", At: time.Now(), SMPct: cluster.Known(80), SM: time.Now(), RunqUsP99: cluster.Known(1500), Kernel: time.Now(), InFlight: cluster.Known(3), Queue: cluster.Known(2)}
+	s.Offer([]push.Reading{reading})
 	at := newEngine(t, nil).URL
 	e.put(cluster.NodesPrefix+"n", fmt.Sprintf(`{"node_id":"n","address":%q,"push_address":%q,"models":["m"],"ready":true,"stamp":1,"max_concurrent":8,"sm_pct":40,"sm_age_ms":2000,"power_watts":300}`, at, l.Addr().String()))
 	var n *Node
@@ -61,4 +62,62 @@ func TestOldIsUnknown(t *testing.T) {
 	if known(l.SM) != nil || known(l.Watts) != nil || l.From() != "nobody" || l.Waiting != 0 || known(l.EngineQueue) != nil {
 		t.Errorf("too late: %+v", l)
 	}
+}
+
+// TestOneStreamForAllNodes: nodes of one agent share a stream; each has its own reading, one that leaves or is not told of has none, and the last one ends it.
+func TestOneStreamForAllNodes(t *testing.T) {
+	e := newEtcdFleet(t, nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := push.New(push.Options{})
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	tell := func(sm map[string]float64) {
+		var all []push.Reading
+		for _, id := range []string{"a", "b", "c"} {
+			if v, told := sm[id]; told {
+				all = append(all, push.Reading{Node: id, At: time.Now(), SMPct: cluster.Known(v), SM: time.Now()})
+			}
+		}
+		s.Offer(all)
+	}
+	tell(map[string]float64{"a": 10, "b": 20})
+	for _, id := range []string{"a", "b", "c"} {
+		e.put(cluster.NodesPrefix+id, fmt.Sprintf(`{"node_id":%q,"address":%q,"push_address":%q,"models":["m"],"ready":true,"stamp":1}`, id, newEngine(t, nil).URL, l.Addr().String()))
+	}
+	sm := func(id string, pct float64) func(*Snapshot) bool {
+		return func(snap *Snapshot) bool {
+			n := snap.Node(id)
+			return n != nil && n.Load().Pushed && math.Abs(float64(n.Load().SM)-pct/100) < 1e-6
+		}
+	}
+	eventually(t, e.Fleet, "a", sm("a", 10))
+	eventually(t, e.Fleet, "b", sm("b", 20))
+	eventually(t, e.Fleet, "c, which it does not tell of", func(snap *Snapshot) bool { return snap.Node("c") != nil && !snap.Node("c").Load().Pushed })
+	if st := s.Stats(); st.Followers != 1 {
+		t.Errorf("%d streams", st.Followers)
+	}
+	tell(map[string]float64{"b": 30, "c": 40})
+	eventually(t, e.Fleet, "c", sm("c", 40))
+	eventually(t, e.Fleet, "a, of which nothing is told any more", func(snap *Snapshot) bool { return !snap.Node("a").Load().Pushed })
+	eventually(t, e.Fleet, "b goes on", sm("b", 30))
+	for _, id := range []string{"a", "b", "c"} {
+		if st := s.Stats(); st.Followers != 1 {
+			t.Errorf("before %s has left: %d streams", id, st.Followers)
+		}
+		if _, err := e.raw.Delete(context.Background(), cluster.NodesPrefix+id); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, e.Fleet, id+" leaves", func(snap *Snapshot) bool { return snap.Node(id) == nil })
+	}
+	eventually(t, e.Fleet, "the stream ends with the last of them", func(*Snapshot) bool { return s.Stats().Followers == 0 })
 }

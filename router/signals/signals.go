@@ -1,4 +1,4 @@
-// Package signals follows what one agent tells of its node's load (cognitora.v1.Load): readings that come within a tenth of a second of the change, each
+// Package signals follows what one agent tells of its nodes' load (cognitora.v1.Load): readings that come within a tenth of a second of the change, each
 // with the age of the sample behind it.
 package signals
 
@@ -34,8 +34,9 @@ const (
 	maxNodes   = 256 // of one message
 )
 
-// Reading is what an agent tells of its node. What it does not know is unknown.
+// Reading is what an agent tells of a node. What it does not know is unknown.
 type Reading struct {
+	Node                  string
 	InFlight, Queue       cluster.Gauge
 	CPUPct, RunqUsP99     cluster.Gauge
 	SRTTUsP50, RetransPPM cluster.Gauge
@@ -56,11 +57,11 @@ type Stats struct {
 
 // Options of Follow.
 type Options struct {
-	NodeID  string
 	Address string      // host:port or unix:///path
 	TLS     *tls.Config // nil: plain
-	// Got is called with each reading, Lost when there will be none for a while; both by the goroutine of Follow.
-	Got   func(Reading)
+	// Got is called with the readings of each answer, which are its own, and says whether they tell of any node that is asked for;
+	// Lost is when there will be none for a while. Both by the goroutine of Follow.
+	Got   func([]Reading) bool
 	Lost  func()
 	Stats *Stats
 	Log   *slog.Logger
@@ -70,7 +71,7 @@ type Options struct {
 func Follow(ctx context.Context, o Options) {
 	conn, err := dial(&o)
 	if err != nil {
-		o.Log.Warn("load of a node cannot be followed; its heartbeats tell", "node", o.NodeID, "address", o.Address, "error", err)
+		o.Log.Warn("load of an agent's nodes cannot be followed; their heartbeats tell", "address", o.Address, "error", err)
 		return
 	}
 	defer conn.Close()
@@ -87,7 +88,7 @@ func Follow(ctx context.Context, o Options) {
 		o.Stats.Broken.Add(1)
 		if code := status.Code(err); code != said {
 			said = code
-			o.Log.Info("load of a node is not told, its heartbeats have to do; trying on", "node", o.NodeID, "address", o.Address, "error", err)
+			o.Log.Info("load of an agent's nodes is not told, their heartbeats have to do; trying on", "address", o.Address, "error", err)
 		}
 		timer := time.NewTimer(wait/2 + rand.N(wait/2))
 		select {
@@ -142,26 +143,28 @@ func (o *Options) stream(ctx context.Context, client pb.LoadClient) (got bool, e
 	}
 }
 
-var errNode = errors.New("it does not tell of this node")
+var errNode = errors.New("it tells of none of the nodes that name its address")
 
-// take passes on what the answer says of the node.
+// take passes on what the answer says of the nodes.
 func (o *Options) take(answer *pb.FollowResponse, asked, now time.Time) error {
 	if len(answer.Nodes) > maxNodes {
 		return fmt.Errorf("%d nodes, at most %d are read", len(answer.Nodes), maxNodes)
 	}
+	way := max(now.Sub(asked)-duration(answer.HeldUs), 0)
+	all := make([]Reading, len(answer.Nodes))
+	for i, n := range answer.Nodes {
+		all[i] = readingOf(n, now.Add(-way))
+	}
+	o.Stats.Readings.Add(uint64(len(all)))
 	for _, n := range answer.Nodes {
-		if n.NodeId != o.NodeID {
-			continue
-		}
-		way := max(now.Sub(asked)-duration(answer.HeldUs), 0)
-		o.Stats.Readings.Add(1)
 		if n.UnmovedUs != nil && o.Stats.Lag != nil {
 			o.Stats.Lag(duration(*n.UnmovedUs) + way)
 		}
-		o.Got(readingOf(n, now.Add(-way)))
-		return nil
 	}
-	return errNode
+	if !o.Got(all) {
+		return errNode
+	}
+	return nil
 }
 
 // longest is how old something can be said to be.
@@ -186,6 +189,7 @@ func readingOf(n *pb.NodeLoad, sent time.Time) Reading {
 		return sent.Add(-duration(*us))
 	}
 	return Reading{
+		Node:     n.NodeId,
 		InFlight: gauge(n.InFlight, 1<<20), Queue: gauge(n.QueueDepth, 1<<20),
 		CPUPct: gauge(n.CpuPct, 1e6), RunqUsP99: gauge(n.RunqUsP99, 1e12), SRTTUsP50: gauge(n.SrttUsP50, 1e12), RetransPPM: gauge(n.RetransPpm, 1e6),
 		SMPct: gauge(n.SmPct, 100), Watts: gauge(n.PowerWatts, 1e7), WattsAvg30: gauge(n.PowerWattsAvg30, 1e7),

@@ -45,6 +45,11 @@ func serve(t *testing.T, o push.Options, at string) (s *push.Server, address str
 	return s, l.Addr().String(), end
 }
 
+func offer(s *push.Server, r push.Reading) {
+	r.Node = "n"
+	s.Offer([]push.Reading{r})
+}
+
 // following is a router's side; both channels have the latest only.
 type following struct {
 	stats Stats
@@ -59,12 +64,15 @@ func follow(t *testing.T, at string, c *tls.Config) *following {
 	go func() {
 		defer close(done)
 		Follow(ctx, Options{
-			NodeID: "n", Address: at, TLS: c, Stats: &f.stats, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
-			Got: func(r Reading) {
-				select {
-				case f.got <- r:
-				default:
+			Address: at, TLS: c, Stats: &f.stats, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			Got: func(all []Reading) bool {
+				for _, r := range all {
+					select {
+					case f.got <- r:
+					default:
+					}
 				}
+				return true
 			},
 			Lost: func() { f.lost <- struct{}{} },
 		})
@@ -93,8 +101,8 @@ func isSM(pct float64) func(Reading) bool {
 
 // TestFollow: what an agent tells arrives with its age, the end of a stream is told, and the next agent is found.
 func TestFollow(t *testing.T) {
-	s, at, end := serve(t, push.Options{NodeID: "n"}, "127.0.0.1:0")
-	s.Offer(&push.Reading{At: time.Now(), SMPct: cluster.Known(10), SM: time.Now().Add(-time.Hour), Kernel: time.Now().Add(-time.Minute)})
+	s, at, end := serve(t, push.Options{}, "127.0.0.1:0")
+	offer(s, push.Reading{At: time.Now(), SMPct: cluster.Known(10), SM: time.Now().Add(-time.Hour), Kernel: time.Now().Add(-time.Minute)})
 	f := follow(t, at, nil)
 	r := f.await(t, "the first reading", isSM(10))
 	if age := time.Since(r.SM); age < time.Hour || age > time.Hour+patience || time.Since(r.Kernel) < time.Minute || !r.Power.IsZero() {
@@ -103,7 +111,7 @@ func TestFollow(t *testing.T) {
 	if _, known := r.Watts.Get(); known {
 		t.Error("what nobody has told is known")
 	}
-	s.Offer(&push.Reading{At: time.Now(), SMPct: cluster.Known(70)})
+	offer(s, push.Reading{At: time.Now(), SMPct: cluster.Known(70)})
 	f.await(t, "what has moved", isSM(70))
 	end()
 	select {
@@ -111,8 +119,8 @@ func TestFollow(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("the end is not told")
 	}
-	s, _, _ = serve(t, push.Options{NodeID: "n"}, at)
-	s.Offer(&push.Reading{At: time.Now(), SMPct: cluster.Known(30)})
+	s, _, _ = serve(t, push.Options{}, at)
+	offer(s, push.Reading{At: time.Now(), SMPct: cluster.Known(30)})
 	f.await(t, "the next agent", isSM(30))
 	if f.stats.Readings.Load() < 3 || f.stats.Broken.Load() == 0 || f.stats.Malformed.Load() != 0 {
 		t.Errorf("%d readings, %d breaks, %d malformed", f.stats.Readings.Load(), f.stats.Broken.Load(), f.stats.Malformed.Load())
@@ -129,8 +137,8 @@ func TestOnlyRoutersFollow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, at, _ := serve(t, push.Options{NodeID: "n", Identity: id, Roles: []pki.Role{pki.Router, pki.Ctl}}, "127.0.0.1:0")
-	s.Offer(&push.Reading{At: time.Now(), SMPct: cluster.Known(10)})
+	s, at, _ := serve(t, push.Options{Identity: id, Roles: []pki.Role{pki.Router, pki.Ctl}}, "127.0.0.1:0")
+	offer(s, push.Reading{At: time.Now(), SMPct: cluster.Known(10)})
 	client := func(role pki.Role) *tls.Config {
 		c, err := pki.ClientConfig(pki.FilesIn(dir, role), "", pki.Agent)
 		if err != nil {
@@ -140,7 +148,7 @@ func TestOnlyRoutersFollow(t *testing.T) {
 	}
 	strangers := []*following{follow(t, at, client(pki.Etcd)), follow(t, at, nil), follow(t, at, &tls.Config{InsecureSkipVerify: true})}
 	follow(t, at, client(pki.Router)).await(t, "the router's first", isSM(10))
-	s.Offer(&push.Reading{At: time.Now(), SMPct: cluster.Known(20)})
+	offer(s, push.Reading{At: time.Now(), SMPct: cluster.Known(20)})
 	for i, f := range strangers {
 		select {
 		case r := <-f.got:
@@ -170,13 +178,13 @@ func TestAbsurd(t *testing.T) {
 	if !r.Kernel.Equal(now.Add(-longest)) || !r.SM.Equal(now) {
 		t.Errorf("kernel %v, sm %v, now %v", r.Kernel, r.SM, now)
 	}
-	o := Options{NodeID: "n", Stats: &Stats{}, Got: func(Reading) { t.Error("a reading of another node") }}
+	o := Options{Stats: &Stats{}, Got: func(all []Reading) bool { return len(all) > 0 && all[0].Node == "n" }}
 	if o.take(&pb.FollowResponse{Nodes: []*pb.NodeLoad{{NodeId: "other"}}}, now, now) == nil || o.take(&pb.FollowResponse{Nodes: make([]*pb.NodeLoad, maxNodes+1)}, now, now) == nil {
 		t.Error("taken")
 	}
 	var way time.Time
 	var lag time.Duration
-	o.Got = func(r Reading) { way = r.SM }
+	o.Got = func(all []Reading) bool { way = all[0].SM; return true }
 	o.Stats.Lag = func(d time.Duration) { lag = d }
 	answer := &pb.FollowResponse{HeldUs: math.MaxUint64, Nodes: []*pb.NodeLoad{{NodeId: "n", SmAgeUs: u(7), UnmovedUs: u(20)}}}
 	if err := o.take(answer, now.Add(-time.Second), now); err != nil || !way.Equal(now.Add(-7*time.Microsecond)) || lag != 20*time.Microsecond {

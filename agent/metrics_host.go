@@ -1,0 +1,131 @@
+package agent
+
+import (
+	"time"
+
+	"github.com/cognitora/dataplane/agent/gpu"
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/metric"
+)
+
+func (a *Agent) powerStatus() powerStatus {
+	s := powerStatus{Sources: map[string]string{}}
+	if r, known := a.host.power.Node(); known {
+		s.Watts, s.Average, s.Source, s.AgeMs = r.Watts, r.Mean, r.Source, r.Age().Milliseconds()
+	}
+	for _, source := range a.host.power.Sources() {
+		s.Sources[source.Name] = source.State
+	}
+	return s
+}
+
+// indexes of meterDefs.
+const (
+	defWatts = iota
+	defAverageWatts
+	defNodeWatts
+	defNodeAverageWatts
+	defNodeSM
+	defNodeGPU
+	defPowerAge
+	defPowerReadings
+	defGPUUp
+	defGPUFailures
+	defGPUSM
+	defGPUBusy
+	defGPUMemory
+	defGPUMemoryUsed
+	defGPUWatts
+	defGPUThrottled
+	defGPUAge
+	defGPUInfo
+)
+
+var meterDefs = []metric.Def{
+	defWatts:            {Name: "cgn_power_watts", Labels: []string{"component", "source"}, Help: "What the host draws (node), and what is measured of it: chassis, psu, system, gpu, cpu, dram; by who measures: redfish, dcmi, nvml, rapl. Absent while stale."},
+	defAverageWatts:     {Name: "cgn_power_average_watts", Labels: []string{"component", "source"}, Help: "Mean of cgn_power_watts over the last 30 s, weighted with time."},
+	defNodeWatts:        {Name: "cgn_agent_node_power_watts", Labels: ofNode, Help: "The node's part of what the host draws: that of its GPUs, and an equal part of all else. The nodes of a host add up to cgn_power_watts{component=\"node\"}."},
+	defNodeAverageWatts: {Name: "cgn_agent_node_power_average_watts", Labels: ofNode, Help: "Mean of that over about 30 s."},
+	defNodeSM:           {Name: "cgn_agent_node_sm_ratio", Labels: ofNode, Help: "Mean of cgn_agent_gpu_sm_ratio over the node's GPUs; absent where one of them is not known."},
+	defNodeGPU:          {Name: "cgn_agent_node_gpu", Labels: []string{"node", "gpu"}, Help: "1 for each GPU, or GPU instance, of the node's engine that is read."},
+	defPowerAge:         {Name: "cgn_power_age_seconds", Labels: []string{"component", "source"}, Help: "How old the reading in cgn_power_watts is."},
+	defPowerReadings:    {Name: "cgn_agent_power_readings_total", Kind: metric.Counter, Labels: []string{"source", "result"}, Help: "Readings of redfish, dcmi and rapl, by result: read or failed."},
+	defGPUUp:            {Name: "cgn_agent_gpu_up", Help: "1 while NVML is read; absent where it is off or not built in."},
+	defGPUFailures:      {Name: "cgn_agent_gpu_failures_total", Kind: metric.Counter, Help: "Times that NVML could not be loaded, or was lost."},
+	defGPUSM:            {Name: "cgn_agent_gpu_sm_ratio", Labels: []string{"gpu"}, Help: "Share of time that SMs were at work, over all SMs of the GPU or GPU instance (GPM), since the reading before; absent without GPM."},
+	defGPUBusy:          {Name: "cgn_agent_gpu_busy_ratio", Labels: []string{"gpu"}, Help: "NVML's utilization.gpu: share of time in which any kernel ran. One decoding stream makes it 1: it is no measure of load, and used by nothing."},
+	defGPUMemory:        {Name: "cgn_agent_gpu_memory_bytes", Labels: []string{"gpu"}, Help: "Memory of the GPU or GPU instance."},
+	defGPUMemoryUsed:    {Name: "cgn_agent_gpu_memory_used_bytes", Labels: []string{"gpu"}, Help: "Of that, in use or reserved by the driver."},
+	defGPUWatts:         {Name: "cgn_agent_gpu_watts", Labels: []string{"gpu"}, Help: "Power of the GPU with its memory; GPU instances have none of their own."},
+	defGPUThrottled:     {Name: "cgn_agent_gpu_throttled", Labels: []string{"gpu", "reason"}, Help: "1 while the GPU's clocks are held down for that reason."},
+	defGPUAge:           {Name: "cgn_agent_gpu_age_seconds", Labels: []string{"gpu"}, Help: "How old the GPU's readings are."},
+	defGPUInfo:          {Name: "cgn_agent_gpu_info", Labels: []string{"gpu", "uuid", "model"}, Help: "Always 1. gpu is the index, or index:GPU instance."},
+}
+
+// watchMeters makes power and GPUs readable at each scrape.
+func (in *instruments) watchMeters(a *Agent) {
+	in.set.Read(meterDefs, func(emit func(def int, value float64, labels ...string)) {
+		for _, r := range a.host.power.Readings() {
+			emit(defWatts, r.Watts, r.Component, r.Source)
+			emit(defAverageWatts, r.Mean, r.Component, r.Source)
+			emit(defPowerAge, r.Age().Seconds(), r.Component, r.Source)
+		}
+		r := a.host.read(time.Now())
+		for _, n := range a.nodes {
+			watts, mean, _ := r.watts(n)
+			emitGauge(emit, defNodeWatts, watts, 1, n.id())
+			emitGauge(emit, defNodeAverageWatts, mean, 1, n.id())
+			devices := n.devices(r.devices)
+			emitGauge(emit, defNodeSM, gpu.SMPct(devices), 100, n.id())
+			seen := map[string]bool{} // compute instances of one GPU instance have its name
+			for i := range devices {
+				if name := devices[i].Name; !seen[name] {
+					seen[name] = true
+					emit(defNodeGPU, 1, n.id(), name)
+				}
+			}
+		}
+		for _, s := range a.host.power.Sources() {
+			if s.State != "off" {
+				emit(defPowerReadings, float64(s.Read), s.Name, "read")
+				emit(defPowerReadings, float64(s.Fail), s.Name, "failed")
+			}
+		}
+		if !gpu.BuiltIn || a.config.GPU.NVML == "off" {
+			return
+		}
+		emit(defGPUUp, oneIf(a.host.gpus.State() == "ok"))
+		emit(defGPUFailures, float64(a.host.gpus.Failures()))
+		devices := a.host.gpus.Devices()
+		for i := range devices {
+			if i == 0 || devices[i].Name != devices[i-1].Name { // compute instances share what is measured of their GPU instance
+				emitGPU(emit, &devices[i])
+			}
+		}
+	})
+}
+
+// emitGauge emits what is known, in units of the metric.
+func emitGauge(emit emit, def int, value cluster.Gauge, unit float64, labels ...string) {
+	if v, known := value.Get(); known {
+		emit(def, v/unit, labels...)
+	}
+}
+
+func emitGPU(emit func(def int, value float64, labels ...string), d *gpu.Device) {
+	for _, g := range []struct {
+		def   int
+		value cluster.Gauge
+		unit  float64
+	}{
+		{defGPUSM, d.SMPct, 100}, {defGPUBusy, d.BusyPct, 100},
+		{defGPUMemory, d.Memory, 1}, {defGPUMemoryUsed, d.MemoryUsed, 1}, {defGPUWatts, d.Watts, 1},
+	} {
+		emitGauge(emit, g.def, g.value, g.unit, d.Name)
+	}
+	if d.HasThrottle {
+		d.Throttle.Each(func(reason string, holds bool) { emit(defGPUThrottled, oneIf(holds), d.Name, reason) })
+	}
+	emit(defGPUAge, time.Since(d.At).Seconds(), d.Name)
+	emit(defGPUInfo, 1, d.Name, d.UUID, d.Model)
+}

@@ -1,0 +1,172 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+
+	"github.com/cognitora/dataplane/agent/engine"
+	"github.com/cognitora/dataplane/agent/front"
+	"github.com/cognitora/dataplane/agent/gpu"
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/listen"
+	"github.com/cognitora/dataplane/internal/pki"
+)
+
+// node is one engine of the agent as the fleet sees it: its front, its place in
+// etcd, and what is known of it.
+type node struct {
+	agent     *Agent
+	unit      *unit
+	index     int // in Agent.nodes, and in what telemetry looks at
+	log       *slog.Logger
+	described cluster.NodeHealth // what never changes
+	listener  net.Listener       // of the front
+	engine    *engine.Engine
+	front     *front.Server
+	member    *membership
+	events    events
+	count     nodeInstruments
+}
+
+// id is the node's name in the fleet.
+func (n *node) id() string { return n.described.NodeID }
+
+// listen binds the front, and with it names the node.
+func (n *node) listen() (err error) {
+	u := n.unit
+	if n.listener, err = listen.OpenFor(u.name("listen"), u.flag("--listen"), u.Listen); err != nil {
+		return err
+	}
+	addr := n.listener.Addr()
+	n.described = u.describe(u.nodeID(addr), u.advertised(addr))
+	n.log = n.agent.log.With("node", n.described.NodeID)
+	return n.described.Check()
+}
+
+// prepare makes the node's parts. Where routers are told of load is known already.
+func (n *node) prepare() (err error) {
+	n.count = n.agent.metrics.of(n.id())
+	if n.agent.pushAt != nil {
+		n.described.PushAddress = n.agent.config.pushAdvertised(n.agent.pushAt.Addr(), n.agent.nodes[0])
+	}
+	if err = n.prepareEngine(); err != nil {
+		return err
+	}
+	if err = n.prepareEvents(); err != nil {
+		return err
+	}
+	if err = n.prepareMember(); err != nil {
+		return err
+	}
+	return n.prepareFront()
+}
+
+func (n *node) prepareEngine() (err error) {
+	u := n.unit
+	n.engine, err = engine.New(&u.Engine, engine.Options{
+		TP: u.TP, DType: u.DType, MaxConcurrent: u.MaxConcurrent, GPUs: u.visible(),
+		Role: u.Role, Host: hostOf(n.described.Address), StateDir: n.stateDir(), PortTaken: n.agent.portTaken,
+		Counters: n.count.engine, Log: n.log,
+	})
+	return u.named(err)
+}
+
+// portTaken tells whether another engine of the agent is going to listen there.
+func (a *Agent) portTaken(port int) bool {
+	at := net.JoinHostPort("127.0.0.1", fmt.Sprint(port))
+	for _, n := range a.nodes {
+		if n.engine != nil && n.engine.Endpoint().Addr == at {
+			return true
+		}
+		if _, own := n.unit.engineAt(); own == at {
+			return true
+		}
+	}
+	return false
+}
+
+// stateDir is where the engine's files are kept; of several engines each has its own.
+func (n *node) stateDir() string {
+	dir := n.agent.config.Agent.StateDir
+	if dir == "" || n.unit.element == "" {
+		return dir
+	}
+	return filepath.Join(dir, n.id())
+}
+
+func (n *node) prepareMember() error {
+	c := n.agent.config
+	token, err := cluster.Token(c.Agent.StateDir)
+	if err != nil {
+		return fmt.Errorf("agent.state_dir: %w", err)
+	}
+	n.member = &membership{nodeID: n.id(), log: n.log, registration: cluster.Registration{
+		Health: func() cluster.Record { h := n.health(); return &h }, Heartbeat: c.Agent.Heartbeat.Std(), Instance: token, Log: n.log,
+	}}
+	return nil
+}
+
+func (n *node) prepareFront() error {
+	c := n.agent.config
+	engineTLS, err := n.unit.Engine.EngineTLS(n.engine.Endpoint())
+	if err != nil {
+		return err
+	}
+	o := front.Options{
+		Engine: n.engine.Endpoint(), EngineTLS: engineTLS, Authorization: n.engine.Authorization(), ForwardAuth: c.Agent.ForwardAuth,
+		EngineOnce: n.unit.Engine.Kind == engine.LlamaCPP,
+		Health:     n.unready, Limits: c.Limits.front(), Counters: n.count.front, Log: n.log,
+	}
+	if n.agent.identity != nil {
+		o.TLS = n.agent.identity.Server(c.TLS.CA != "", pki.Router, pki.Ctl)
+	}
+	n.front, err = front.New(o)
+	return err
+}
+
+// close releases a node that is not going to run.
+func (n *node) close() {
+	for _, ln := range []net.Listener{n.listener, n.events.listener} {
+		if ln != nil {
+			_ = ln.Close()
+		}
+	}
+	if n.events.daemon != nil {
+		_ = n.events.daemon.Close()
+	}
+	if n.front != nil {
+		n.front.Close()
+	}
+}
+
+// unready says why the node takes no requests; "" while it does.
+func (n *node) unready() string {
+	switch s := n.engine.State(); {
+	case n.agent.draining.Load():
+		return "agent is stopping"
+	case !s.Ready:
+		return s.Reason
+	}
+	return ""
+}
+
+func (n *node) ready() bool { return n.unready() == "" }
+
+// forwardChanges announces a change of the engine without waiting for the next heartbeat.
+func (n *node) forwardChanges(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.engine.Changed():
+			n.events.restarted(n.engine.State().Epoch)
+			n.member.notify()
+		}
+	}
+}
+
+// devices are the GPUs that the engine computes on, as far as they are read.
+func (n *node) devices(all []gpu.Device) []gpu.Device { return n.unit.devices(all) }

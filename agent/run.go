@@ -1,0 +1,187 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/lifecycle"
+)
+
+// Run serves until ctx ends, then drains: it says that no node is ready, goes on
+// serving until their requests have finished or DrainTimeout has passed, takes
+// the nodes out of the fleet and stops the engines that it started. The end of
+// force cuts every wait short. Run returns an error where a part fails, after
+// draining the others; a node id being held by another agent is one. An engine
+// is no part: one that dies is its own node's affair.
+func (a *Agent) Run(ctx, force context.Context) error {
+	r := a.start(force)
+	for _, n := range a.nodes {
+		n.log.Info("agent runs", "address", n.described.Address, "admin", a.adminAt.Addr().String(), "engine", n.engine.URL(), "kind", n.described.Engine, "etcd", a.etcdState())
+	}
+	select {
+	case <-ctx.Done():
+	case <-r.group.Context().Done():
+		a.log.Error("a part of the agent failed, stopping", "error", context.Cause(r.group.Context()))
+	}
+	a.log.Info("stopping: requests are taken for drain_delay more, running ones have drain_timeout then; a second signal ends it now",
+		"drain_delay", a.config.Agent.DrainDelay.String(), "drain_timeout", a.config.Agent.DrainTimeout.String())
+	a.draining.Store(true)
+	a.notify()
+	r.drain(force) // what fails in it has been logged
+	return r.group.Wait()
+}
+
+// running is the started parts of an agent, with what ends each of them.
+type running struct {
+	agent               *Agent
+	group               *lifecycle.Group
+	admin               *http.Server
+	stopEngines, leave  context.CancelFunc
+	enginesGone, leftAt chan struct{}
+}
+
+// start starts every part. None of them ends with the group: when one fails,
+// the drain ends the others in order.
+func (a *Agent) start(force context.Context) *running {
+	life := context.Background()
+	r := &running{agent: a, group: lifecycle.NewGroup(life), admin: a.admin(), enginesGone: make(chan struct{}), leftAt: make(chan struct{})}
+	engineLife, stopEngines := context.WithCancel(life)
+	memberLife, leave := context.WithCancel(life)
+	r.stopEngines, r.leave = stopEngines, leave
+
+	var engines sync.WaitGroup
+	for _, n := range a.nodes {
+		engines.Add(1)
+		r.group.Go("engine", func(context.Context) error {
+			defer engines.Done()
+			n.engine.Run(engineLife, force)
+			return nil
+		})
+		r.group.Go("front", func(context.Context) error { return n.front.Serve(n.listener) })
+		r.until(memberLife, "kv events", n.events.follow)
+		r.group.Go("watchers", func(context.Context) error { return n.serveEvents(memberLife) })
+		r.until(memberLife, "changes", n.forwardChanges)
+	}
+	r.group.Go("engines", func(context.Context) error {
+		engines.Wait()
+		close(r.enginesGone)
+		return nil
+	})
+	r.group.Go("admin", func(context.Context) error {
+		if err := r.admin.Serve(a.adminAt); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	r.group.Go("registration", func(context.Context) error {
+		defer close(r.leftAt)
+		return r.register(memberLife)
+	})
+	r.until(memberLife, "gpus", a.host.gpus.Run)
+	r.until(memberLife, "power", a.host.power.Run)
+	r.group.Go("telemetry", func(context.Context) error { return a.runTelemetry(memberLife) })
+	if a.push != nil {
+		r.group.Go("push", func(context.Context) error { return a.push.Serve(memberLife, a.pushAt) })
+	}
+	return r
+}
+
+// until starts a part that cannot fail and runs until ctx ends.
+func (r *running) until(ctx context.Context, name string, part func(context.Context)) {
+	r.group.Go(name, func(context.Context) error {
+		part(ctx)
+		return nil
+	})
+}
+
+// register keeps every node announced until ctx ends, over one connection, and returns when all have been taken out.
+func (r *running) register(ctx context.Context) error {
+	a := r.agent
+	if len(a.etcd.Endpoints) == 0 {
+		a.log.Info("no etcd endpoints: no node is announced")
+		return nil
+	}
+	client, err := cluster.Connect(ctx, a.etcd, a.log)
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	var members sync.WaitGroup
+	for _, n := range a.nodes {
+		members.Add(1)
+		r.group.Go("registration of "+n.id(), func(context.Context) error { // one that fails has the agent drain: the others leave in order
+			defer members.Done()
+			return n.member.run(ctx, client)
+		})
+	}
+	members.Wait()
+	return nil
+}
+
+func (r *running) drain(force context.Context) {
+	a := r.agent
+	_ = lifecycle.Drain(force, a.log,
+		lifecycle.Step{Name: "let routers know", Run: func(ctx context.Context) error {
+			return a.sayUnready(ctx)
+		}},
+		lifecycle.Step{Name: "finish requests", Limit: max(a.config.Agent.DrainTimeout.Std(), time.Millisecond), Run: func(ctx context.Context) error {
+			return a.each(func(n *node) error { return n.front.Drain(ctx) })
+		}},
+		lifecycle.Step{Name: "leave the fleet", Limit: leaveLimit, Run: func(ctx context.Context) error {
+			r.leave()
+			return await(ctx, r.leftAt)
+		}},
+		lifecycle.Step{Name: "close the front", Limit: closeLimit, Run: func(ctx context.Context) error {
+			return a.each(func(n *node) error { return n.front.Shutdown(ctx) })
+		}},
+		lifecycle.Step{Name: "stop the engine", Run: func(context.Context) error {
+			r.stopEngines()
+			<-r.enginesGone // their own grace and force bound this
+			return nil
+		}},
+		lifecycle.Step{Name: "close the admin port", Limit: adminLimit, Run: func(ctx context.Context) error {
+			return errors.Join(r.admin.Shutdown(ctx), r.admin.Close())
+		}},
+	)
+}
+
+// each calls fn for all nodes at once and joins what goes wrong.
+func (a *Agent) each(fn func(*node) error) error {
+	errs := make([]error, len(a.nodes))
+	var wg sync.WaitGroup
+	for i, n := range a.nodes {
+		wg.Go(func() {
+			errs[i] = fn(n)
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// sayUnready gives routers the time to hear that the nodes take nothing new.
+func (a *Agent) sayUnready(ctx context.Context) error {
+	timer := time.NewTimer(a.config.Agent.DrainDelay.Std())
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func await(ctx context.Context, done <-chan struct{}) error {
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

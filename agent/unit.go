@@ -1,0 +1,229 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cognitora/dataplane/agent/engine"
+	"github.com/cognitora/dataplane/agent/gpu"
+	"github.com/cognitora/dataplane/internal/address"
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/listen"
+)
+
+// EngineConfig is one [[engine]] table: an engine with all that its node has of its own.
+type EngineConfig struct {
+	ID        string   `toml:"id" help:"what the node's name ends with, after agent.node_id, or the host's name, and -; letters, digits and . _ : -; empty: the port of listen, or its socket's file name"`
+	Listen    string   `toml:"listen" help:"address of the node's front (host:port, or unix:///path); each engine has its own"`
+	Advertise string   `toml:"advertise" help:"URL under which routers reach the front; empty: made of listen, with the host's name in place of a wildcard"`
+	GPUs      []string `toml:"gpus" help:"the engine's GPUs: index (0), index:GPU instance (0:1), GPU-... or MIG-... UUID. Their SM utilisation, memory and power are the node's, and an engine that the agent starts sees no others; empty: none that the agent knows of"`
+
+	Role          string      `toml:"role" default:"both" oneof:"prefill|decode|both" help:"which part of a request the node computes"`
+	Device        string      `toml:"device" default:"" oneof:"|gpu|cpu" help:"what the engine computes on; empty: gpu if gpus names some, else unknown"`
+	TP            int         `toml:"tp" default:"0" help:"tensor-parallel size, announced and given to a started engine; 0: unknown"`
+	DType         string      `toml:"dtype" default:"" help:"data type such as bfloat16, announced and given to a started vllm or sglang; empty: unknown"`
+	VRAM          config.Size `toml:"vram_bytes" default:"0" help:"memory of the node's GPUs together; 0: what NVML says, where it is read"`
+	MaxConcurrent int         `toml:"max_concurrent" default:"0" help:"requests the engine computes at once, announced and given to a started engine; 0: what the engine says, if it does"`
+
+	Engine engine.Config `toml:",inline"`
+	Events EventsConfig  `toml:"kv_events" help:"What the engine publishes about its KV cache."`
+}
+
+// maxEngines is how many engines an agent has at most: the programs in the kernel count 64 ports, two for each.
+const maxEngines = 32
+
+// unit is one engine as either form of the configuration has it.
+type unit struct {
+	EngineConfig
+	config  *Config
+	element string // "engine[1]"; empty: the short form
+}
+
+// units are the engines, in the order of the file.
+func (c *Config) units() []*unit {
+	if len(c.Engines) == 0 {
+		a := &c.Agent
+		return []*unit{{config: c, EngineConfig: EngineConfig{
+			Listen: a.Listen, Advertise: a.Advertise, GPUs: c.GPU.Devices, Role: a.Role, Device: a.Device, TP: a.TP, DType: a.DType,
+			VRAM: a.VRAM, MaxConcurrent: a.MaxConcurrent, Engine: c.Engine, Events: c.Events,
+		}}}
+	}
+	units := make([]*unit, len(c.Engines))
+	for i := range c.Engines {
+		units[i] = &unit{config: c, EngineConfig: c.Engines[i], element: fmt.Sprintf("engine[%d]", i)}
+	}
+	return units
+}
+
+// ofAgent are the keys of [[engine]] that [agent] has in the short form.
+var ofAgent = []string{"listen", "advertise", "role", "device", "tp", "dtype", "vram_bytes", "max_concurrent"}
+
+// name is where the user finds a key of [[engine]] in the form that he has chosen.
+func (u *unit) name(key string) string {
+	switch {
+	case u.element != "":
+		return u.element + "." + key
+	case key == "id":
+		return "agent.node_id"
+	case key == "gpus":
+		return "gpu.devices"
+	case slices.Contains(ofAgent, key):
+		return "agent." + key
+	case strings.HasPrefix(key, "kv_events."):
+		return key
+	}
+	return "engine." + key
+}
+
+// flag is the flag of a key in the short form; empty in a list, where no flag reaches.
+func (u *unit) flag(flag string) string {
+	if u.element != "" {
+		return ""
+	}
+	return flag
+}
+
+// about adds what is wrong with a key of [[engine]]; the message may name keys of the short form.
+func (p *problems) about(u *unit, key, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if u.element != "" {
+		text = config.InList(config.InList(text, "kv_events", u.element+".kv_events"), "engine", u.element)
+	}
+	p.add(u.name(key), "%s", text)
+}
+
+// named is an error of package engine with the names of settings that the user has.
+func (u *unit) named(err error) error {
+	if err == nil || u.element == "" {
+		return err
+	}
+	return errors.New(config.InList(err.Error(), "engine", u.element))
+}
+
+// visible are the GPUs that a started engine is let see; nil: those of its environment.
+func (u *unit) visible() []string {
+	if u.element == "" {
+		return nil
+	}
+	return u.GPUs
+}
+
+// devices are those of the engine, as far as they are read.
+func (u *unit) devices(all []gpu.Device) []gpu.Device {
+	if u.element == "" {
+		return gpu.Select(all, u.GPUs, u.config.Agent.GPUIndex, u.TP)
+	}
+	if len(u.GPUs) == 0 {
+		return nil
+	}
+	return gpu.Select(all, u.GPUs, 0, 0)
+}
+
+// validateForms refuses what is said of the one engine of the short form beside [[engine]].
+func (c *Config) validateForms(p *problems) {
+	if len(c.Engines) == 0 {
+		return
+	}
+	if len(c.Engines) > maxEngines {
+		p.add("engine", "%d tables; one agent has %d engines at most: give the others an agent of their own", len(c.Engines), maxEngines)
+	}
+	var usual Config
+	if err := config.Defaults(&usual); err != nil {
+		panic(err) // the struct's own
+	}
+	said, err := config.Changed(&usual, c)
+	if err != nil {
+		panic(err)
+	}
+	for _, field := range said {
+		section, key, _ := strings.Cut(field, ".")
+		switch {
+		case field == "agent.gpu_index", field == "gpu.devices":
+			key = "gpus"
+		case section == "kv_events":
+			key = field
+		case section == "agent" && slices.Contains(ofAgent, key), section == "engine" && key != "":
+		default:
+			continue
+		}
+		p.add(field, "is set, and so is [[engine]]: it is of the short form, for one engine; set engine[0].%s and so on in its place, or remove [[engine]]", key)
+	}
+}
+
+// validate checks what of a unit package engine does not know.
+func (u *unit) validate(p *problems) {
+	c := u.config
+	switch {
+	case u.element != "" && u.Listen == "":
+		p.add(u.name("listen"), "empty; give each engine an address of its own for routers, such as 127.0.0.1:9081")
+	default:
+		p.open(place{u.name("listen"), u.Listen}, c.authenticates() || c.Agent.InsecureListen, exposedFix)
+	}
+	if c.Agent.ForwardAuth && !c.authenticates() && !listen.Loopback(u.Listen) {
+		p.add("agent.forward_auth", "anybody could offer the engine keys through %q, and read those of others on the way: set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them), or listen on loopback or a unix socket; insecure_listen does not lift this", u.Listen)
+	}
+	if u.Advertise != "" {
+		if _, err := address.Parse(u.Advertise); err != nil {
+			p.add(u.name("advertise"), "%v", err)
+		}
+	}
+	if u.ID != "" {
+		if err := cluster.CheckNodeID(u.ID); err != nil {
+			p.add(u.name("id"), "%v", err)
+		}
+	}
+	if u.Engine.NeedsStateDir() && c.Agent.StateDir == "" {
+		p.add(u.name("offload.lmcache_config"), "empty; name LMCache's configuration file, or give agent.state_dir, where the agent writes one")
+	}
+	if u.TP < 0 || u.MaxConcurrent < 0 || u.MaxConcurrent > 1<<20 {
+		p.add(u.name("max_concurrent"), "tp must not be negative, and max_concurrent must be in 0..%d", 1<<20)
+	}
+	u.validateGPUs(p)
+	u.validateEvents(p)
+	u.validateAddress(p)
+}
+
+func (u *unit) validateGPUs(p *problems) {
+	if u.element == "" {
+		return // [gpu] validates itself
+	}
+	for _, err := range gpu.CheckNames(u.GPUs) {
+		p.add(u.name("gpus"), "%v", err)
+	}
+	for _, name := range u.GPUs {
+		if u.Engine.Spawns() && strings.Contains(name, ":") {
+			p.add(u.name("gpus"), "%q: CUDA knows GPU instances by their UUID only, and the agent starts this engine; give its MIG-... of `nvidia-smi -L`", name)
+		}
+	}
+}
+
+// engineAt is where the engine listens, and which key says so; "" where that is not known yet.
+func (u *unit) engineAt() (key, at string) {
+	if u.Engine.Spawns() {
+		if u.Engine.Port == 0 {
+			return "port", ""
+		}
+		return "port", fmt.Sprintf("127.0.0.1:%d", u.Engine.Port)
+	}
+	a, err := address.Parse(u.Engine.URL)
+	switch {
+	case err != nil:
+		return "url", ""
+	case a.Network == "unix":
+		return "url", "unix://" + a.Addr
+	}
+	return "url", a.Addr
+}
+
+// validateAddress refuses an engine where the agent itself listens.
+func (u *unit) validateAddress(p *problems) {
+	key, at := u.engineAt()
+	for _, l := range u.config.places() {
+		if listen.Overlap(at, l.address) {
+			p.add(u.name(key), "%s is where the agent itself listens (%s); give one of them another port", at, l.field)
+		}
+	}
+}
