@@ -126,6 +126,9 @@ func (c *Config) validateAgent(p *problems) {
 			p.add("agent.node_id", "%v", err)
 		}
 	}
+	if err := cluster.CheckPlace("kv_address", c.Agent.KVAddress); err != nil {
+		p.add("agent.kv_address", "%v", err)
+	}
 	if c.Agent.Heartbeat.Std().Milliseconds() < 100 {
 		p.add("agent.heartbeat", "%s is too short; use 100ms or more, 5s suits most fleets", c.Agent.Heartbeat)
 	}

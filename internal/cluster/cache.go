@@ -5,9 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
-	"strconv"
-	"strings"
 )
 
 // CacheHealth is what a host's cgn-kvcached writes about itself, at every heartbeat. Addresses are host:port as
@@ -45,28 +42,11 @@ func ParseCacheHealth(id string, value []byte) (*CacheHealth, error) {
 
 // Check validates h as a whole. All problems are reported together.
 func (h *CacheHealth) Check() error {
-	errs := []error{CheckCacheID(h.CacheID), checkHostPort("quic", h.QUIC), checkHostPort("tls", h.TLS)}
-	if !strings.HasPrefix(h.GRPC, "unix:///") {
-		errs = append(errs, checkHostPort("grpc", h.GRPC))
-	}
+	errs := []error{CheckCacheID(h.CacheID), checkHostPort("quic", h.QUIC), checkHostPort("tls", h.TLS), CheckPlace("grpc", h.GRPC)}
 	if h.RAMBytes < 0 || h.SSDBytes < 0 || h.Stamp < 0 {
 		errs = append(errs, fmt.Errorf("ram_bytes %d, ssd_bytes %d and stamp %d must not be negative", h.RAMBytes, h.SSDBytes, h.Stamp))
 	}
 	return errors.Join(errs...)
-}
-
-func checkHostPort(name, address string) error {
-	if address == "" {
-		return nil
-	}
-	host, port, err := net.SplitHostPort(address)
-	if err == nil && host != "" {
-		_, err = strconv.ParseUint(port, 10, 16)
-	}
-	if err != nil || host == "" {
-		return fmt.Errorf("%s %q is not host:port", name, address)
-	}
-	return nil
 }
 
 func (h *CacheHealth) claim() claim {

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
-	"strings"
 
 	"github.com/cognitora/dataplane/internal/address"
 )
@@ -108,10 +106,8 @@ func ParseNodeHealth(id string, value []byte) (*NodeHealth, error) {
 // Check validates h as a whole and fills in the default role. All problems are reported together.
 func (h *NodeHealth) Check() error {
 	role, roleErr := ParseRole(string(h.Role))
-	errs := []error{CheckNodeID(h.NodeID), checkAddress(h.Address), checkPushAddress(h.PushAddress), roleErr, checkModels(h.Models)}
-	if !strings.HasPrefix(h.KVEvents, "unix:///") {
-		errs = append(errs, checkHostPort("kv_events", h.KVEvents))
-	}
+	errs := []error{CheckNodeID(h.NodeID), checkAddress(h.Address), CheckPlace("push_address", h.PushAddress), roleErr, checkModels(h.Models),
+		CheckPlace("kv_events", h.KVEvents), CheckPlace("kv_address", h.KVAddress)}
 	if h.MaxConcurrent < 0 || h.MaxConcurrent > maxSlots {
 		errs = append(errs, fmt.Errorf("max_concurrent %d is not in 0..%d", h.MaxConcurrent, maxSlots))
 	}
@@ -219,23 +215,6 @@ func allFit(models []string) bool {
 		}
 	}
 	return true
-}
-
-// checkPushAddress accepts host:port and unix:///path.
-func checkPushAddress(at string) error {
-	if at == "" {
-		return nil
-	}
-	if len(at) > 512 {
-		return fmt.Errorf("push_address has %d bytes; at most 512 are read", len(at))
-	}
-	if strings.HasPrefix(at, "unix:///") {
-		return nil
-	}
-	if host, port, err := net.SplitHostPort(at); err != nil || host == "" || port == "" {
-		return fmt.Errorf("push_address %q is neither host:port nor unix:///path", at)
-	}
-	return nil
 }
 
 // checkAddress accepts what address.Parse accepts.

@@ -1,0 +1,40 @@
+package cluster
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+)
+
+// maxPlaceBytes bounds the place of a service.
+const maxPlaceBytes = 512
+
+// CheckPlace accepts where a service is reached: host:port or unix:///path, or nothing. Errors name the field.
+func CheckPlace(field, at string) error {
+	if path, ok := strings.CutPrefix(at, "unix://"); ok && len(at) <= maxPlaceBytes {
+		if len(path) < 2 || path[0] != '/' {
+			return fmt.Errorf("%s %q is neither host:port nor unix:///path", field, at)
+		}
+		return nil
+	}
+	return checkHostPort(field, at)
+}
+
+// checkHostPort accepts host:port, or nothing.
+func checkHostPort(field, at string) error {
+	if at == "" {
+		return nil
+	}
+	if len(at) > maxPlaceBytes {
+		return fmt.Errorf("%s has %d bytes; at most %d are read", field, len(at), maxPlaceBytes)
+	}
+	host, port, err := net.SplitHostPort(at)
+	if err != nil || host == "" {
+		return fmt.Errorf("%s %q is not host:port", field, at)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("%s %q: %q is not a port, 1 to 65535", field, at, port)
+	}
+	return nil
+}
