@@ -116,7 +116,7 @@ var holdingsGauges = []metric.Def{
 	holdingsLoose:      {Name: "cgn_router_caches_loose_blocks", Help: "Blocks that came without parent, which are looked up one by one."},
 	holdingsBytes:      {Name: "cgn_router_caches_bytes", Help: "Size of the tables that know who holds which block."},
 	holdingsOverflow:   {Name: "cgn_router_caches_overflow_total", Kind: metric.Counter, Help: "Blocks that do not count because of prefix.max_held."},
-	holdingsRefused:    {Name: "cgn_router_caches_refused_total", Kind: metric.Counter, Help: "Cache daemons that are not followed because there are 1,024 already."},
+	holdingsRefused:    {Name: "cgn_router_caches_refused", Help: "Cache daemons in etcd that are not followed now because there are 1,024 already."},
 	holdingsReconnects: {Name: "cgn_router_caches_reconnects_total", Kind: metric.Counter, Help: "Residency streams that broke and were begun again."},
 	holdingsResyncs:    {Name: "cgn_router_caches_resyncs_total", Kind: metric.Counter, Help: "Snapshots taken of what a cache daemon holds."},
 

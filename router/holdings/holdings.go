@@ -16,6 +16,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -28,6 +29,9 @@ import (
 
 // maxCaches bounds the daemons that are followed; others are left out, and counted in Stats.
 const maxCaches = 1024
+
+// maxRefused bounds the daemons that are counted as left out.
+const maxRefused = 1 << 16
 
 // Options of a Map. Zero values mean what the fields say.
 type Options struct {
@@ -61,7 +65,7 @@ type Map struct {
 	static  map[string]string
 	caches  map[string]*cache // by cache id, or static address
 	local   *cache            // of Options.Local; nil: none
-	refused uint64            // daemons beyond maxCaches, since the start
+	refused map[string]bool   // ids of announced daemons beyond maxCaches; at most maxRefused
 }
 
 // view is what requests look into. It is immutable.
@@ -76,7 +80,7 @@ type Stats struct {
 	Engines      int    // that report their own memory
 	Loose        int64  // blocks without a place in their chain
 	Overflow     uint64 // blocks that there was no room for
-	Refused      uint64 // daemons that are too many
+	Refused      int    // daemons that are too many, 65,536 at most
 	Reconnects   uint64
 	Resyncs      uint64 // snapshots taken
 	// Promotions that were done, that failed, that were dropped because too many wait, and the blocks that came to RAM by them.
@@ -89,7 +93,7 @@ func New(o Options) *Map {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	m := &Map{options: o, index: residency.New(residency.Options{MaxBlocks: o.MaxBlocks}), caches: map[string]*cache{}, static: o.Static, promoter: newPromoter(o.Promote)}
+	m := &Map{options: o, index: residency.New(residency.Options{MaxBlocks: o.MaxBlocks}), caches: map[string]*cache{}, refused: map[string]bool{}, static: o.Static, promoter: newPromoter(o.Promote)}
 	m.view.Store(&view{})
 	return m
 }
@@ -183,6 +187,7 @@ func (m *Map) retain(entries []cluster.Entry) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	maps.DeleteFunc(m.refused, func(id string, _ bool) bool { return !there[id] })
 	for id, c := range m.caches {
 		if m.static[id] == "" && !there[id] {
 			m.drop(c)
@@ -218,10 +223,13 @@ func (m *Map) follow(id string, addresses []string, target string) {
 		return
 	case was != nil:
 		m.drop(was)
-	case len(m.caches) >= maxCaches:
-		m.refused++
+	case target != "" && len(m.caches) >= maxCaches:
+		if m.static[id] == "" && len(m.refused) < maxRefused {
+			m.refused[id] = true
+		}
 		return
 	}
+	delete(m.refused, id)
 	if target == "" {
 		m.publish()
 		return
@@ -237,6 +245,7 @@ func (m *Map) follow(id string, addresses []string, target string) {
 func (m *Map) leave(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	delete(m.refused, id)
 	if c := m.caches[id]; c != nil {
 		m.drop(c)
 		m.publish()
@@ -285,7 +294,7 @@ func (m *Map) publish() {
 func (m *Map) Stats() Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := Stats{Caches: len(m.caches), Refused: m.refused, Index: m.index.Stats()}
+	s := Stats{Caches: len(m.caches), Refused: len(m.refused), Index: m.index.Stats()}
 	s.Overflow = s.Index.Overflow
 	p := m.promoter
 	s.Promotions, s.PromotionsFailed, s.PromotionsDropped, s.Promoted = p.asked.Load(), p.failed.Load(), p.dropped.Load(), p.blocks.Load()

@@ -2,6 +2,7 @@ package holdings
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"testing"
@@ -173,6 +174,47 @@ func TestFollows(t *testing.T) {
 }
 
 // TestLooseBlocks: blocks that came without parents count too.
+// TestTooManyDaemons: those that are left out are counted once each, for as long as they are announced.
+func TestTooManyDaemons(t *testing.T) {
+	m := New(Options{Log: slog.Default()})
+	ended, end := context.WithCancel(t.Context())
+	end()
+	m.life = ended // nobody is connected to
+	defer m.wg.Wait()
+	announce := func(id string) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.follow(id, []string{id}, "127.0.0.1:1")
+	}
+	refused := func(want int) {
+		t.Helper()
+		if s := m.Stats(); s.Caches != maxCaches || s.Refused != want {
+			t.Errorf("%d are followed, %d left out, want %d", s.Caches, s.Refused, want)
+		}
+	}
+	for i := range maxCaches {
+		announce(fmt.Sprint(i))
+	}
+	refused(0)
+	for range 3 { // heartbeats
+		announce("late")
+		announce("later")
+		announce("7")
+	}
+	refused(2)
+	m.leave("later")
+	refused(1)
+	m.leave("7")
+	announce("late")
+	refused(0)
+	announce("later")
+	refused(1)
+	m.retain(nil)
+	if s := m.Stats(); s.Caches != 0 || s.Refused != 0 {
+		t.Errorf("%+v after all have gone", s)
+	}
+}
+
 func TestLooseBlocks(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kv.sock")
 	d := startDaemon(t, path)
