@@ -38,6 +38,7 @@ type Agent struct {
 	draining atomic.Bool
 
 	telemetry *telemetry.Telemetry
+	peers     peers
 	pushAt    net.Listener   // nil: routers are not told
 	push      *push.Server   // likewise
 	readings  []push.Reading // offer's memory
@@ -95,6 +96,9 @@ func (a *Agent) prepare() (err error) {
 	if a.host, err = newHost(a); err != nil {
 		return err
 	}
+	if err := a.preparePeers(); err != nil {
+		return err
+	}
 	a.metrics.watch(a)
 	return nil
 }
@@ -129,6 +133,9 @@ func (a *Agent) Close() {
 		if ln != nil {
 			_ = ln.Close()
 		}
+	}
+	if a.peers.at != nil {
+		_ = a.peers.at.Close()
 	}
 	for _, n := range a.nodes {
 		n.close()

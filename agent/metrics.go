@@ -118,6 +118,7 @@ func (in *instruments) watch(a *Agent) {
 		}
 	})
 	in.watchMeters(a)
+	in.set.Read(peerDefs, a.peers.emit)
 	in.watchKernel(a)
 }
 
@@ -162,6 +163,7 @@ func Metrics() []metric.Def {
 	in.set.Read(stateDefs, func(func(int, float64, ...string)) {})
 	in.set.Read(meterDefs, func(func(int, float64, ...string)) {})
 	in.set.Read(eventDefs, func(func(int, float64, ...string)) {})
+	in.set.Read(peerDefs, func(func(int, float64, ...string)) {})
 	in.watchKernel(nil)
 	return in.set.Defs()
 }

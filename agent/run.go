@@ -83,6 +83,7 @@ func (a *Agent) start(force context.Context) *running {
 	})
 	r.until(memberLife, "gpus", a.host.gpus.Run)
 	r.until(memberLife, "power", a.host.power.Run)
+	r.until(memberLife, "kernel events", a.tellPeers)
 	r.group.Go("telemetry", func(context.Context) error { return a.runTelemetry(memberLife) })
 	if a.push != nil {
 		r.group.Go("push", func(context.Context) error { return a.push.Serve(memberLife, a.pushAt) })

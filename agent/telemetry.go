@@ -19,7 +19,7 @@ import (
 
 // prepareTelemetry makes what looks at the kernel, for all nodes at once.
 func (a *Agent) prepareTelemetry() {
-	o := telemetry.Options{Open: a.config.Telemetry.open(), Interval: a.config.Telemetry.Interval.Std(), Tick: a.offer, Log: a.log}
+	o := telemetry.Options{Open: a.peers.await(a.config.Telemetry.open()), Interval: a.config.Telemetry.Interval.Std(), Tick: a.offer, Log: a.log}
 	for _, n := range a.nodes {
 		t := telemetry.Target{Name: n.id(), FrontPort: portNumber(n.listener.Addr()), EngineProcess: n.engineProcess}
 		if at := n.engine.Endpoint(); at.Network == "tcp" && local(at.Addr) {

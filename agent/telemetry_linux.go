@@ -1,6 +1,9 @@
 package agent
 
 import (
+	"errors"
+
+	"github.com/cognitora/dataplane/agent/peerevents"
 	"github.com/cognitora/dataplane/agent/telemetry"
 	"github.com/cognitora/dataplane/bpf"
 	"github.com/cognitora/dataplane/internal/rights"
@@ -35,3 +38,14 @@ func (c *TelemetryConfig) examine(p *problems) {
 		p.add("telemetry.bpf_cgroup", "%v; name a cgroup's folder, or leave it out for all of the host", err)
 	}
 }
+
+// openEvents opens the events of the programs once they are loaded.
+func (c *TelemetryConfig) openEvents(loaded bpf.Reader) (peerevents.Source, error) {
+	if loaded == nil || loaded.Source() != bpf.SourceBPF {
+		return nil, errors.New("no programs in the kernel tell of events; /readyz of the agent says why")
+	}
+	return bpf.OpenEvents(c.Pins)
+}
+
+// layout is what routers know the counts of peers by.
+func layout() (uint64, error) { return bpf.PeersLayout() }

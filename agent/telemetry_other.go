@@ -2,7 +2,19 @@
 
 package agent
 
-import "github.com/cognitora/dataplane/agent/telemetry"
+import (
+	"errors"
+
+	"github.com/cognitora/dataplane/agent/peerevents"
+	"github.com/cognitora/dataplane/agent/telemetry"
+	"github.com/cognitora/dataplane/bpf"
+)
+
+func (c *TelemetryConfig) openEvents(bpf.Reader) (peerevents.Source, error) {
+	return nil, errors.New("only Linux tells of events")
+}
+
+func layout() (uint64, error) { return 0, nil }
 
 // open is nil: only Linux is asked.
 func (c *TelemetryConfig) open() func() (telemetry.Source, error) { return nil }

@@ -77,6 +77,9 @@ func (c *Config) places() []place {
 			all = append(all, place{u.name("kv_events.listen"), u.Events.Listen})
 		}
 	}
+	if at := c.Telemetry.Events; filepath.IsAbs(at) {
+		all = append(all, place{"telemetry.events", "unix://" + at})
+	}
 	return all
 }
 
@@ -117,6 +120,15 @@ func (c *Config) validateTelemetry(p *problems) {
 	}
 	if !filepath.IsAbs(c.Telemetry.Pins) {
 		p.add("telemetry.bpf_root", "%q is no absolute path; the usual one is /sys/fs/bpf/cognitora", c.Telemetry.Pins)
+	}
+	switch t := &c.Telemetry; {
+	case t.Events == "" && t.Group >= 0:
+		p.add("telemetry.events_group", "is for telemetry.events, which is empty: set that, or leave this out")
+	case t.Events == "":
+	case !filepath.IsAbs(t.Events):
+		p.add("telemetry.events", "%q is no absolute path", t.Events)
+	case t.Kernel != "auto" && t.Kernel != "bpf":
+		p.add("telemetry.events", "only programs in the kernel tell of events, and telemetry.kernel is %s: make it auto or bpf, or leave this out", t.Kernel)
 	}
 }
 

@@ -6,61 +6,122 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
 )
 
-// EventKind says what happened to a watched peer.
-type EventKind uint32
+// MaxWatched is how many peers can be watched at a time.
+const MaxWatched = 1024
 
-// Kinds of events.
-const (
-	Timeout    = EventKind(socketsEventKindEVENT_TIMEOUT)    // a retransmission timeout
-	Recovered  = EventKind(socketsEventKindEVENT_RECOVERED)  // a packet came in after timeouts
-	Reset      = EventKind(socketsEventKindEVENT_RESET)      // the peer reset an established connection
-	TimedOut   = EventKind(socketsEventKindEVENT_TIMED_OUT)  // the kernel gave an established connection up
-	Refused    = EventKind(socketsEventKindEVENT_REFUSED)    // the peer refused a connection
-	Unanswered = EventKind(socketsEventKindEVENT_UNANSWERED) // the kernel gave an attempt to connect up
-)
-
-var kindNames = map[EventKind]string{Timeout: "timeout", Recovered: "recovered", Reset: "reset", TimedOut: "timed out", Refused: "refused", Unanswered: "unanswered"}
-
-func (k EventKind) String() string {
-	if name, ok := kindNames[k]; ok {
-		return name
-	}
-	return fmt.Sprintf("kind %d", uint32(k))
-}
-
-// Event is a rare fact about a watched peer.
-type Event struct {
-	At        time.Duration // CLOCK_MONOTONIC
-	Age       time.Duration // when it was read
-	ID        uint64        // as given to WatchPeer
-	Peer      netip.AddrPort
-	Kind      EventKind
-	Timeouts  int    // retransmission timeouts in a row, with this one
-	LocalPort uint16 // of the connection
-}
-
-// Events reads the ring of events. There can be one reader of a ring; what a reader leaves there, the next one finds.
+// Events reads the ring of events of the programs that are loaded under a root, and says which peers they tell of.
 type Events struct {
-	ring *ringbuf.Reader
+	ring    *ringbuf.Reader
+	watched *ebpf.Map
+	peers   *ebpf.Map // read-only, as drops
+	drops   *ebpf.Map
+	full    *ebpf.Map // what ring reads
+	only    *os.File  // locked: a ring has one reader
 }
 
-// Events opens the ring. What it cannot hold is counted in Drops.
-func (s *Set) Events() (*Events, error) {
-	m := s.maps["cgn_events"]
-	if m == nil {
-		return nil, errors.New("bpf: events are read by who has loaded the programs")
+// ErrEventsTaken is wrapped where another process reads the events.
+var ErrEventsTaken = errors.New("another process reads the events of these programs")
+
+// OpenEvents opens the ring of the programs under root (empty: DefaultRoot), which have to be loaded. A ring has one reader: while it is open, further ones are
+// told ErrEventsTaken. No peer is watched then, whatever an earlier reader has left. What the ring cannot hold is counted (Dropped).
+func OpenEvents(root string) (e *Events, err error) {
+	p := pins(rootOf(root))
+	e = &Events{}
+	defer func() {
+		if err != nil {
+			_ = e.Close()
+		}
+	}()
+	if e.only, err = os.Open(filepath.Join(string(p), mapsDir)); err != nil {
+		return e, &hinted{fmt.Errorf("bpf: nothing is loaded under %s: %w", p, err), "cgn-agent and cgn-ctl bpf serve load the programs"}
 	}
-	r, err := ringbuf.NewReader(m)
+	if err := unix.Flock(int(e.only.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return e, fmt.Errorf("bpf: %s: %w (%w)", p, ErrEventsTaken, err)
+	}
+	spec, err := loadSockets()
 	if err != nil {
-		return nil, fmt.Errorf("bpf: open the ring of events: %w", err)
+		return e, fmt.Errorf("bpf: read an embedded object: %w", err)
 	}
-	return &Events{r}, nil
+	open := func(name string, o *ebpf.LoadPinOptions) *ebpf.Map {
+		if err != nil {
+			return nil
+		}
+		var m *ebpf.Map
+		path := p.path(mapsDir, name)
+		if m, err = ebpf.LoadPinnedMap(path, o); err != nil {
+			err = fmt.Errorf("bpf: open %s: %w", path, err)
+		} else if !reusable(m, spec.Maps[name]) {
+			_ = m.Close()
+			m, err = nil, &hinted{fmt.Errorf("bpf: %s was made by another version of Cognitora", path), "restart the agent with this one"}
+		}
+		return m
+	}
+	e.watched = open("cgn_watched", nil)
+	e.peers = open("cgn_peers", &ebpf.LoadPinOptions{ReadOnly: true})
+	e.drops = open("cgn_drops", &ebpf.LoadPinOptions{ReadOnly: true})
+	e.full = open("cgn_events", nil)
+	if err != nil {
+		return e, err
+	}
+	if e.ring, err = ringbuf.NewReader(e.full); err != nil {
+		return e, fmt.Errorf("bpf: open the ring of events: %w", err)
+	}
+	return e, e.unwatchAll()
 }
+
+// Watch has rare facts about connections to a peer told by Next, with the id: from now on, of those that are open too. At most MaxWatched peers.
+func (e *Events) Watch(addr netip.AddrPort, id uint64) error {
+	key := peerKey(addr)
+	if err := e.watched.Put(&key, &socketsWatch{Id: id}); err != nil {
+		return fmt.Errorf("bpf: watch %s (at most %d peers can be): %w", addr, MaxWatched, err)
+	}
+	return nil
+}
+
+// Unwatch ends Watch.
+func (e *Events) Unwatch(addr netip.AddrPort) error {
+	key := peerKey(addr)
+	return forget(e.watched, &key)
+}
+
+func (e *Events) unwatchAll() error {
+	var key socketsPeerKey
+	var v socketsWatch
+	var all []socketsPeerKey
+	entries := e.watched.Iterate()
+	for entries.Next(&key, &v) {
+		all = append(all, key)
+	}
+	errs := []error{wrap("cgn_watched", entries.Err())}
+	for i := range all {
+		errs = append(errs, forget(e.watched, &all[i]))
+	}
+	return errors.Join(errs...)
+}
+
+// Dropped counts the events that the ring had no room for.
+func (e *Events) Dropped() (n uint64, err error) {
+	var per []socketsDrops
+	if err := e.drops.Lookup(uint32(0), &per); err != nil {
+		return 0, wrap("cgn_drops", err)
+	}
+	for i := range per {
+		n += per[i].EventsFull
+	}
+	return n, nil
+}
+
+// PeersFD is a descriptor of the counts of all peers that who gets it can read and nothing else (NewPeerCounts); it is e's and closed with it.
+func (e *Events) PeersFD() int { return e.peers.FD() }
 
 // Next waits for an event; until the deadline, if that is not zero. Its error wraps os.ErrDeadlineExceeded then, and os.ErrClosed after Close.
 func (e *Events) Next(deadline time.Time) (Event, error) {
@@ -71,6 +132,9 @@ func (e *Events) Next(deadline time.Time) (Event, error) {
 	}
 	return decode(record.RawSample)
 }
+
+// Interrupt has a Next that waits, or else the next one that would, fail.
+func (e *Events) Interrupt() { _ = e.ring.Flush() } // fails where it is closed
 
 // errEvent is an event of another length than ours.
 var errEvent = errors.New("bpf: an event has a length that is not known")
@@ -90,5 +154,22 @@ func decode(b []byte) (Event, error) {
 	return e, nil
 }
 
-// Close ends the reader and a Next that waits.
-func (e *Events) Close() error { return e.ring.Close() }
+// Close ends the reader and a Next that waits. Nobody is watched any more.
+func (e *Events) Close() error {
+	var errs []error
+	if e.watched != nil {
+		errs = append(errs, e.unwatchAll())
+	}
+	if e.ring != nil {
+		errs = append(errs, e.ring.Close())
+	}
+	for _, m := range []*ebpf.Map{e.watched, e.peers, e.drops, e.full} {
+		if m != nil {
+			errs = append(errs, m.Close())
+		}
+	}
+	if e.only != nil {
+		errs = append(errs, e.only.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -8,6 +8,7 @@ char _license[] SEC("license") = "Dual BSD/GPL";
 
 #define TCP_SYN_SENT 2
 #define TCP_CLOSE 7
+#define TCP_CLOSE_WAIT 8
 
 static __always_inline void remote_of(struct bpf_sock_ops *ctx, struct peer_key *k)
 {
@@ -39,7 +40,6 @@ static __always_inline void connecting(struct bpf_sock_ops *ctx)
 	struct peer_key k = {};
 	struct sockets zero = {};
 	struct sock_state *s;
-	struct watch *w;
 
 	remote_of(ctx, &k);
 	if (!bpf_map_lookup_elem(&cgn_peers, &k) && bpf_map_update_elem(&cgn_peers, &k, &zero, BPF_NOEXIST)) {
@@ -54,11 +54,6 @@ static __always_inline void connecting(struct bpf_sock_ops *ctx)
 	s->role = ROLE_PEER;
 	s->peer = k;
 	s->port = ctx->local_port;
-	w = bpf_map_lookup_elem(&cgn_watched, &k);
-	if (w) {
-		s->watched = 1;
-		s->watch = w->id;
-	}
 	bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RTO_CB_FLAG);
 }
 
@@ -170,9 +165,14 @@ int BPF_PROG(cgn_set_state, struct sock *sk, int old, int new)
 	struct tokens *t;
 	struct port_key port;
 
-	if (new != TCP_CLOSE || sk->sk_protocol != IPPROTO_TCP)
+	if ((new != TCP_CLOSE && new != TCP_CLOSE_WAIT) || sk->sk_protocol != IPPROTO_TCP)
 		return 0;
 	s = bpf_sk_storage_get(&cgn_socks, sk, 0, 0);
+	if (new == TCP_CLOSE_WAIT) {
+		if (s)
+			tell(s, EVENT_CLOSED);
+		return 0;
+	}
 	c = s ? counts_of(s) : 0;
 	if (!c)
 		return 0;

@@ -62,8 +62,8 @@ struct watch {
 	__u64 id; // the caller's own number of the peer; it is in the events
 };
 
-// Purpose: peers whose rare facts go to the ring. Writer: Go. Reader: sockops, at the start of a connection. Key: remote address and port.
-// Value: struct watch. Size: the backends of a router.
+// Purpose: peers whose rare facts go to the ring. Writer: Go. Reader: all programs of sockets, when there is such a fact. Key: remote address and port.
+// Value: struct watch. Size: the backends of a host's routers.
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -77,7 +77,8 @@ enum event_kind {
 	EVENT_RESET = 3,     // the peer reset an established connection
 	EVENT_TIMED_OUT = 4, // the kernel gave an established connection up
 	EVENT_REFUSED = 5,   // the peer refused a connection
-	EVENT_UNANSWERED = 6 // the kernel gave an attempt up
+	EVENT_UNANSWERED = 6, // the kernel gave an attempt up
+	EVENT_CLOSED = 7     // the peer closed an established connection before this host did
 };
 
 struct event {
@@ -111,7 +112,6 @@ enum phase {
 };
 
 struct sock_state {
-	__u64 watch;	    // id of the peer's struct watch
 	__u64 request_ns;   // when the first byte of this request came in
 	__u64 first_ns;	    // when the first piece of its answer that can be a token went out
 	__u64 piece_ns;	    // when the last piece began
@@ -131,13 +131,12 @@ struct sock_state {
 	__u8 role;
 	__u8 phase;
 	__u8 counted;	    // it is in opened
-	__u8 watched;
 	__u8 full_there;    // the other side's window is zero
 	__u8 full_here;	    // our window is zero
 	__u8 out_known;	    // out_next is valid
 	__u8 fin_in;	    // the other side has sent all
 	__u8 out_packets;   // that went out, modulo 256
-	__u8 unused2;
+	__u8 unused[6];
 };
 
 // Purpose: what has to be remembered of a counted socket. Writer: sockops, skb_in and skb_out (under the socket's own order of events). Reader: these.
@@ -182,12 +181,16 @@ static __always_inline void take(struct sock_state *s, struct sockets *c, __u64 
 	s->segments = segments;
 }
 
-// tell sends an event about the socket's peer, if it is watched.
+// tell sends an event about the socket's peer, if that is watched now.
 static __always_inline void tell(struct sock_state *s, enum event_kind kind)
 {
+	struct watch *w;
 	struct event *e;
 
-	if (!s->watched)
+	if (s->role != ROLE_PEER)
+		return;
+	w = bpf_map_lookup_elem(&cgn_watched, &s->peer);
+	if (!w)
 		return;
 	e = bpf_ringbuf_reserve(&cgn_events, sizeof(*e), 0);
 	if (!e) {
@@ -195,7 +198,7 @@ static __always_inline void tell(struct sock_state *s, enum event_kind kind)
 		return;
 	}
 	e->time_ns = bpf_ktime_get_ns();
-	e->id = s->watch;
+	e->id = w->id;
 	e->peer = s->peer;
 	e->kind = kind;
 	e->timeouts = s->timeouts;

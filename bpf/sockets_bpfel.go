@@ -42,6 +42,7 @@ const (
 	socketsEventKindEVENT_TIMED_OUT  socketsEventKind = 4
 	socketsEventKindEVENT_REFUSED    socketsEventKind = 5
 	socketsEventKindEVENT_UNANSWERED socketsEventKind = 6
+	socketsEventKindEVENT_CLOSED     socketsEventKind = 7
 )
 
 type socketsPeerKey struct {
@@ -58,7 +59,6 @@ type socketsPortKey struct {
 
 type socketsSockState struct {
 	_           structs.HostLayout
-	Watch       uint64
 	RequestNs   uint64
 	FirstNs     uint64
 	PieceNs     uint64
@@ -78,14 +78,12 @@ type socketsSockState struct {
 	Role        uint8
 	Phase       uint8
 	Counted     uint8
-	Watched     uint8
 	FullThere   uint8
 	FullHere    uint8
 	OutKnown    uint8
 	FinIn       uint8
 	OutPackets  uint8
-	Unused2     uint8
-	_           [4]byte
+	Unused      [6]uint8
 }
 
 type socketsSockets struct {

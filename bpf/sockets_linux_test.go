@@ -132,11 +132,14 @@ func TestEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := netip.MustParseAddrPort(l.Addr().String())
-	if err := s.WatchPeer(to, 42); err != nil {
+	events := must[*Events](t)(OpenEvents(h.root))
+	defer events.Close()
+	if _, err := OpenEvents(h.root); !errors.Is(err, ErrEventsTaken) {
+		t.Errorf("a second reader: %v", err)
+	}
+	if err := events.Watch(to, 42); err != nil {
 		t.Fatal(err)
 	}
-	events := must[*Events](t)(s.Events())
-	defer events.Close()
 	next := func(want EventKind) Event {
 		t.Helper()
 		e, err := events.Next(time.Now().Add(30 * time.Second))
@@ -164,13 +167,20 @@ func TestEnds(t *testing.T) {
 	}
 	_ = goes.Close()
 	e := next(Reset)
+	closes, err := dial(t, p.A, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = must[net.Conn](t)(l.Accept()).Close()
+	next(Closed)
+	_ = closes.Close()
 	t.Logf("the reset was read %v after it", e.Age)
 	_ = l.Close()
 	if _, err := dial(t, p.A, to); !errors.Is(err, unix.ECONNREFUSED) {
 		t.Fatal(err)
 	}
 	next(Refused)
-	if peer := h.peer(s, to); peer.Opened != 2 || peer.Established != 1 || peer.Resets != 1 || peer.Refused != 1 {
+	if peer := h.peer(s, to); peer.Opened != 3 || peer.Established != 1 || peer.Resets != 1 || peer.Refused != 1 {
 		t.Errorf("%+v", peer)
 	}
 	h.noDrops(s)
@@ -182,9 +192,6 @@ func TestLoss(t *testing.T) {
 	s := h.load()
 	p := h.namespaces()
 	to := h.echo(p.B, "tcp", p.B.Addr.String()+":0")
-	if err := s.WatchPeer(to, 7); err != nil {
-		t.Fatal(err)
-	}
 	p.Set(netpath.Conditions{Delay: 2 * time.Millisecond, Loss: 0.02})
 	c, err := dial(t, p.A, to)
 	if err != nil {
@@ -215,8 +222,11 @@ func TestLoss(t *testing.T) {
 		t.Errorf("the path takes 4 ms: %+v", peer)
 	}
 
-	events := must[*Events](t)(s.Events())
+	events := must[*Events](t)(OpenEvents(h.root))
 	defer events.Close()
+	if err := events.Watch(to, 7); err != nil { // the connection stands already
+		t.Fatal(err)
+	}
 	p.Set(netpath.Conditions{Loss: 1})
 	if _, err := c.Write(buf[:1]); err != nil {
 		t.Fatal(err)

@@ -52,21 +52,6 @@ func (k socketsPeerKey) addr() netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16(k.Addr).Unmap(), k.Port)
 }
 
-// WatchPeer has rare facts about connections to a peer, from the next connection on, told by Events, with the id. At most 1024 peers.
-func (s *Set) WatchPeer(addr netip.AddrPort, id uint64) error {
-	key := peerKey(addr)
-	if err := s.maps["cgn_watched"].Put(&key, &socketsWatch{Id: id}); err != nil {
-		return fmt.Errorf("bpf: watch %s (at most %d peers can be): %w", addr, s.maps["cgn_watched"].MaxEntries(), err)
-	}
-	return nil
-}
-
-// UnwatchPeer ends WatchPeer; connections that are open go on telling.
-func (s *Set) UnwatchPeer(addr netip.AddrPort) error {
-	key := peerKey(addr)
-	return forget(s.maps["cgn_watched"], &key)
-}
-
 // WatchProcesses has a process and all its descendants counted as one group, from now on.
 func (s *Set) WatchProcesses(root int) error {
 	s.watches.Lock()

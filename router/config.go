@@ -49,6 +49,7 @@ type RouterConfig struct {
 	ForwardAuth    bool            `toml:"forward_auth" default:"false" flag:"forward-auth" help:"pass the client's Authorization header on: to backends that have no key of their own, and to agents, which drop it unless their agent.forward_auth is set too"`
 	Warm           int             `toml:"warm_connections" default:"4" help:"connections opened to a node when it joins or is back, so that its first requests do not wait for a TLS handshake: to agents, vLLM and SGLang; 0: none"`
 	WatchNodes     bool            `toml:"watch_nodes" default:"true" help:"ask the kernel every 50 ms whether nodes acknowledge what is sent to them, and have it probe connections in use on which nothing comes for 1 s: a node that is cut off is left out at its first retransmission timeout"`
+	KernelEvents   string          `toml:"kernel_events" default:"" flag:"kernel-events" help:"Unix socket of an agent on this host (its telemetry.events), or of cgn-ctl bpf serve, that tells at once of retransmission timeouts, resets and failed connections to nodes and lets the router read their round trips and retransmissions; empty: nobody tells, and watch_nodes looks"`
 	Promote        string          `toml:"promote" default:"disk" flag:"promote" oneof:"off|disk|fleet" help:"what the cache daemon on the host of the picked node is asked to bring into RAM ahead of the request, of the prompt's first 1,024 blocks that are not there: disk: what it has on SSD; fleet: also what only other hosts have; off: nothing. Daemons are asked on the connection that says what they hold"`
 	DrainDelay     config.Duration `toml:"drain_delay" default:"5s" flag:"drain-delay" help:"time between readiness going false and the listener closing"`
 	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish; then streams end with an error event; 0: at once"`
@@ -180,6 +181,7 @@ func (c *Config) Validate() error {
 	c.validateListeners(bad)
 	c.validateOverlap(bad)
 	c.validateTakeover(bad)
+	c.validateKernelEvents(bad)
 	c.validateNumbers(bad)
 	c.validateDurations(bad)
 	c.validateModels(bad)
@@ -282,6 +284,16 @@ func (c *Config) validateTakeover(bad problem) {
 		if listen.Overlap("unix://"+at, other) {
 			bad("takeover.socket", "%q is where the router listens; give another path", at)
 		}
+	}
+}
+
+func (c *Config) validateKernelEvents(bad problem) {
+	switch at := c.Router.KernelEvents; {
+	case at == "":
+	case !filepath.IsAbs(at):
+		bad("router.kernel_events", "%q is no absolute path; give that of the agent's telemetry.events, or leave it out", at)
+	case !c.Router.WatchNodes:
+		bad("router.kernel_events", "an event makes the router look at its connections, which router.watch_nodes = false forbids; leave one of them out")
 	}
 }
 

@@ -30,6 +30,10 @@ const (
 	nodeRTT
 	nodeRetransmits
 	nodeWatts
+	nodePathRTT
+	nodePathSegments
+	nodePathRetransmits
+	nodePathTimeouts
 )
 
 var nodeGauges = []metric.Def{
@@ -43,14 +47,19 @@ var nodeGauges = []metric.Def{
 	nodeBlockLifetime: {Name: "cgn_router_block_lifetime_seconds", Labels: []string{"node"}, Help: "How long an untouched block is believed to stay in the node's cache."},
 	nodeConnections:   {Name: "cgn_router_upstream_connections", Labels: []string{"node", "state"}, Help: "Connections to the node: idle or open (idle ones included)."},
 
-	nodeSignals:     {Name: "cgn_router_node_signals", Labels: []string{"node", "from"}, Help: "1 for where the node's load comes from: stream (its agent tells of changes), heartbeat (of its agent, in etcd), or nobody, so that only this router's own counts are used."},
-	nodeSignalAge:   {Name: "cgn_router_node_signal_age_seconds", Labels: []string{"node", "signal"}, Help: "Age of the sample in use, by what was sampled: kernel, sm or watts; absent while there is none. Nothing older than 15 s is used."},
-	nodeCPU:         {Name: "cgn_router_node_cpu_ratio", Labels: []string{"node"}, Help: "CPUs that the engine's processes use; this and the following are absent while not known."},
-	nodeSM:          {Name: "cgn_router_node_sm_ratio", Labels: []string{"node"}, Help: "Share of the GPU's multiprocessors in use."},
-	nodeRunDelay:    {Name: "cgn_router_node_run_delay_p99_seconds", Labels: []string{"node"}, Help: "Wait for a CPU that 99 % of the waits on the node's host do not exceed."},
-	nodeRTT:         {Name: "cgn_router_node_rtt_p50_seconds", Labels: []string{"node"}, Help: "Median of the round trips between the agent's front and its clients."},
-	nodeRetransmits: {Name: "cgn_router_node_retransmitted_ratio", Labels: []string{"node"}, Help: "Share of the segments sent to them that were sent again."},
-	nodeWatts:       {Name: "cgn_router_node_power_watts", Labels: []string{"node"}, Help: "Power of the node, its part of what its host draws: mean of 30 s, or the latest."},
+	nodeSignals:         {Name: "cgn_router_node_signals", Labels: []string{"node", "from"}, Help: "1 for where the node's load comes from: stream (its agent tells of changes), heartbeat (of its agent, in etcd), or nobody, so that only this router's own counts are used."},
+	nodeSignalAge:       {Name: "cgn_router_node_signal_age_seconds", Labels: []string{"node", "signal"}, Help: "Age of the sample in use, by what was sampled: kernel, sm or watts; absent while there is none. Nothing older than 15 s is used."},
+	nodeCPU:             {Name: "cgn_router_node_cpu_ratio", Labels: []string{"node"}, Help: "CPUs that the engine's processes use; this and the following are absent while not known."},
+	nodeSM:              {Name: "cgn_router_node_sm_ratio", Labels: []string{"node"}, Help: "Share of the GPU's multiprocessors in use."},
+	nodeRunDelay:        {Name: "cgn_router_node_run_delay_p99_seconds", Labels: []string{"node"}, Help: "Wait for a CPU that 99 % of the waits on the node's host do not exceed."},
+	nodeRTT:             {Name: "cgn_router_node_rtt_p50_seconds", Labels: []string{"node"}, Help: "Median of the round trips between the agent's front and its clients."},
+	nodeRetransmits:     {Name: "cgn_router_node_retransmitted_ratio", Labels: []string{"node"}, Help: "Share of the segments sent to them that were sent again."},
+	nodePathRTT:         {Name: "cgn_router_node_path_rtt_seconds", Labels: []string{"node"}, Help: "Smoothed round trip of this host's connections to the node, the last that its kernel has measured; this and the following are absent without router.kernel_events."},
+	nodePathSegments:    {Name: "cgn_router_node_path_segments_total", Kind: metric.Counter, Labels: []string{"node"}, Help: "TCP segments with payload that this host has sent to the node, those sent again included; all processes' connections count."},
+	nodePathRetransmits: {Name: "cgn_router_node_path_retransmits_total", Kind: metric.Counter, Labels: []string{"node"}, Help: "Of these, sent again."},
+	nodePathTimeouts:    {Name: "cgn_router_node_path_timeouts_total", Kind: metric.Counter, Labels: []string{"node"}, Help: "Retransmission timeouts of connections to the node."},
+
+	nodeWatts: {Name: "cgn_router_node_power_watts", Labels: []string{"node"}, Help: "Power of the node, its part of what its host draws: mean of 30 s, or the latest."},
 }
 
 // indexes of poolGauges.
@@ -79,6 +88,7 @@ func (r *Router) observe() {
 	s.CounterFunc("cgn_router_signal_breaks_total", "Streams of load that ended, or could not be begun, and were tried again.", func() float64 { return float64(told.Broken.Load()) })
 	s.CounterFunc("cgn_router_signal_malformed_total", "Messages on them that were not used.", func() float64 { return float64(told.Malformed.Load()) })
 	s.CounterFunc("cgn_router_connection_looks_total", "Connections in use about which the kernel was asked whether their packets are acknowledged.", func() float64 { return float64(r.fleet.Looks()) })
+	s.Read(peerDefs, r.readPeers)
 	s.Read(holdingsGauges, r.readHoldings)
 	s.Read(eventDefs, r.readEvents)
 	s.Read(nodeGauges, r.readNodes)
@@ -196,6 +206,14 @@ func (r *Router) readNodes(emit func(def int, value float64, labels ...string)) 
 		emit(nodeConnections, float64(idle), n.ID, "idle")
 		emit(nodeConnections, float64(open), n.ID, "open")
 		readSignals(emit, n, now)
+		if p := n.Path(); p != nil {
+			if p.RTT > 0 {
+				emit(nodePathRTT, p.RTT.Seconds(), n.ID)
+			}
+			emit(nodePathSegments, float64(p.Segments), n.ID)
+			emit(nodePathRetransmits, float64(p.Retransmits), n.ID)
+			emit(nodePathTimeouts, float64(p.Timeouts), n.ID)
+		}
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,19 +19,25 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// programProcess is an engine that says where it is, or a router with sockets in a folder, with or without router.watch_nodes, and backends.
+// programProcess is an engine, on an address if one is given, that says where it is, or a router with sockets in a folder, with or without router.watch_nodes, and backends;
+// with TEST_EVENTS as its router.kernel_events, and without any rights where TEST_USER is the id of a user and a group.
 func programProcess(what string, args []string) {
 	err := errors.New(what)
 	switch what {
 	case "engine":
 		var e *engine.Engine
-		if e, err = engine.New(engine.Config{DecodeStep: 2 * time.Millisecond}); err == nil {
+		c := engine.Config{DecodeStep: 2 * time.Millisecond}
+		if len(args) > 0 {
+			c.Addr = args[0]
+		}
+		if e, err = engine.New(c); err == nil {
 			fmt.Println(e.URL())
 			select {}
 		}
 	case "router":
 		var c router.Config
-		if err = config.Defaults(&c); err == nil {
+		if err = errors.Join(become(os.Getenv("TEST_USER")), config.Defaults(&c)); err == nil {
+			c.Router.KernelEvents = os.Getenv("TEST_EVENTS")
 			c.Router.Listen, c.Router.Admin, c.Router.Mode = "unix://"+filepath.Join(args[0], "api"), "unix://"+filepath.Join(args[0], "admin"), "round_robin"
 			c.Router.WatchNodes, c.Router.Backends = args[1] == "true", args[2:]
 			c.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
@@ -38,6 +46,15 @@ func programProcess(what string, args []string) {
 	}
 	fmt.Fprintln(os.Stderr, err)
 	os.Exit(1)
+}
+
+// become gives up all rights; an empty id keeps them.
+func become(id string) error {
+	if id == "" {
+		return nil
+	}
+	n, err := strconv.Atoi(id)
+	return errors.Join(err, syscall.Setgroups(nil), syscall.Setgid(n), syscall.Setuid(n))
 }
 
 // program runs this binary as another; it is killed with the test.

@@ -27,6 +27,7 @@ import (
 	"github.com/cognitora/dataplane/router/holdings"
 	"github.com/cognitora/dataplane/router/kvevents"
 	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/peerevents"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/tokens"
@@ -46,6 +47,7 @@ type Router struct {
 	holdings     *holdings.Map
 	tokens       *tokens.Set // nil: no model has a tokenizer
 	events       *kvevents.Followers
+	peers        *peerevents.Client // nil: without router.kernel_events
 	policy       atomic.Pointer[policy.Policy]
 	staticCaches atomic.Pointer[map[string]string] // that backends name
 	policyDoc    []byte                            // of the policy file, as it was when the router was made
@@ -158,8 +160,9 @@ func (r *Router) joinFleet() error {
 	}
 	o := fleet.Options{
 		Backends: backends, Index: r.index, Log: r.log,
-		Lag:  func(d time.Duration) { r.metrics.SignalLag.Observe(d.Seconds()) },
-		Pool: relay.PoolOptions{DialTimeout: c.Timeouts.Dial.Std(), Watch: c.Router.WatchNodes}, Warm: c.Router.Warm,
+		Lag:      func(d time.Duration) { r.metrics.SignalLag.Observe(d.Seconds()) },
+		EventLag: func(d time.Duration) { r.metrics.EventLag.Observe(d.Seconds()) },
+		Pool:     relay.PoolOptions{DialTimeout: c.Timeouts.Dial.Std(), Watch: c.Router.WatchNodes}, Warm: c.Router.Warm,
 	}
 	if len(c.Etcd.Endpoints) > 0 {
 		if r.cluster, err = dialEtcd(&c.Etcd); err != nil {
@@ -184,8 +187,13 @@ func (r *Router) joinFleet() error {
 	r.holdings = holdings.New(holdings.Options{
 		Cluster: r.cluster, Static: static, Local: r.events.Watch, TLS: cacheTLS, MaxBlocks: c.Prefix.MaxHeld, Promote: promoteModes[c.Router.Promote], Log: r.log,
 	})
-	r.fleet, err = fleet.New(o)
-	return err
+	if r.fleet, err = fleet.New(o); err != nil {
+		return err
+	}
+	if at := c.Router.KernelEvents; at != "" {
+		r.peers = peerevents.New(peerevents.Options{Path: at, Fleet: r.fleet, Log: r.log})
+	}
+	return nil
 }
 
 // assemble puts the request path together.
@@ -231,6 +239,9 @@ func (r *Router) Run(drain, force context.Context) error {
 	g.Go("kv events", r.events.Run)
 	g.Go("agents' events", r.followAgents)
 	g.Go("policy", r.followPolicy)
+	if r.peers != nil {
+		g.Go("kernel events", r.peers.Run)
+	}
 	if r.handover.claim != nil {
 		if err := r.await(g.Context(), drain); err != nil {
 			g.Stop()

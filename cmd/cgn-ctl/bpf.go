@@ -19,7 +19,7 @@ import (
 func newBPF(a *app) *cobra.Command {
 	root := new(string)
 	c := group("bpf", "Look at what this host's kernel tells, and at the programs that have it told (as root)",
-		newBPFShow(a, root), newBPFTop(a, root), newBPFCheck(a, root), newBPFClean(a, root))
+		newBPFShow(a, root), newBPFTop(a, root), newBPFCheck(a, root), newBPFServe(a, root), newBPFClean(a, root))
 	c.PersistentFlags().StringVar(root, "root", bpf.DefaultRoot, "where the programs are pinned, in a BPF file system")
 	return c
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/policy"
 )
 
@@ -23,7 +24,7 @@ const defaultEtcd = "127.0.0.1:2379"
 
 func newCluster(a *app, getenv func(string) string) *cobra.Command {
 	c := group("cluster", "Look at and change the fleet's state in etcd",
-		newNodes(a), newPolicy(a), newSetPolicy(a), newCordon(a), newUncordon(a), newDrain(a))
+		newNodes(a, getenv), newPolicy(a), newSetPolicy(a), newCordon(a), newUncordon(a), newDrain(a))
 	a.etcdFlags(c.PersistentFlags(), getenv)
 	return c
 }
@@ -68,25 +69,33 @@ type nodeRow struct {
 	Cordon *cluster.Cordon     `json:"cordon,omitempty"`
 	// LeaseSecs is when etcd, by its own clock, drops the node unless its agent is heard of again; absent: never.
 	LeaseSecs *float64 `json:"lease_seconds_left,omitempty"`
+	// Router is the node as the router at --admin has it; nil: none answers there, or it does not know the node.
+	Router *fleet.NodeView `json:"router,omitempty"`
 }
 
-func newNodes(a *app) *cobra.Command {
-	return &cobra.Command{
+func newNodes(a *app, getenv func(string) string) *cobra.Command {
+	c := &cobra.Command{
 		Use: "nodes", Short: "List the registered nodes", Args: cobra.NoArgs,
 		Long: "Lists the nodes as their agents' last heartbeats have them. KERNEL is what the agent's host tells: CPUs that the engine's processes use (100 % is one),\n" +
 			"the wait for a CPU that 99 % of waits do not exceed, the median round trip between the agent and its clients, and how many in a million\n" +
 			"segments it sends them again. In parentheses: how old the sample was at the heartbeat. \"-\": the agent cannot tell; its /readyz says why.\n" +
-			"Routers hear of changes between heartbeats: cgn-ctl top and cgn-ctl route explain.",
+			"Routers hear of changes between heartbeats: cgn-ctl top and cgn-ctl route explain.\n\n" +
+			"ROUTER is the node's state in the router at --admin, if one answers there: suspect, and why, while packets to the node are not acknowledged. PATH is what\n" +
+			"the kernel of the router's host measures of connections to the node (router.kernel_events): the round trip, in parentheses how long ago, and how many in\n" +
+			"a million segments are sent again.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.withEtcd(c.Context(), func(ctx context.Context, client *cluster.Client) error {
 				rows, err := listNodes(ctx, client)
 				if err != nil {
 					return err
 				}
+				a.askRouter(ctx, rows)
 				return a.show(rows, func(t *table) { writeNodes(t, rows) })
 			})
 		},
 	}
+	a.adminFlag(c.Flags(), getenv)
+	return c
 }
 
 // listNodes joins nodes with cordons, cordoned nodes that are gone included.
@@ -149,16 +158,16 @@ func writeNodes(t *table, rows []nodeRow) {
 		t.line("no node is registered; start an agent with --etcd")
 		return
 	}
-	t.row("NODE", "STATE", "ROLE", "ENGINE", "MODELS", "IN FLIGHT", "QUEUED", "SLOTS", "KERNEL", "GPU", "POWER", "ADDRESS", "LEASE")
+	t.row("NODE", "STATE", "ROLE", "ENGINE", "MODELS", "IN FLIGHT", "QUEUED", "SLOTS", "KERNEL", "GPU", "POWER", "ROUTER", "PATH", "ADDRESS", "LEASE")
 	for _, r := range rows {
 		h := r.Health
 		if h == nil {
-			t.row(r.ID, r.state(), "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", r.Error)
+			t.row(r.ID, r.state(), "-", "-", "-", "-", "-", "-", "-", "-", "-", r.routerCell(), r.pathCell(), "-", r.Error)
 			continue
 		}
 		t.row(r.ID, r.state(), h.Role, dash(h.Engine), dash(strings.Join(h.Models, ",")), h.InFlight, h.QueueDepth,
 			h.MaxConcurrent, kernelCell(h), figures(h.SMAgeMs, figure{"sm", h.SMPct, 1, "%"}),
-			figures(h.PowerAgeMs, figure{"", h.PowerWatts, 1, " W"}, figure{"30 s", h.PowerWattsAvg30, 1, " W"}), h.Address, r.lease())
+			figures(h.PowerAgeMs, figure{"", h.PowerWatts, 1, " W"}, figure{"30 s", h.PowerWattsAvg30, 1, " W"}), r.routerCell(), r.pathCell(), h.Address, r.lease())
 	}
 }
 

@@ -151,7 +151,7 @@ func (l *look) write(t *table, before *look) {
 		}
 		state := n.State
 		if n.Suspect {
-			state = "suspect"
+			state, n.Reason = "suspect", n.SuspectWhy
 		}
 		t.row(n.ID, state, fmt.Sprintf("%d/%d", n.InFlight, n.MaxConcurrent), number(n.EngineQueue, 0), percent(n.SM), number(n.Watts, 0),
 			percent(n.KVUsage), fmt.Sprintf("%.0fs", n.Lifetime), prediction, dash(strings.Join(n.Models, ",")), n.Address, dash(n.Reason))

@@ -44,6 +44,7 @@ type conn struct {
 	waiting peeked // what the last peek found
 
 	watch bool                     // its pool has Watch
+	port  uint16                   // of this end; 0: it has none
 	place int                      // in Pool.busy, counted from 1; 0: not in it
 	owner atomic.Pointer[Exchange] // who has used it last, which has its connection still or not
 	hand  sync.Mutex               // held while another descriptor takes the socket's place, and by who looks at it from elsewhere
@@ -75,6 +76,9 @@ func newConn(to *destination, nc, socket net.Conn) *conn {
 // use makes socket what c is a connection over.
 func (c *conn) use(socket net.Conn) {
 	c.socket, c.raw = socket, nil
+	if at, ok := socket.LocalAddr().(*net.TCPAddr); ok {
+		c.port = uint16(at.Port)
+	}
 	if sc, ok := socket.(syscall.Conn); ok {
 		if raw, err := sc.SyscallConn(); err == nil {
 			c.raw = raw

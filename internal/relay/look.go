@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"net"
+	"slices"
 	"time"
 )
 
@@ -27,8 +28,8 @@ type Link struct {
 	conn *conn
 }
 
-// never is the Heard of a connection that is being made.
-const never = time.Duration(1<<63 - 1)
+// Never is the Heard of a connection that is being made.
+const Never = time.Duration(1<<63 - 1)
 
 // Cut ends, with ErrSilent, the exchange that uses the connection, and reports whether there was one.
 func (l *Link) Cut() bool {
@@ -78,19 +79,27 @@ func (p *Pool) strike(c *conn) {
 	c.place = 0
 }
 
-// next appends to links those that are to be looked at: the oldest connection that is being made, and at most n of those in use, which take turns.
-func (p *Pool) next(links []Link, n int) []Link {
+// next appends to links those that are to be looked at: the oldest connection that is being made, those in use with one of the local ports, and at most n of all in
+// use, which take turns.
+func (p *Pool) next(links []Link, n int, ports []uint16) []Link {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.dials) > 0 {
-		links = append(links, Link{Since: time.Since(p.dials[0]), Heard: never})
+		links = append(links, Link{Since: time.Since(p.dials[0]), Heard: Never})
+	}
+	if len(ports) > 0 {
+		for _, c := range p.busy {
+			if slices.Contains(ports, c.port) {
+				links = append(links, Link{Heard: Never, conn: c})
+			}
+		}
 	}
 	for range min(n, len(p.busy)) {
 		p.turn++
 		if p.turn >= len(p.busy) {
 			p.turn = 0
 		}
-		links = append(links, Link{Heard: never, conn: p.busy[p.turn]})
+		links = append(links, Link{Heard: Never, conn: p.busy[p.turn]})
 	}
 	return links
 }
@@ -115,6 +124,11 @@ func (p *Pool) reach(ctx context.Context, to *destination) (net.Conn, error) {
 	p.mu.Unlock()
 	if err == nil {
 		attend(socket)
+		if at, ok := socket.RemoteAddr().(*net.TCPAddr); ok {
+			if known := unmapped(at.AddrPort()); p.to.Load() == to {
+				p.peer.Store(&known)
+			}
+		}
 	}
 	return socket, err
 }

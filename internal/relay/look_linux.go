@@ -52,10 +52,10 @@ func NewLooker() *Looker {
 	return l
 }
 
-// Look asks about at most n connections in use of a pool with Watch, which take turns, and about the one that has been tried longest. What it
-// returns is valid until the next call. A look costs a system call and holds up nothing that uses the connection for longer.
-func (l *Looker) Look(p *Pool, n int) []Link {
-	l.links = p.next(l.links[:0], n)
+// Look asks about at most n connections in use of a pool with Watch, which take turns, about those with one of the local ports, and about the one that has been
+// tried longest. What it returns is valid until the next call. A look costs a system call and holds up nothing that uses the connection for longer.
+func (l *Looker) Look(p *Pool, n int, ports ...uint16) []Link {
+	l.links = p.next(l.links[:0], n, ports)
 	for i := range l.links {
 		link := &l.links[i]
 		if link.conn == nil {

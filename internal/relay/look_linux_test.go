@@ -98,7 +98,7 @@ func TestAttend(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.lendOut()
-	if links := NewLooker().Look(p, 1); len(links) != 1 || links[0].Heard == never {
+	if links := NewLooker().Look(p, 1); len(links) != 1 || links[0].Heard == Never {
 		t.Errorf("lent: %+v", links)
 	}
 	if err := c.regain(); err != nil {

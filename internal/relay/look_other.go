@@ -14,4 +14,4 @@ type Looker struct{}
 func NewLooker() *Looker { return &Looker{} }
 
 // Look returns nothing.
-func (*Looker) Look(*Pool, int) []Link { return nil }
+func (*Looker) Look(*Pool, int, ...uint16) []Link { return nil }

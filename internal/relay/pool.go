@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -50,6 +51,7 @@ type PoolOptions struct {
 type Pool struct {
 	options PoolOptions
 	to      atomic.Pointer[destination]
+	peer    atomic.Pointer[netip.AddrPort] // at the other end of the last connection that was made, or of all
 
 	mu     sync.Mutex
 	idle   []*conn // oldest first
@@ -72,8 +74,29 @@ type destination struct {
 // NewPool makes a pool; it connects on first use, or in Warm.
 func NewPool(t Target, o PoolOptions) *Pool {
 	p := &Pool{options: o.withDefaults()}
-	p.to.Store(newDestination(t))
+	p.target(newDestination(t))
 	return p
+}
+
+func (p *Pool) target(to *destination) {
+	p.to.Store(to)
+	p.peer.Store(nil)
+	if at, err := netip.ParseAddrPort(to.Addr); err == nil && to.Network == "tcp" {
+		at = unmapped(at)
+		p.peer.Store(&at)
+	}
+}
+
+func unmapped(at netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
+}
+
+// Peer is the address at the other end of the pool's connections; of a target with a name, that of the last connection. ok is false where it is not known.
+func (p *Pool) Peer() (at netip.AddrPort, ok bool) {
+	if known := p.peer.Load(); known != nil {
+		return *known, true
+	}
+	return at, false
 }
 
 func newDestination(t Target) *destination {
@@ -97,7 +120,7 @@ func newDestination(t Target) *destination {
 func (p *Pool) Retarget(t Target) {
 	to := newDestination(t)
 	p.mu.Lock()
-	p.to.Store(to)
+	p.target(to)
 	old := p.takeIdle()
 	p.mu.Unlock()
 	for _, c := range old {
@@ -180,7 +203,7 @@ func (p *Pool) Stats() (idle, open int) {
 // with the first connection that cannot be made, or with ctx, and returns how many it has made. A server that closes one of them
 // before it is used costs a request what any other idle connection does: see Send.
 func (p *Pool) Warm(ctx context.Context, n int) (made int, err error) {
-	p.prune()
+	p.Prune()
 	for ; made < n && p.wants(min(n, p.options.MaxIdle)); made++ {
 		c, err := p.dial(ctx, time.Time{})
 		if err != nil {
@@ -203,8 +226,8 @@ func (p *Pool) wants(n int) bool {
 	return true
 }
 
-// prune closes the idle connections that the server has closed.
-func (p *Pool) prune() {
+// Prune closes the idle connections that the server has closed, and returns how many connections are left: idle, in use and being made.
+func (p *Pool) Prune() (open int) {
 	var dead []*conn
 	p.mu.Lock()
 	p.idle = slices.DeleteFunc(p.idle, func(c *conn) bool {
@@ -215,10 +238,12 @@ func (p *Pool) prune() {
 		return gone
 	})
 	p.open -= len(dead)
+	open = p.open
 	p.mu.Unlock()
 	for _, c := range dead {
 		c.close()
 	}
+	return open
 }
 
 // take returns an idle connection that still stands, or nil after having made

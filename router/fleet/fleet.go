@@ -40,6 +40,8 @@ type Options struct {
 	Log  *slog.Logger // nil = slog.Default
 	// Lag is told how long ago, at most, what an agent tells of has changed. Nil: nobody.
 	Lag func(time.Duration)
+	// EventLag is told how old what the kernel tells of is when it is looked into. Nil: nobody.
+	EventLag func(time.Duration)
 
 	ProbeInterval     time.Duration // health check of a healthy node; 5 s
 	ProbeIntervalDown time.Duration // of any other; 500 ms
@@ -93,6 +95,9 @@ type Fleet struct {
 	malformed atomic.Uint64
 	signals   signals.Stats
 	looks     atomic.Uint64 // connections that the kernel was asked about
+	told      chan told
+	untold    atomic.Uint64 // events that found no room in told
+	pathTurn  int           // of TakePaths
 
 	// Owned by Run.
 	ctx      context.Context
@@ -138,6 +143,7 @@ func New(o Options) (*Fleet, error) {
 	f := &Fleet{
 		opts:     o.withDefaults(),
 		events:   make(chan func(*Fleet), eventQueue),
+		told:     make(chan told, toldQueue),
 		reads:    make(chan struct{}, readsAtOnce),
 		members:  map[string]*member{},
 		streams:  map[streamAt]*stream{},

@@ -53,6 +53,9 @@ type Node struct {
 	probe    *prober
 	drained  chan struct{} // closed when the node has left and nothing is in flight
 	last     atomic.Bool   // drained is closed
+	path     atomic.Pointer[Path]
+	pathPast pathPast  // of TakePaths
+	closedAt time.Time // when a connection that the node has closed had it checked; of the goroutine that looks
 	suspicion
 }
 

@@ -42,9 +42,11 @@ type prober struct {
 	changed atomic.Bool
 	// doubted: a request's connection has failed, and so is this.
 	doubted atomic.Bool
+	port    atomic.Uint32 // local, of the connection that was made last
 
 	// Owned by run.
 	checkedAt  time.Time
+	hurried    int // checks that were to be at once, since there was none for long
 	modelsAt   time.Time
 	metricsAt  time.Time // not before
 	startTime  float64   // of the engine's process, Unix seconds; 0 = unknown
@@ -76,7 +78,7 @@ func (p *prober) retarget(t relay.Target) {
 	p.kick()
 }
 
-// doubt makes the node be checked at once, four times in an interval for unhealthy nodes at most.
+// doubt makes the node be checked at once, eight times in an interval for unhealthy nodes at most.
 func (p *prober) doubt() {
 	p.doubted.Store(true)
 	p.kick()
@@ -98,7 +100,15 @@ func (p *prober) lineTo(t relay.Target) *line {
 	l := &line{base: scheme + host + t.BasePath, auth: t.Authorization}
 	l.http = &http.Client{
 		Transport: &http.Transport{
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, t.Network, t.Addr) },
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				c, err := dial(ctx, t.Network, t.Addr)
+				if err == nil {
+					if at, ok := c.LocalAddr().(*net.TCPAddr); ok {
+						p.port.Store(uint32(at.Port))
+					}
+				}
+				return c, err
+			},
 			// The relay speaks HTTP/1.1, so that is what is checked.
 			TLSClientConfig: t.TLS.Clone(), TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{},
 			MaxIdleConnsPerHost: 1, IdleConnTimeout: 30 * time.Second, DisableCompression: true,
@@ -109,7 +119,7 @@ func (p *prober) lineTo(t relay.Target) *line {
 	return l
 }
 
-// kick makes the prober look at once, no more often than its interval for unhealthy nodes allows.
+// kick makes the prober look at once, no more often than haste allows.
 func (p *prober) kick() {
 	select {
 	case p.wake <- struct{}{}:
@@ -157,7 +167,18 @@ func (p *prober) rest(ctx context.Context) bool {
 		return true
 	case <-p.wake:
 	}
-	return pause(ctx, o.ProbeIntervalDown/4-time.Since(p.checkedAt))
+	return pause(ctx, p.haste(time.Since(p.checkedAt)))
+}
+
+// haste is how long to wait with a check that is to be at once, since after the one before. The first few follow each other quickly: the one before may have met a
+// server in the middle of its end, which has reset it, where the next one is refused.
+func (p *prober) haste(since time.Duration) time.Duration {
+	if since > p.fleet.opts.ProbeIntervalDown {
+		p.hurried = 0
+	}
+	least := p.fleet.opts.ProbeIntervalDown / 4 >> max(5-p.hurried, 0)
+	p.hurried++
+	return least - since
 }
 
 func pause(ctx context.Context, d time.Duration) bool {

@@ -27,6 +27,7 @@ type suspicion struct {
 	times   atomic.Uint64 // how often it has become so
 	cut     atomic.Uint64 // requests that were ended with it
 	heard   atomic.Int64  // when it last answered a check (Unix ns)
+	by      atomic.Uint32 // what has made it suspect, the last time: a noticed
 	changed func(why string)
 
 	mu sync.Mutex // makes changes of since and what is told of them one step
@@ -41,13 +42,38 @@ func (s *suspicion) Suspected() (times, cut uint64) { return s.times.Load(), s.c
 // SuspectReason is why a suspect node gets no requests.
 const SuspectReason = "suspect: packets to it are not acknowledged; it gets requests only while most nodes of the model are suspect"
 
-func (s *suspicion) suspect(now time.Time) {
+// noticed is by what a look at a node's connections was made.
+type noticed uint32
+
+const (
+	byLook  noticed = iota // it was time for one
+	byEvent                // the kernel told of a retransmission timeout
+)
+
+func (n noticed) String() string {
+	return [...]string{"a packet to it was not acknowledged in time", "the kernel has told that a packet to it was not acknowledged in time"}[n]
+}
+
+// Suspicion is why the node is suspect, and since when; an empty why: it is not.
+func (s *suspicion) Suspicion() (why string, since time.Time) {
+	at := s.since.Load()
+	if at == 0 {
+		return "", since
+	}
+	return noticed(s.by.Load()).String(), time.Unix(0, at)
+}
+
+func (s *suspicion) suspect(now time.Time, by noticed) {
 	s.mu.Lock()
-	fresh := s.since.CompareAndSwap(0, now.UnixNano())
+	fresh := s.since.Load() == 0
+	if fresh {
+		s.by.Store(uint32(by))
+		s.since.Store(now.UnixNano())
+	}
 	s.mu.Unlock()
 	if fresh {
 		s.times.Add(1)
-		s.changed("a packet to it was not acknowledged in time")
+		s.changed(by.String())
 	}
 }
 
@@ -120,7 +146,7 @@ func weigh(links []relay.Link, heard time.Duration) (lost int, last time.Duratio
 }
 
 // consider draws the consequences of what the kernel knows of the node's connections.
-func (n *Node) consider(links []relay.Link, now time.Time) {
+func (n *Node) consider(links []relay.Link, by noticed, now time.Time) {
 	lost, heard := weigh(links, n.silence(now))
 	takes := n.State() == Healthy || n.State() == HalfOpen
 	switch {
@@ -132,13 +158,13 @@ func (n *Node) consider(links []relay.Link, now time.Time) {
 			}
 		}
 	case lost == 1 && takes:
-		n.suspect(now)
+		n.suspect(now, by)
 	case lost == 0 && n.Suspect():
 		n.clear(now.Add(-heard))
 	}
 }
 
-// lookLoop looks at the nodes until ctx ends.
+// lookLoop looks at the nodes until ctx ends: every now and then, and where the kernel tells of something.
 func (f *Fleet) lookLoop(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -149,6 +175,8 @@ func (f *Fleet) lookLoop(ctx context.Context) {
 			return
 		case <-tick.C:
 			busy = f.lookRound(looker, busy)
+		case e := <-f.told:
+			f.heed(looker, e)
 		}
 	}
 }
@@ -164,7 +192,7 @@ func (f *Fleet) lookRound(looker *relay.Looker, busy int) int {
 		busy++
 		links := looker.Look(n.Pool, share)
 		f.looks.Add(uint64(len(links)))
-		n.consider(links, time.Now())
+		n.consider(links, byLook, time.Now())
 	}
 	return busy
 }

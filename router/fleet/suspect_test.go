@@ -53,7 +53,7 @@ func TestSuspicion(t *testing.T) {
 			n, told := suspected(t)
 			for _, links := range c.rounds {
 				time.Sleep(lookEvery)
-				n.consider(links, time.Now())
+				n.consider(links, byLook, time.Now())
 			}
 			if n.Suspect() != c.suspect || n.State() != c.state || !slices.Equal(*told, c.told) {
 				t.Errorf("%s: suspect %v, %v, told %q; want %v, %v, %q", name, n.Suspect(), n.State(), *told, c.suspect, c.state, c.told)
@@ -68,20 +68,20 @@ func TestSuspicionAndChecks(t *testing.T) {
 		time.Sleep(time.Hour)
 		n, _ := suspected(t)
 		dead := []relay.Link{lost(1, 200*time.Millisecond)}
-		n.consider(dead, time.Now())
+		n.consider(dead, byLook, time.Now())
 		time.Sleep(10 * time.Millisecond)
 		n.answered(time.Now())
 		if n.Suspect() {
 			t.Error("suspect after an answer")
 		}
-		n.consider([]relay.Link{lost(3, 20*time.Millisecond)}, time.Now())
+		n.consider([]relay.Link{lost(3, 20*time.Millisecond)}, byLook, time.Now())
 		if n.Suspect() || n.State() != Healthy {
 			t.Error("a packet that was lost before the answer counts")
 		}
 		time.Sleep(time.Second)
 		began := time.Now()
 		time.Sleep(time.Millisecond)
-		n.consider(dead, time.Now())
+		n.consider(dead, byLook, time.Now())
 		n.unanswered(began)
 		if !n.Suspect() || n.State() != Healthy {
 			t.Error("ejected by a check that had begun before the suspicion")
@@ -93,7 +93,7 @@ func TestSuspicionAndChecks(t *testing.T) {
 		if ok, why := n.Eligible(time.Now()); ok || why != "breaker open: it acknowledges no packets" {
 			t.Errorf("%v, %q", ok, why)
 		}
-		n.consider(dead, time.Now()) // what is left in flight
+		n.consider(dead, byLook, time.Now()) // what is left in flight
 		if times, _ := n.Suspected(); n.Suspect() || times != 2 {
 			t.Errorf("suspect while it is out, %d times in all", times)
 		}

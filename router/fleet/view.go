@@ -37,8 +37,10 @@ type NodeView struct {
 	Upstream      []string `json:"upstream_models,omitempty"` // where they are called otherwise by the engine
 	State         string   `json:"state"`
 	Eligible      bool     `json:"eligible"`
-	Suspect       bool     `json:"suspect"`          // packets to it are not acknowledged
-	Reason        string   `json:"reason,omitempty"` // why it takes no requests, or few
+	Suspect       bool     `json:"suspect"`               // packets to it are not acknowledged
+	SuspectWhy    string   `json:"suspect_why,omitempty"` // what has shown it
+	SuspectMs     *int64   `json:"suspect_ms,omitempty"`  // how long it has been so
+	Reason        string   `json:"reason,omitempty"`      // why it takes no requests, or few
 	LastError     string   `json:"last_error,omitempty"`
 	InFlight      int32    `json:"in_flight"`
 	MaxConcurrent int32    `json:"max_concurrent"`
@@ -50,6 +52,7 @@ type NodeView struct {
 	KVUsage       *float64 `json:"kv_usage,omitempty"`
 	LoadAgeMs     *int64   `json:"load_age_ms,omitempty"` // since the heartbeat or scrape
 	Signals       Signals  `json:"signals"`
+	Path          *PathOf  `json:"path,omitempty"` // what the kernel of the router's host counts of connections to the node
 	Opens         uint64   `json:"breaker_opens"`
 	Version       string   `json:"version,omitempty"`
 }
@@ -64,6 +67,40 @@ type Signals struct {
 	KernelAgeMs *int64   `json:"kernel_age_ms,omitempty"` // of the sample of these
 	SMAgeMs     *int64   `json:"sm_age_ms,omitempty"`
 	WattsAgeMs  *int64   `json:"watts_age_ms,omitempty"`
+}
+
+// PathOf is a Path in milliseconds.
+type PathOf struct {
+	RTTMs         *float64 `json:"rtt_ms,omitempty"`
+	RTTMinMs      *float64 `json:"rtt_min_ms,omitempty"`
+	RTTAgeMs      *int64   `json:"rtt_age_ms,omitempty"`    // since it was last measured anew
+	Retransmitted *float64 `json:"retransmitted,omitempty"` // share of the segments of the last 10 to 20 s
+	Segments      uint64   `json:"segments"`
+	Retransmits   uint64   `json:"retransmits"`
+	Timeouts      uint64   `json:"retransmission_timeouts"`
+	Resets        uint64   `json:"resets"`
+	Failed        uint64   `json:"failed_connects"`
+	AgeMs         int64    `json:"age_ms"`
+}
+
+// View describes the path at now; nil for nil.
+func (p *Path) View(now time.Time) *PathOf {
+	if p == nil {
+		return nil
+	}
+	v := &PathOf{
+		Retransmitted: known(p.Share), Segments: p.Segments, Retransmits: p.Retransmits, Timeouts: p.Timeouts, Resets: p.Resets, Failed: p.Failed,
+		AgeMs: now.Sub(p.At).Milliseconds(),
+	}
+	if p.RTT > 0 {
+		v.RTTMs, v.RTTMinMs, v.RTTAgeMs = ms(p.RTT), ms(p.RTTMin), ageMs(now, p.RTTAt)
+	}
+	return v
+}
+
+func ms(d time.Duration) *float64 {
+	v := float64(d) / float64(time.Millisecond)
+	return &v
 }
 
 // From says where the figures come from: stream, heartbeat or nobody.
@@ -117,13 +154,15 @@ func (n *Node) View(now time.Time) NodeView {
 		State: n.State().String(), LastError: n.probe.lastError(), Opens: n.Opens(), Version: info.Version,
 		InFlight: n.InFlight(), MaxConcurrent: info.MaxConcurrent, Waiting: load.Waiting,
 		EngineBusy: known(load.EngineBusy), EngineQueue: known(load.EngineQueue),
-		SM: known(load.SM), Watts: known(load.Watts), KVUsage: known(load.KVUsage), LoadAgeMs: ageMs(now, load.At), Signals: load.Signals(now),
+		SM: known(load.SM), Watts: known(load.Watts), KVUsage: known(load.KVUsage), LoadAgeMs: ageMs(now, load.At), Signals: load.Signals(now), Path: n.Path().View(now),
 	}
 	v.Eligible, v.Reason = n.Eligible(now)
 	switch {
 	case !v.Eligible:
 	case n.Suspect():
 		v.Suspect, v.Reason = true, SuspectReason
+		why, since := n.Suspicion()
+		v.SuspectWhy, v.SuspectMs = why, ageMs(now, since)
 	case info.Role == cluster.RolePrefill:
 		v.Reason = prefillUnused
 	case n.State() == HalfOpen:

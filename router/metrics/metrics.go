@@ -29,6 +29,7 @@ type Router struct {
 	Passed         prometheus.Counter
 	RelayLag       prometheus.Observer
 	SignalLag      prometheus.Observer
+	EventLag       prometheus.Observer
 
 	Tokenised               *prometheus.CounterVec // result
 	TokenBytes, TokensKnown prometheus.Counter
@@ -58,6 +59,7 @@ var (
 	latencyBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
 	gapBuckets     = []float64{.0005, .001, .0025, .005, .01, .02, .03, .05, .075, .1, .25, .5, 1, 5}
 	pickBuckets    = []float64{1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 1e-2}
+	eventBuckets   = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1}
 	signalBuckets  = []float64{.005, .01, .02, .03, .04, .05, .06, .07, .08, .09, .1, .125, .15, .2, .3, .5, 1, 2, 5}
 	lagBuckets     = []float64{1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, .1}
 	ratioBuckets   = []float64{0, .1, .2, .3, .4, .5, .6, .7, .8, .9, 1}
@@ -90,6 +92,7 @@ func New() *Router {
 		TokensKnown:    s.Counter("cgn_router_tokenised_known_bytes_total", "Bytes of such prompts whose tokens were remembered.").WithLabelValues(),
 		TokenSeconds:   s.Histogram("cgn_router_tokenise_seconds", "Time to make the tokens of a prompt, its chat template included; part of cgn_router_pick_seconds.", pickBuckets).WithLabelValues(),
 		SignalLag:      s.Histogram("cgn_router_signal_lag_seconds", "Staleness of what agents tell: for each change of a node's load, the time from the agent's last look that did not show it to its arrival here, the whole way there and back included. The change cannot be older.", signalBuckets).WithLabelValues(),
+		EventLag:       s.Histogram("cgn_router_kernel_event_lag_seconds", "Age of what the kernel told of, when this router looked into it: from the retransmission timeout, reset or failure to what follows from it.", eventBuckets).WithLabelValues(),
 		seconds:        s.Histogram("cgn_router_request_seconds", "Time from request read to response written.", latencyBuckets, "model"),
 		ttft:           s.Histogram("cgn_router_ttft_seconds", "Time from request read to the first body event of a stream.", latencyBuckets, "model"),
 		itl:            s.Histogram("cgn_router_itl_seconds", "Mean time between the body events of a stream, one observation per stream.", gapBuckets, "model"),

@@ -1,0 +1,201 @@
+package peerevents
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/bpf"
+	"github.com/cognitora/dataplane/internal/listen"
+	wire "github.com/cognitora/dataplane/internal/peerevents"
+)
+
+// Server tells routers.
+type Server struct {
+	o    Options
+	sent atomic.Uint64
+
+	mu      sync.Mutex
+	source  Source // nil: why says why
+	why     error
+	routers map[*router]struct{}
+	peers   map[netip.AddrPort]*watched
+	stats   Stats
+}
+
+// watched is a peer of some routers.
+type watched struct {
+	routers int
+	in      bool // the kernel tells of it
+}
+
+// router is one that is connected.
+type router struct {
+	*wire.Conn
+	events  chan told
+	peers   map[netip.AddrPort]struct{}
+	lost    uint64 // guarded by Server.mu, as peers and leftOut
+	leftOut uint32
+}
+
+// told is an event, and when it was read.
+type told struct {
+	wire.Event
+	at time.Time
+}
+
+// Open listens at path for routers that run as root, as the user of this process, or in the group with that id; -1: none.
+func Open(path string, group int) (*net.UnixListener, error) {
+	return listen.OpenUnix(path, 0o660, group)
+}
+
+// New makes a server.
+func New(o Options) *Server {
+	return &Server{o: o, routers: map[*router]struct{}{}, peers: map[netip.AddrPort]*watched{}}
+}
+
+// Stats returns the counts.
+func (s *Server) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.stats
+	st.Routers, st.Sent = len(s.routers), s.sent.Load()
+	for _, w := range s.peers {
+		if w.in {
+			st.Watched++
+		} else {
+			st.LeftOut++
+		}
+	}
+	if s.source != nil {
+		st.RingFull, _ = s.source.Dropped() // 0: it cannot be told
+	}
+	return st
+}
+
+// Serve tells the routers that connect to l, which it closes, until ctx ends.
+func (s *Server) Serve(ctx context.Context, l *net.UnixListener) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	tried := make(chan struct{})
+	all.Go(func() { s.read(ctx, sync.OnceFunc(func() { close(tried) })) })
+	<-tried // who connects meanwhile waits
+	may := listen.AccessTo(l.Addr().String(), nil, nil)
+	room := make(chan struct{}, 2*MaxRouters) // others wait to be accepted
+	for {
+		select {
+		case room <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		c, err := l.AcceptUnix()
+		switch {
+		case err == nil:
+			all.Go(func() {
+				s.serve(ctx, wire.NewConn(c), &may)
+				<-room
+			})
+		case ctx.Err() != nil:
+			return
+		default:
+			<-room
+			s.o.Log.Warn("no router can connect for a second", "error", err)
+			wait(ctx, time.Second)
+		}
+	}
+}
+
+// wait ends with ctx.
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// read passes events on until ctx ends. It calls tried once it knows whether it can.
+func (s *Server) read(ctx context.Context, tried func()) {
+	defer tried()
+	for said := ""; ctx.Err() == nil; {
+		source, err := s.o.Open()
+		if err == nil {
+			said = ""
+			err = s.pass(ctx, source, tried)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		s.mu.Lock()
+		s.why = err
+		s.mu.Unlock()
+		tried()
+		if err.Error() != said {
+			said = err.Error()
+			s.o.Log.Warn("routers are not told of events of the kernel; trying on", "error", err)
+		}
+		wait(ctx, openEvery)
+	}
+}
+
+// pass reads events from source, which it closes, until that fails or ctx ends. Then no router is connected.
+func (s *Server) pass(ctx context.Context, source Source, ready func()) (err error) {
+	s.mu.Lock()
+	s.source, s.why = source, nil
+	s.mu.Unlock()
+	ready()
+	defer func() {
+		s.mu.Lock()
+		s.source = nil
+		clear(s.peers)
+		for r := range s.routers {
+			clear(r.peers)
+			_ = r.SetDeadline(time.Unix(1, 0))
+		}
+		s.mu.Unlock()
+		err = errors.Join(err, source.Close())
+	}()
+	stop := context.AfterFunc(ctx, source.Interrupt)
+	defer stop()
+	for ctx.Err() == nil {
+		e, err := source.Next(time.Time{})
+		if err != nil {
+			return fmt.Errorf("read events: %w", err)
+		}
+		s.dispatch(&e, time.Now())
+	}
+	return nil
+}
+
+// dispatch queues an event for the routers whose peer it is about.
+func (s *Server) dispatch(e *bpf.Event, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e.Age > stale {
+		s.stats.Stale++
+		return
+	}
+	t := told{wire.Event{Kind: wire.Kind(e.Kind), Peer: e.Peer, LocalPort: e.LocalPort, Timeouts: uint16(min(e.Timeouts, 1<<16-1)), Age: e.Age}, now}
+	if t.Kind == 0 || t.Kind >= wire.Kinds {
+		return // of a later version
+	}
+	for r := range s.routers {
+		if _, its := r.peers[e.Peer]; !its {
+			continue
+		}
+		select {
+		case r.events <- t:
+		default:
+			r.lost++
+			s.stats.Lost++
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"github.com/cognitora/dataplane/agent/peerevents"
+	"github.com/cognitora/dataplane/agent/telemetry"
+	"github.com/cognitora/dataplane/bpf"
+	"github.com/cognitora/dataplane/internal/metric"
+)
+
+// peers tells routers of this host of events of the kernel.
+type peers struct {
+	at     *net.UnixListener // nil: nobody is told
+	server *peerevents.Server
+	opened chan struct{} // closed once reader is set
+	reader bpf.Reader
+}
+
+// await notes when open has loaded the programs, or what there is in their place.
+func (p *peers) await(open func() (telemetry.Source, error)) func() (telemetry.Source, error) {
+	p.opened = make(chan struct{})
+	if open == nil {
+		return nil
+	}
+	return func() (telemetry.Source, error) {
+		s, err := open()
+		if err == nil {
+			p.reader = s.Kernel
+			close(p.opened)
+		}
+		return s, err
+	}
+}
+
+func (a *Agent) preparePeers() (err error) {
+	t := &a.config.Telemetry
+	if t.Events == "" {
+		return nil
+	}
+	o := peerevents.Options{Log: a.log, Open: func() (peerevents.Source, error) { return t.openEvents(a.peers.reader) }}
+	if o.Layout, err = layout(); err != nil {
+		return err
+	}
+	if a.peers.at, err = peerevents.Open(t.Events, t.Group); err != nil {
+		return fmt.Errorf("telemetry.events, telemetry.events_group: %w", err)
+	}
+	a.peers.server = peerevents.New(o)
+	return nil
+}
+
+// tellPeers runs once the programs are loaded, or cannot be, until ctx ends.
+func (a *Agent) tellPeers(ctx context.Context) {
+	if a.peers.at == nil {
+		return
+	}
+	select {
+	case <-a.peers.opened:
+	case <-ctx.Done():
+	}
+	a.peers.server.Serve(ctx, a.peers.at)
+}
+
+// indexes of peerDefs.
+const (
+	peersRouters = iota
+	peersWatched
+	peersLeftOut
+	peersSent
+	peersLost
+	peersRefused
+)
+
+var peerDefs = []metric.Def{
+	peersRouters: {Name: "cgn_agent_peer_events_routers", Help: "Routers of this host that are told of events of the kernel; absent, as the following, without telemetry.events."},
+	peersWatched: {Name: "cgn_agent_peer_events_peers", Help: "Peers of these that the kernel tells of."},
+	peersLeftOut: {Name: "cgn_agent_peer_events_left_out", Help: "Peers of these that it does not, because the table of 1,024 is full."},
+	peersSent:    {Name: "cgn_agent_peer_events_sent_total", Kind: metric.Counter, Help: "Events that routers were told of."},
+	peersLost:    {Name: "cgn_agent_peer_events_lost_total", Kind: metric.Counter, Labels: []string{"why"}, Help: "Events that they were not: the kernel's ring was full (ring), a router does not read (slow), or nobody has read the ring for 1 s (stale)."},
+	peersRefused: {Name: "cgn_agent_peer_events_refused_total", Kind: metric.Counter, Help: "Connections that were refused, by their user or version, because 8 routers are told, or because there is nothing to tell."},
+}
+
+func (p *peers) emit(emit func(def int, value float64, labels ...string)) {
+	if p.server == nil {
+		return
+	}
+	s := p.server.Stats()
+	emit(peersRouters, float64(s.Routers))
+	emit(peersWatched, float64(s.Watched))
+	emit(peersLeftOut, float64(s.LeftOut))
+	emit(peersSent, float64(s.Sent))
+	emit(peersLost, float64(s.RingFull), "ring")
+	emit(peersLost, float64(s.Lost), "slow")
+	emit(peersLost, float64(s.Stale), "stale")
+	emit(peersRefused, float64(s.Refused))
+}

@@ -1,0 +1,41 @@
+package bpf
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// EventKind says what happened to a watched peer.
+type EventKind uint32
+
+// Kinds of events.
+const (
+	Timeout    = EventKind(socketsEventKindEVENT_TIMEOUT)    // a retransmission timeout
+	Recovered  = EventKind(socketsEventKindEVENT_RECOVERED)  // a packet came in after timeouts
+	Reset      = EventKind(socketsEventKindEVENT_RESET)      // the peer reset an established connection
+	TimedOut   = EventKind(socketsEventKindEVENT_TIMED_OUT)  // the kernel gave an established connection up
+	Refused    = EventKind(socketsEventKindEVENT_REFUSED)    // the peer refused a connection
+	Unanswered = EventKind(socketsEventKindEVENT_UNANSWERED) // the kernel gave an attempt to connect up
+	Closed     = EventKind(socketsEventKindEVENT_CLOSED)     // the peer closed an established connection before this host did
+)
+
+var kindNames = map[EventKind]string{Timeout: "timeout", Recovered: "recovered", Reset: "reset", TimedOut: "timed out", Refused: "refused", Unanswered: "unanswered", Closed: "closed"}
+
+func (k EventKind) String() string {
+	if name, ok := kindNames[k]; ok {
+		return name
+	}
+	return fmt.Sprintf("kind %d", uint32(k))
+}
+
+// Event is a rare fact about a watched peer.
+type Event struct {
+	At        time.Duration // CLOCK_MONOTONIC
+	Age       time.Duration // when it was read
+	ID        uint64        // as given to Watch
+	Peer      netip.AddrPort
+	Kind      EventKind
+	Timeouts  int    // retransmission timeouts in a row, with this one
+	LocalPort uint16 // of the connection
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/cognitora/dataplane/router/fleet"
+)
+
+// routerLimit is how long `cluster nodes` waits for a router: it can do without.
+const routerLimit = 2 * time.Second
+
+// askRouter adds what a router knows of the nodes, if one answers.
+func (a *app) askRouter(ctx context.Context, rows []nodeRow) {
+	ctx, cancel := context.WithTimeout(ctx, routerLimit)
+	defer cancel()
+	v, err := a.fleet(ctx)
+	if err != nil {
+		return
+	}
+	known := make(map[string]*fleet.NodeView, len(v.Nodes))
+	for i := range v.Nodes {
+		known[v.Nodes[i].ID] = &v.Nodes[i].NodeView
+	}
+	for i := range rows {
+		rows[i].Router = known[rows[i].ID]
+	}
+}
+
+// routerCell is the state of the node in the router, and why it gets no requests or few.
+func (r *nodeRow) routerCell() string {
+	n := r.Router
+	switch {
+	case n == nil:
+		return "-"
+	case n.Suspect && n.SuspectMs != nil:
+		return fmt.Sprintf("suspect for %s: %s", time.Duration(*n.SuspectMs)*time.Millisecond, n.SuspectWhy)
+	case n.Reason != "":
+		return n.State + ": " + n.Reason
+	}
+	return n.State
+}
+
+// pathCell is what the kernel of the router's host counts of connections to the node.
+func (r *nodeRow) pathCell() string {
+	if r.Router == nil || r.Router.Path == nil {
+		return "-"
+	}
+	p := r.Router.Path
+	var parts []string
+	if p.RTTMs != nil && p.RTTAgeMs != nil {
+		parts = append(parts, fmt.Sprintf("rtt %s ms (%s)", digits(*p.RTTMs), (time.Duration(*p.RTTAgeMs)*time.Millisecond).Round(100*time.Millisecond)))
+	}
+	if p.Retransmitted != nil {
+		parts = append(parts, digits(1e6**p.Retransmitted)+" ppm again")
+	}
+	if len(parts) == 0 {
+		return "-"
+	}
+	return strings.Join(parts, ", ")
+}

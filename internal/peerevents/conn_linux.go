@@ -1,0 +1,126 @@
+package peerevents
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"golang.org/x/sys/unix"
+)
+
+// Conn is a connection between the two. One goroutine may send while another one receives.
+type Conn struct {
+	*net.UnixConn
+	in  []byte // received, not read yet
+	got []byte // room for it
+	oob []byte
+	out []byte
+	fd  int // that has come for the Welcome; -1: none
+	m   Message
+}
+
+// NewConn is over c, of which nothing has been read.
+func NewConn(c *net.UnixConn) *Conn {
+	return &Conn{UnixConn: c, got: make([]byte, 0, 512), oob: make([]byte, unix.CmsgSpace(8*4)), fd: -1}
+}
+
+// Dial connects to the socket at path.
+func Dial(ctx context.Context, path string) (*Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	return NewConn(c.(*net.UnixConn)), nil
+}
+
+// Send writes m, and with it a copy of the descriptor fd, unless that is negative.
+func (c *Conn) Send(m *Message, fd int) (err error) {
+	if c.out, err = Append(c.out[:0], m); err != nil {
+		return err
+	}
+	if fd < 0 {
+		_, err = c.Write(c.out)
+		return err
+	}
+	n, _, err := c.WriteMsgUnix(c.out, unix.UnixRights(fd), nil)
+	if err == nil && n < len(c.out) {
+		_, err = c.Write(c.out[n:])
+	}
+	return err
+}
+
+// Receive reads a message, which is valid until the next call, and the descriptor that came with it, which is the caller's to close; -1: none. Only Welcome
+// brings one.
+func (c *Conn) Receive() (m *Message, fd int, err error) {
+	for {
+		n, err := Size(c.in)
+		if err != nil {
+			return nil, -1, err
+		}
+		if n > 0 && len(c.in) >= n {
+			err := Parse(c.in[:n], &c.m)
+			if c.in = c.in[n:]; err != nil {
+				return nil, -1, err
+			}
+			fd = -1
+			if c.m.Type == Welcome {
+				fd, c.fd = c.fd, -1
+			}
+			return &c.m, fd, nil
+		}
+		if err := c.fill(max(n, 3)); err != nil {
+			return nil, -1, err
+		}
+	}
+}
+
+// Close closes the connection, and a descriptor that has come and was not received. Nobody may be receiving.
+func (c *Conn) Close() error {
+	if c.fd >= 0 {
+		_ = unix.Close(c.fd)
+		c.fd = -1
+	}
+	return c.UnixConn.Close()
+}
+
+// fill reads more, with room for a frame of n bytes.
+func (c *Conn) fill(n int) error {
+	if cap(c.got) < n {
+		c.got = make([]byte, 0, maxFrame)
+	}
+	c.in = append(c.got[:0], c.in...)
+	got, rights, flags, _, err := c.ReadMsgUnix(c.in[len(c.in):cap(c.in)], c.oob)
+	if rights > 0 {
+		fds, bad := descriptors(c.oob[:rights])
+		if bad != nil || flags&unix.MSG_CTRUNC != 0 || c.fd >= 0 || len(fds) != 1 {
+			closeAll(fds)
+			return fmt.Errorf("%w: with descriptors that nobody has asked for", errors.Join(bad, errFrame))
+		}
+		c.fd = fds[0]
+	}
+	if err == nil && got == 0 {
+		err = io.EOF
+	}
+	c.in = c.in[:len(c.in)+max(got, 0)]
+	return err
+}
+
+func descriptors(control []byte) (fds []int, err error) {
+	parts, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return nil, err
+	}
+	for i := range parts {
+		more, bad := unix.ParseUnixRights(&parts[i])
+		fds, err = append(fds, more...), errors.Join(err, bad)
+	}
+	return fds, err
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
+}

@@ -1,0 +1,160 @@
+package fleet
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/peerevents"
+	"github.com/cognitora/dataplane/internal/relay"
+)
+
+// Events of the kernel are no evidence of their own: they may be of other processes' connections, which may go other ways. They are the occasion to look at once at what
+// there is to see: at the node's connections after a retransmission timeout, at its health after a connection that failed or was closed. What follows is as after any look.
+
+const (
+	toldQueue = 256 // events that wait to be looked into
+	// closedQuiet is how long after an answer to a check closed connections mean nothing: there are servers that close after each answer.
+	closedQuiet = 100 * time.Millisecond
+	// closedEvery is the time between two checks because of closed connections.
+	closedEvery = time.Second
+	// leastRTO is how long, at least, Linux waits for an acknowledgement.
+	leastRTO = 200 * time.Millisecond
+)
+
+// Tell takes what the kernel has told of a connection of this host. It does not block: what there is no room for is counted, and left to the next look.
+func (f *Fleet) Tell(e peerevents.Event) {
+	select {
+	case f.told <- told{e, time.Now()}:
+	default:
+		f.untold.Add(1)
+	}
+}
+
+// told is an event, and when it came.
+type told struct {
+	peerevents.Event
+	at time.Time
+}
+
+// now is the event as it is at that time.
+func (t *told) now(now time.Time) peerevents.Event {
+	e := t.Event
+	e.Age += now.Sub(t.at)
+	return e
+}
+
+// Untold counts the events that there was no room for.
+func (f *Fleet) Untold() uint64 { return f.untold.Load() }
+
+// Peers are the addresses at the other ends of connections to nodes, as far as they are known, each once.
+func (f *Fleet) Peers() []netip.AddrPort {
+	nodes := f.Load().Nodes
+	all, seen := make([]netip.AddrPort, 0, len(nodes)), make(map[netip.AddrPort]bool, len(nodes))
+	for _, n := range nodes {
+		if at, ok := n.Pool.Peer(); ok && !seen[at] {
+			seen[at] = true
+			all = append(all, at)
+		}
+	}
+	return all
+}
+
+// news is what was told of one peer.
+type news struct {
+	timeouts  []peerevents.Event // at most looksMax
+	recovered []peerevents.Event // a packet came in after timeouts; likewise
+	failed    bool               // a connection was refused, reset or given up
+	closed    bool               // a connection was closed
+}
+
+func (n *news) add(e peerevents.Event) {
+	switch e.Kind {
+	case peerevents.Timeout:
+		if len(n.timeouts) < looksMax {
+			n.timeouts = append(n.timeouts, e)
+		}
+	case peerevents.Recovered:
+		if len(n.recovered) < looksMax {
+			n.recovered = append(n.recovered, e)
+		}
+	case peerevents.Closed:
+		n.closed = true
+	default:
+		n.failed = true
+	}
+}
+
+// heed looks into an event and those that wait behind it.
+func (f *Fleet) heed(looker *relay.Looker, first told) {
+	all := map[netip.AddrPort]*news{}
+	add := func(t *told) {
+		e := t.now(time.Now())
+		if f.opts.EventLag != nil {
+			f.opts.EventLag(e.Age)
+		}
+		if all[e.Peer] == nil {
+			all[e.Peer] = &news{}
+		}
+		all[e.Peer].add(e)
+	}
+	add(&first)
+	for range min(len(f.told), toldQueue) {
+		next := <-f.told
+		add(&next)
+	}
+	for _, n := range f.Load().Nodes {
+		at, ok := n.Pool.Peer()
+		if !ok {
+			continue
+		}
+		if what := all[at]; what != nil {
+			f.heedNode(looker, n, what)
+		}
+	}
+}
+
+func (f *Fleet) heedNode(looker *relay.Looker, n *Node, what *news) {
+	now := time.Now()
+	if len(what.timeouts) > 0 || len(what.recovered) > 0 && n.Suspect() {
+		ports := make([]uint16, 0, 2*looksMax)
+		var own []relay.Link
+		for _, e := range slices.Concat(what.timeouts, what.recovered) {
+			ports = append(ports, e.LocalPort)
+			if n.probe.uses(e.LocalPort) {
+				own = append(own, ofCheck(e))
+			}
+		}
+		links := looker.Look(n.Pool, looksMax, ports...)
+		f.looks.Add(uint64(len(links)))
+		n.consider(append(links, own...), byEvent, time.Now())
+	}
+	if s := n.State(); s != Healthy && s != HalfOpen {
+		return // it is checked often enough
+	}
+	switch {
+	case what.failed:
+		n.probe.doubtAnew()
+	case what.closed && n.silence(now) > closedQuiet && now.Sub(n.closedAt) > closedEvery && n.Pool.Prune() == 0:
+		n.closedAt = now
+		n.probe.doubtAnew()
+	}
+}
+
+// doubtAnew is doubt, over a new connection: the one that there is may be the one that was closed.
+func (p *prober) doubtAnew() {
+	p.line.Load().http.CloseIdleConnections()
+	p.doubt()
+}
+
+// uses tells whether the connection for checks that was made last has that local port.
+func (p *prober) uses(port uint16) bool { return port != 0 && p.port.Load() == uint32(port) }
+
+// ofCheck is what a timeout of a check's connection means, or its end. Each one doubles the time that the kernel waits for the next.
+func ofCheck(e peerevents.Event) relay.Link {
+	if e.Kind == peerevents.Recovered {
+		return relay.Link{Heard: e.Age}
+	}
+	lost := max(int(e.Timeouts), 1)
+	return relay.Link{Lost: lost, Since: e.Age + leastRTO<<min(lost-1, 10), Heard: relay.Never}
+}

@@ -1,0 +1,113 @@
+package fleet
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/cognitora/dataplane/router/policy"
+)
+
+// Path is what the kernel of the router's host counts of its connections to a node, those of other processes included. It is immutable.
+type Path struct {
+	RTT, RTTMin time.Duration // smoothed, and smallest recent one, of the connection that was looked at last; 0: not known
+	RTTAt       time.Time     // when it was last seen to be measured anew; zero: not yet
+	Segments    uint64        // sent with payload, those sent again included, since the kernel counts
+	Retransmits uint64        // of these, sent again
+	Timeouts    uint64        // retransmission timeouts
+	Resets      uint64        // connections that the node has reset
+	Failed      uint64        // connections that the node has refused, or not answered
+	Share       float32       // of the segments sent in the last 10 to 20 s, those sent again; NaN: none was sent
+	At          time.Time     // when it was read
+}
+
+// Counts are what is read of one peer: the fields of Path whose names they have.
+type Counts struct {
+	RTT, RTTMin                                     time.Duration
+	Looks                                           uint64 // at the round trip; it has grown where RTT is new
+	Segments, Retransmits, Timeouts, Resets, Failed uint64
+}
+
+// pathPast is what was read of a node before.
+type pathPast struct {
+	looks     uint64
+	older     pathCounts // 10 to 20 s old, once there is such
+	old       pathCounts // less than 10 s old
+	lastRTTAt time.Time
+}
+
+type pathCounts struct {
+	at                    time.Time
+	segments, retransmits uint64
+}
+
+const (
+	pathsAtOnce = 64 // nodes of one TakePaths, which take turns: at about 1 µs each
+	pathWindow  = 10 * time.Second
+)
+
+// Path is what the kernel counts of connections to the node; nil: nobody tells.
+func (n *Node) Path() *Path { return n.path.Load() }
+
+// TakePaths reads the counts of at most 64 nodes, which take turns. It is called by one goroutine.
+func (f *Fleet) TakePaths(read func(netip.AddrPort) (Counts, bool), now time.Time) {
+	nodes := f.Load().Nodes
+	for range min(len(nodes), pathsAtOnce) {
+		f.pathTurn++
+		if f.pathTurn >= len(nodes) {
+			f.pathTurn = 0
+		}
+		n := nodes[f.pathTurn]
+		if at, ok := n.Pool.Peer(); ok {
+			if c, ok := read(at); ok {
+				n.takePath(&c, now)
+			}
+		}
+	}
+}
+
+// Renew has nodes asked over new connections whose peers the kernel does not know to be connected: those that there are were made before it began to count, and it
+// would never tell of them.
+func (f *Fleet) Renew(ctx context.Context, connected func(netip.AddrPort) bool) {
+	f.send(ctx, func(f *Fleet) {
+		for _, m := range f.members {
+			n := m.node
+			if at, ok := n.Pool.Peer(); ok && !connected(at) {
+				n.retarget(n.Pool.Target())
+			}
+		}
+	})
+}
+
+// ForgetPaths is called by the same goroutine when counts cannot be read any more.
+func (f *Fleet) ForgetPaths() {
+	for _, n := range f.Load().Nodes {
+		n.path.Store(nil)
+		n.pathPast = pathPast{}
+	}
+}
+
+func (n *Node) takePath(c *Counts, now time.Time) {
+	past := &n.pathPast
+	if c.Looks != past.looks {
+		past.looks, past.lastRTTAt = c.Looks, now
+	}
+	is := pathCounts{now, c.Segments, c.Retransmits}
+	if is.segments < past.old.segments { // the kernel has begun anew
+		past.older, past.old = pathCounts{}, pathCounts{}
+	}
+	switch {
+	case past.older.at.IsZero():
+		past.older, past.old = is, is
+	case now.Sub(past.old.at) >= pathWindow:
+		past.older, past.old = past.old, is
+	}
+	share := policy.Unknown()
+	if sent := is.segments - past.older.segments; sent > 0 {
+		share = float32(is.retransmits-past.older.retransmits) / float32(sent)
+	}
+	n.path.Store(&Path{
+		RTT: c.RTT, RTTMin: c.RTTMin, RTTAt: past.lastRTTAt, Segments: c.Segments, Retransmits: c.Retransmits,
+		Timeouts: c.Timeouts, Resets: c.Resets, Failed: c.Failed, Share: share, At: now,
+	})
+}

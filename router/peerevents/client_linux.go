@@ -1,0 +1,209 @@
+package peerevents
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cognitora/dataplane/bpf"
+	wire "github.com/cognitora/dataplane/internal/peerevents"
+	"github.com/cognitora/dataplane/router/fleet"
+)
+
+// Run follows the agent, again and again, until ctx ends. It returns nil.
+func (c *Client) Run(ctx context.Context) error {
+	for wait, said := retryFirst, ""; ; wait = min(2*wait, retryLast) {
+		told, err := c.follow(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		c.stats.Breaks.Add(1)
+		if told {
+			wait, said = retryFirst, ""
+		}
+		reason := err.Error()
+		if isNetwork(err) {
+			reason = "nobody is there"
+		} else if !errors.Is(err, errRejected) {
+			c.stats.Malformed.Add(1)
+		}
+		if reason != said {
+			said = reason
+			c.o.Log.Warn("router.kernel_events: nobody tells of events of the kernel, connections to nodes are looked at instead; trying on", "socket", c.o.Path, "error", err)
+		}
+		timer := time.NewTimer(wait/2 + rand.N(wait/2))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+	}
+}
+
+// errRejected wraps what the agent says against this router.
+var errRejected = errors.New("the agent refuses")
+
+// isNetwork tells whether err is the end of a connection, or of a wait, and not what came over it.
+func isNetwork(err error) bool {
+	var n *net.OpError
+	return errors.As(err, &n)
+}
+
+// follow is told, unless that is refused, until something breaks.
+func (c *Client) follow(ctx context.Context) (told bool, err error) {
+	dialing, cancel := context.WithTimeout(ctx, helloLimit)
+	defer cancel()
+	conn, err := wire.Dial(dialing, c.o.Path)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	hang := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer hang()
+	counts, err := c.greet(conn)
+	if err != nil {
+		return false, err
+	}
+	c.stats.Connected.Store(true)
+	defer c.stats.Connected.Store(false)
+	c.o.Log.Info("the kernel's events are told", "socket", c.o.Path, "counts", counts != nil)
+	if counts != nil {
+		c.renew(ctx, counts)
+	}
+	ended := make(chan struct{})
+	var other sync.WaitGroup
+	defer other.Wait()
+	other.Go(func() { c.work(conn, counts, ended) })
+	defer close(ended)
+	for ctx.Err() == nil {
+		_ = conn.SetReadDeadline(time.Now().Add(wire.Silence))
+		m, _, err := conn.Receive()
+		if err != nil {
+			return true, err
+		}
+		switch m.Type {
+		case wire.Told:
+			c.stats.Events[m.Event.Kind].Add(1)
+			c.o.Fleet.Tell(m.Event)
+		case wire.Alive:
+			c.stats.Slow.Store(m.Beat.Lost)
+			c.stats.RingFull.Store(m.Beat.Ring)
+			c.stats.LeftOut.Store(int64(m.Beat.LeftOut))
+		default:
+			return true, fmt.Errorf("the agent sends a message of type %d", m.Type)
+		}
+	}
+	return true, ctx.Err()
+}
+
+// renew has the fleet connect anew where the kernel does not know of its connections.
+func (c *Client) renew(ctx context.Context, counts *bpf.PeerCounts) {
+	known := map[netip.AddrPort]bool{}
+	for _, at := range c.peers() {
+		s, ok, err := counts.Peer(at)
+		known[at] = err != nil || ok && s.Established > 0
+	}
+	c.o.Fleet.Renew(ctx, func(at netip.AddrPort) bool {
+		connected, asked := known[at]
+		return connected || !asked
+	})
+}
+
+// greet makes both known to each other. counts is nil where they cannot be read, which is logged.
+func (c *Client) greet(conn *wire.Conn) (counts *bpf.PeerCounts, err error) {
+	_ = conn.SetDeadline(time.Now().Add(helloLimit))
+	sent := conn.Send(&wire.Message{Type: wire.Hello, Version: wire.Version}, -1) // who has refused at once has closed, and said why
+	m, fd, err := conn.Receive()
+	switch {
+	case err != nil:
+		return nil, errors.Join(err, sent)
+	case m.Type == wire.Rejected:
+		return nil, fmt.Errorf("%w: %s", errRejected, m.Reason)
+	case m.Type != wire.Welcome:
+		closeFD(fd)
+		return nil, fmt.Errorf("the agent answers with a message of type %d", m.Type)
+	case m.Version != wire.Version:
+		closeFD(fd)
+		return nil, wire.Mismatch(m.Version)
+	}
+	_ = conn.SetWriteDeadline(time.Time{})
+	if fd < 0 {
+		return nil, nil
+	}
+	if counts, err = bpf.NewPeerCounts(fd, m.Layout); err != nil {
+		c.o.Log.Warn("router.kernel_events: round trips and retransmissions cannot be read", "error", err)
+		return nil, nil
+	}
+	return counts, nil
+}
+
+func closeFD(fd int) {
+	if fd >= 0 {
+		_ = unix.Close(fd)
+	}
+}
+
+// work says which peers there are, and reads counts, until ended is closed.
+func (c *Client) work(conn *wire.Conn, counts *bpf.PeerCounts, ended <-chan struct{}) {
+	if counts != nil {
+		c.stats.Counts.Store(true)
+		defer func() {
+			c.stats.Counts.Store(false)
+			c.o.Fleet.ForgetPaths()
+			_ = counts.Close()
+		}()
+	}
+	tick := time.NewTicker(readEvery)
+	defer tick.Stop()
+	var told []netip.AddrPort
+	var next time.Time
+	for first := true; ; first = false {
+		now := time.Now()
+		if !now.Before(next) {
+			next = now.Add(tellEvery)
+			if peers := c.peers(); first || !slices.Equal(peers, told) {
+				told = peers
+				_ = conn.SetWriteDeadline(now.Add(helloLimit))
+				if conn.Send(&wire.Message{Type: wire.Watch, Peers: peers}, -1) != nil {
+					_ = conn.SetDeadline(time.Unix(1, 0)) // which ends follow
+				}
+				c.stats.Peers.Store(int64(len(peers)))
+			}
+		}
+		if counts != nil {
+			c.o.Fleet.TakePaths(func(at netip.AddrPort) (fleet.Counts, bool) { return read(counts, at) }, now)
+		}
+		select {
+		case <-ended:
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// peers are those of the fleet, as many as can be watched.
+func (c *Client) peers() []netip.AddrPort {
+	all := c.o.Fleet.Peers()
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	return all[:min(len(all), wire.MaxPeers)]
+}
+
+func read(counts *bpf.PeerCounts, at netip.AddrPort) (fleet.Counts, bool) {
+	s, ok, err := counts.Peer(at)
+	if err != nil || !ok {
+		return fleet.Counts{}, false
+	}
+	return fleet.Counts{
+		RTT: s.RTT, RTTMin: s.RTTMin, Looks: s.RTTLooks, Segments: s.SegmentsSent, Retransmits: s.Retransmits,
+		Timeouts: s.Timeouts, Resets: s.Resets, Failed: s.Refused + s.Unanswered,
+	}, true
+}
