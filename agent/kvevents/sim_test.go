@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"testing"
-	"time"
 
 	"github.com/go-zeromq/zmq4"
 
@@ -85,14 +84,16 @@ func follows(t *testing.T, e *sim.Engine, size int) {
 	f := follow(t, Options{Endpoint: at, Replay: again})
 	r := rand.New(rand.NewPCG(1, uint64(size)))
 	hits := 0
-	for range 40 {
+	for i := range 40 {
 		salt := []string{"", "", "tenant"}[r.IntN(3)]
 		tokens := append(count(1, 16*r.IntN(30)), count(10_000*(1+r.IntN(3)), 1+r.IntN(500))...)
 		more := fields{}
 		if salt != "" {
 			more["cache_salt"] = salt
 		}
-		f.quiet()
+		mark := count(1_000_000+1000*i, size+1)
+		ask(t, e.URL(), mark, nil)
+		f.awaits("the event of a prompt behind all others", mark, size/block.Tokens)
 		want := min(f.leading(chain("", salt, tokens))*block.Tokens/size, (len(tokens)-1)/size) * size
 		if got := ask(t, e.URL(), tokens, more); got != want {
 			t.Fatalf("a prompt of %d tokens, salt %q: the engine had %d cached, %d were known", len(tokens), salt, got, want)
@@ -103,19 +104,6 @@ func follows(t *testing.T, e *sim.Engine, size int) {
 	if hits == 0 || s.Epochs != 0 || s.Lost != 0 || s.Orphans != 0 || !s.Complete || s.Blocks > 3200/size {
 		t.Errorf("%d cached tokens, %+v", hits, s)
 	}
-}
-
-// quiet waits until no event has come for a moment, and all of them are reported.
-func (f *followed) quiet() {
-	f.t.Helper()
-	last, since := uint64(0), time.Now()
-	eventually(f.t, "the events are reported", func() bool {
-		s := f.Stats()
-		if s.Batches != last || !s.Following || s.Pending > 0 {
-			last, since = s.Batches, time.Now()
-		}
-		return time.Since(since) > 20*time.Millisecond
-	})
 }
 
 // leading is how many of the first blocks of a chain the sink knows to be in the engine's memory.
