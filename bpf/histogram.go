@@ -1,9 +1,6 @@
 package bpf
 
-import (
-	"math/bits"
-	"time"
-)
+import "time"
 
 // histogramBuckets is HISTOGRAM_BUCKETS of histogram.h.
 const histogramBuckets = 384
@@ -17,19 +14,6 @@ type Histogram struct {
 	Count   uint64
 	Sum     time.Duration
 	Buckets []uint64 // 384, or none when empty
-}
-
-// bucketOf is histogram_bucket of histogram.h.
-func bucketOf(d time.Duration) int {
-	units := uint64(d) >> unitShift
-	if units < 16 {
-		return int(units)
-	}
-	if units>>27 != 0 {
-		return histogramBuckets - 1
-	}
-	octave := bits.Len64(units) - 1
-	return min((octave-3)*16+int(units>>(octave-4)&15), histogramBuckets-1)
 }
 
 // Bounds returns the lower and the upper bound of bucket i. What lies at the lower bound belongs to it.

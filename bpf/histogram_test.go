@@ -1,11 +1,25 @@
 package bpf
 
 import (
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 )
+
+// bucketOf is histogram_bucket of histogram.h.
+func bucketOf(d time.Duration) int {
+	units := uint64(d) >> unitShift
+	if units < 16 {
+		return int(units)
+	}
+	if units>>27 != 0 {
+		return histogramBuckets - 1
+	}
+	octave := bits.Len64(units) - 1
+	return min((octave-3)*16+int(units>>(octave-4)&15), histogramBuckets-1)
+}
 
 // TestBuckets: buckets follow each other without gaps, each value is in the one whose bounds hold it, and none is wider than it says.
 func TestBuckets(t *testing.T) {

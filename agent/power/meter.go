@@ -3,7 +3,6 @@ package power
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -306,9 +305,4 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	case <-timer.C:
 		return true
 	}
-}
-
-// String is for logs.
-func (r Reading) String() string {
-	return fmt.Sprintf("%s %.1f W (%s, %s old)", r.Component, r.Watts, r.Source, r.Age().Round(time.Millisecond))
 }

@@ -32,9 +32,6 @@ type Replay struct {
 	LookedUp, Hits, Stored, Removed int
 }
 
-// Blocks is the number of block operations: looked up, stored and removed.
-func (r *Replay) Blocks() int { return r.LookedUp + r.Stored + r.Removed }
-
 // Options say how a trace is replayed.
 type Options struct {
 	Nodes int
@@ -107,18 +104,6 @@ func Keys(q *trace.Request, lead int) []uint64 {
 
 // Generated is the trace that is replayed when there is none.
 func Generated() trace.Source { return trace.Generator{Seed: 1, Requests: 4000}.Source() }
-
-// chainBlocks is how many blocks Chains makes.
-const chainBlocks = 1 << 20
-
-// Chains is a million blocks in chains of n, which no trace has; two lengths share nothing.
-func Chains(n int) [][]uint64 {
-	chains := make([][]uint64, chainBlocks/n)
-	for i := range chains {
-		chains[i] = Chain(n<<10+i, n)
-	}
-	return chains
-}
 
 // Chain is n blocks that no trace has, different ones for each seed below 2^28.
 func Chain(seed, n int) []uint64 {
