@@ -99,6 +99,27 @@ func TestImportsFollowTheTable(t *testing.T) {
 	})
 }
 
+// TestEveryPermissionIsUsed: a row that allows more than its packages import says something else than the code.
+func TestEveryPermissionIsUsed(t *testing.T) {
+	rules := rules(t)
+	used := map[string]bool{}
+	imports(t, func(pkg, _, imported string) {
+		folder, allowed := ruleFor(rules, pkg)
+		for _, a := range allowed {
+			if within(imported, a) {
+				used[folder+" "+a] = true
+			}
+		}
+	})
+	for folder, allowed := range rules {
+		for _, a := range allowed {
+			if !used[folder+" "+a] {
+				t.Errorf("the table lets %s import %s, which nothing there does: take it out", folder, a)
+			}
+		}
+	}
+}
+
 func TestFoldersAreAtMostTwoDeep(t *testing.T) {
 	imports(t, func(pkg, file, _ string) {
 		if strings.Count(pkg, "/") > 2 {
