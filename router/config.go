@@ -15,6 +15,7 @@ import (
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/policy"
 )
 
 // Config is everything the router can be told. Every field has a safe default; the
@@ -162,16 +163,14 @@ type TakeoverConfig struct {
 	byDefault bool // Socket is not configured
 }
 
-var modes = []string{"", "score", "round_robin", "power_of_two", "least_loaded", "random"}
-
 // Validate checks what the types cannot; every problem is named with its field and the fix.
 func (c *Config) Validate() error {
 	var errs []error
 	bad := func(field, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%s: %s", field, fmt.Sprintf(format, args...)))
 	}
-	if !slices.Contains(modes, c.Router.Mode) {
-		bad("router.mode", "%q is not a mode; use one of %s", c.Router.Mode, strings.Join(modes[1:], ", "))
+	if c.Router.Mode != "" && !slices.Contains(policy.ModeNames(), c.Router.Mode) {
+		bad("router.mode", "%q is not a mode; use one of %s", c.Router.Mode, strings.Join(policy.ModeNames(), ", "))
 	}
 	if len(c.Backends)+len(c.Router.Backends) == 0 && len(c.Etcd.Endpoints) == 0 {
 		errs = append(errs, config.Missing("backend: no engine to route to; give --backend URL, a [[backend]] table or etcd.endpoints (--etcd)"))

@@ -215,7 +215,7 @@ func (r *Router) assemble() {
 	}, c.gatewayLimits(), c.Router.ForwardAuth)
 	r.applyPolicy(r.policy.Load())
 	r.observe()
-	r.admin = &http.Server{Handler: r.handover.closing(r.adminRoutes()), ConnState: r.handover.count, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+	r.admin = &http.Server{Handler: r.handover.closing(r.adminRoutes()), ConnState: r.handover.count, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 }
 
 // Addr is where clients are served.
