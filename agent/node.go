@@ -69,7 +69,7 @@ func (n *node) prepareEngine() (err error) {
 	n.engine, err = engine.New(&u.Engine, engine.Options{
 		TP: u.TP, DType: u.DType, MaxConcurrent: u.MaxConcurrent, GPUs: u.visible(),
 		Role: u.Role, Host: hostOf(n.described.Address), StateDir: n.stateDir(), PortTaken: n.agent.portTaken,
-		Counters: n.count.engine, Log: n.log,
+		Held: func() int { return n.front.InFlight() }, Counters: n.count.engine, Log: n.log,
 	})
 	return u.named(err)
 }

@@ -71,11 +71,8 @@ func (n *node) health() cluster.NodeHealth {
 // inFlight is how many requests are in the engine, and of those waiting.
 func (n *node) inFlight() (all, waiting cluster.Gauge) {
 	s := n.engine.State()
-	count := float64(n.front.InFlight())
-	if s.Stats.Known(enginemetrics.Running | enginemetrics.Waiting) {
-		// An engine may have other clients, and its figures may be a second old.
-		count = max(count, s.Stats.Running+s.Stats.Waiting)
-	}
+	// An engine may have other clients. Its figures may be a second old, the front's are of this moment.
+	count := float64(n.front.InFlight()) + s.Beyond
 	if s.Stats.Known(enginemetrics.Waiting) {
 		waiting = cluster.Known(s.Stats.Waiting)
 	}

@@ -30,6 +30,7 @@ type candidate struct {
 	Matched, Total                        int
 	Host                                  int `json:"matched_host"`
 	Disk                                  int `json:"matched_disk"`
+	Others                                int `json:"in_flight_of_others"`
 	Slots                                 int `json:"max_concurrent"`
 	Overlap, Load, Power, Capacity, Score float64
 	Signals                               fleet.Signals

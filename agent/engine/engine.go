@@ -24,7 +24,8 @@ type State struct {
 	Models   []string // sorted; the last known ones while not ready
 	Epoch    int64    // names the engine's present life; changes when its cache is gone
 	Stats    enginemetrics.Stats
-	Slots    int // requests it computes at once; 0 unknown
+	Beyond   float64 // requests that it had at the last look and that Options.Held does not count; 0 if unknown
+	Slots    int     // requests it computes at once; 0 unknown
 	Restarts int64
 }
 
@@ -38,7 +39,8 @@ type Options struct {
 	GPUs          []string // a started engine sees these only: index or UUID; empty: those of the environment
 	// PortTaken tells whether a free port is somebody else's all the same, as of another engine that is to start; nil: none is.
 	PortTaken func(port int) bool
-	StateDir  string // where LMCache's configuration is written
+	StateDir  string     // where LMCache's configuration is written
+	Held      func() int // requests that the agent itself has at the engine; nil: none
 	Counters  Counters
 	Log       *slog.Logger
 }
@@ -67,6 +69,7 @@ type Engine struct {
 	state   atomic.Pointer[State]
 	changed chan struct{}
 	count   Counters
+	holds   func() int // Options.Held
 
 	life    life // owned by the goroutine of Run
 	leftOut int  // models not announced at the last look; owned likewise
@@ -78,7 +81,7 @@ type Engine struct {
 
 // New prepares the engine. Nothing is started or asked before Run.
 func New(c *Config, o Options) (*Engine, error) {
-	e := &Engine{config: c, log: o.Log, count: o.Counters, changed: make(chan struct{}, 1)}
+	e := &Engine{config: c, log: o.Log, count: o.Counters, holds: o.Held, changed: make(chan struct{}, 1)}
 	if e.log == nil {
 		e.log = slog.Default()
 	}

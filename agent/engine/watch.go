@@ -105,7 +105,7 @@ func (e *Engine) next() *State {
 
 func (e *Engine) unready(reason string) *State {
 	s := e.next()
-	s.Ready, s.Reason, s.Stats = false, reason, enginemetrics.Stats{}
+	s.Ready, s.Reason, s.Stats, s.Beyond = false, reason, enginemetrics.Stats{}, 0
 	return s
 }
 
@@ -183,11 +183,13 @@ func (e *Engine) noteReady(ready bool) {
 // readMetrics fills Stats and finds out whether an attached engine is in a new
 // life: by the start time it tells, else by its having been unreachable.
 func (e *Engine) readMetrics(ctx context.Context, s *State) {
+	before := e.held()
 	stats, started, err := e.prober.metrics(ctx)
 	if err != nil {
 		e.log.Debug("engine metrics not read", "error", err)
 	}
 	s.Stats = stats
+	s.Beyond = max(0, stats.Running+stats.Waiting-float64(max(before, e.held()))) // what is not known is 0
 	switch {
 	case e.sup != nil:
 	case started != 0 && started != e.life.epoch:
@@ -195,6 +197,13 @@ func (e *Engine) readMetrics(ctx context.Context, s *State) {
 	case e.life.epoch == 0:
 		e.life.epoch = time.Now().UnixNano()
 	}
+}
+
+func (e *Engine) held() int {
+	if e.holds == nil {
+		return 0
+	}
+	return e.holds()
 }
 
 // readIdentity fills Epoch, Slots and Models: with each new life, and the

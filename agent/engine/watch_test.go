@@ -74,6 +74,35 @@ func attach(t *testing.T, s http.Handler, kind string) *Engine {
 	return e
 }
 
+// TestRequestsPastTheAgent: what the engine has beyond what came through the agent.
+func TestRequestsPastTheAgent(t *testing.T) {
+	s := newServer()
+	s.metrics.Store("vllm:num_requests_running 3\nvllm:num_requests_waiting 2\n")
+	srv := httptest.NewServer(s)
+	t.Cleanup(srv.Close)
+	c := fakeConfig("")
+	c.Kind, c.URL, c.Binary, c.Args, c.Env = VLLM, srv.URL, "", nil, nil
+	var held int
+	e, err := New(c, Options{Held: func() int { return held }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.prober.close()
+	for _, h := range []struct {
+		held int
+		want float64
+	}{{0, 5}, {4, 1}, {7, 0}} {
+		held = h.held
+		if st := e.look(t.Context()); st.Beyond != h.want {
+			t.Errorf("%d held: %v beyond, want %v", h.held, st.Beyond, h.want)
+		}
+	}
+	s.metrics.Store("vllm:num_requests_running 3\n")
+	if held = 1; e.look(t.Context()).Beyond != 2 {
+		t.Error("of an engine that does not tell who waits")
+	}
+}
+
 func TestAttachedEngine(t *testing.T) {
 	s := newServer()
 	s.metrics.Store("process_start_time_seconds 1795244543.62\nvllm:num_requests_running 3\nvllm:num_requests_waiting 2\n")

@@ -67,6 +67,9 @@ func (d *Dispatcher) choose(j *Job, now time.Time) (int, *apierror.Error) {
 	for range len(j.model.nodes) + 1 {
 		last := d.candidates(j, now)
 		pick := p.Pick(j.cands, j.Blocks, j, d.random(p))
+		if pick < 0 && j.admitOthers() {
+			pick = p.Pick(j.cands, j.Blocks, j, d.random(p))
+		}
 		if pick < 0 && len(j.cands) > 0 {
 			return 0, errAllBusy
 		}
@@ -175,6 +178,17 @@ func (j *Job) leaveOut(suspects int, suspect func(at int32) bool) {
 	}
 }
 
+// admitOthers makes the requests of others take slots only as far as they wait for one. Which of them run may be known from
+// seconds ago, and that refuses nobody: where all nodes seem to be full of them, one is asked that nobody waits for.
+func (j *Job) admitOthers() (changed bool) {
+	for i, at := range j.able {
+		waiting := j.model.nodes[at].Load().Waiting
+		changed = changed || waiting < j.cands[i].Others
+		j.cands[i].Others = waiting
+	}
+	return changed
+}
+
 func (j *Job) candidate(at int) {
 	j.cands = append(j.cands, j.model.nodes[at].candidate(j.reach[at]))
 	j.able = append(j.able, int32(at))
@@ -184,7 +198,7 @@ func (n *member) candidate(reach holdings.Reach) policy.Candidate {
 	info, load := n.Info(), n.Load()
 	return policy.Candidate{
 		IDHash: n.IDHash, Matched: reach.Device, Host: reach.Host, Disk: reach.Disk,
-		InFlight: n.InFlight(), Waiting: load.Waiting, MaxConcurrent: info.MaxConcurrent,
+		InFlight: n.InFlight(), Others: load.Others, MaxConcurrent: info.MaxConcurrent,
 		SM: load.SM, Watts: load.Watts, VRAM: info.VRAM(), Throughput: info.Throughput(),
 		RunDelay: load.RunDelay,
 	}

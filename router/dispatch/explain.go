@@ -29,6 +29,7 @@ type ExplainedNode struct {
 	Disk     int     `json:"matched_disk"` // and on SSD
 	Total    int     `json:"total"`
 	InFlight int     `json:"in_flight"`
+	Others   int     `json:"in_flight_of_others"` // of other routers and clients, as last heard
 	Slots    int     `json:"max_concurrent"`
 	Overlap  float64 `json:"overlap"`
 	Load     float64 `json:"load"`
@@ -52,6 +53,9 @@ func (d *Dispatcher) Explain(j *Job) (*Explanation, *apierror.Error) {
 	d.candidates(j, now)
 	terms := make([]policy.Terms, len(j.cands))
 	pick, why := p.Explain(j.cands, j.Blocks, j, d.foresee(p), terms)
+	if pick < 0 && j.admitOthers() {
+		pick, why = p.Explain(j.cands, j.Blocks, j, d.foresee(p), terms)
+	}
 	e := &Explanation{Model: j.model.name, API: j.API.String(), Mode: p.Mode.String(), Blocks: j.Blocks, Why: why}
 	next := 0
 	for i, n := range j.model.nodes {
@@ -59,7 +63,7 @@ func (d *Dispatcher) Explain(j *Job) (*Explanation, *apierror.Error) {
 		view := n.View(now)
 		row := ExplainedNode{
 			Node: n.ID, Matched: int(r.Device), Host: int(max(r.Host, r.Device)), Disk: int(max(r.Disk, r.Host, r.Device)), Total: j.Blocks,
-			InFlight: int(n.InFlight()), Slots: int(n.MaxConcurrent()), SM: view.SM, Watts: view.Watts, Signals: view.Signals,
+			InFlight: int(n.InFlight()), Others: int(view.Others), Slots: int(n.MaxConcurrent()), SM: view.SM, Watts: view.Watts, Signals: view.Signals,
 		}
 		if next < len(j.able) && int(j.able[next]) == i {
 			t := terms[next]

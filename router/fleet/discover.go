@@ -116,7 +116,6 @@ func (p *prober) scrape(ctx context.Context) {
 		return
 	}
 	p.metricsAt = now.Add(p.fleet.opts.ScrapeInterval)
-	before := p.node.InFlight()
 	status, page, err := p.get(ctx, "/metrics")
 	if err != nil || ctx.Err() != nil {
 		return
@@ -126,7 +125,7 @@ func (p *prober) scrape(ctx context.Context) {
 		return
 	}
 	stats := enginemetrics.Parse(page)
-	p.node.setLoad(loadOf(&stats, max(before, p.node.InFlight()), now))
+	p.node.setLoad(loadOf(&stats, p.node.ours(time.Now()), now))
 	p.learn(ctx, &stats)
 }
 
@@ -141,6 +140,7 @@ func loadOf(stats *enginemetrics.Stats, ours int32, now time.Time) Load {
 	if stats.Known(enginemetrics.KVUsage) {
 		l.KVUsage = float32(stats.KVUsage)
 	}
+	l.Others = foreign(stats.Running+stats.Waiting, ours) // what is not known is 0
 	if stats.Known(enginemetrics.Waiting) {
 		l.EngineQueue = float32(stats.Waiting)
 		l.Waiting = foreignWaiting(stats.Running+stats.Waiting, stats.Waiting, ours)
@@ -148,9 +148,14 @@ func loadOf(stats *enginemetrics.Stats, ours int32, now time.Time) Load {
 	return l
 }
 
+// foreign is how many of the requests that the engine holds are not ours.
+func foreign(held float64, ours int32) int32 {
+	return int32(max(0, min(held-float64(ours), 1<<20)))
+}
+
 // foreignWaiting is how many of the waiting requests are not ours: never more than the engine holds beyond ours.
 func foreignWaiting(held, waiting float64, ours int32) int32 {
-	return int32(max(0, min(waiting, held-float64(ours), 1<<20)))
+	return min(foreign(waiting, 0), foreign(held, ours))
 }
 
 // learn takes from the metrics what changes with an engine's start.

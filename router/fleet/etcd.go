@@ -154,7 +154,7 @@ func (f *Fleet) update(m *member, h *cluster.NodeHealth) {
 	}
 	m.health, m.missing = h, time.Time{}
 	m.node.setFlag(flagNotReady, !h.Ready)
-	m.node.setLoad(loadOfHealth(h, m.node.InFlight(), now))
+	m.node.setLoad(loadOfHealth(h, m.node.ours(now), now))
 	f.followSignals(m, h)
 	if info := etcdInfo(h); !sameInfo(info, m.node.Info()) {
 		m.node.setInfo(info)

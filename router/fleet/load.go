@@ -11,7 +11,8 @@ import (
 
 // Load is a node's latest telemetry. Unknown numbers are NaN. It is immutable once published.
 type Load struct {
-	Waiting     int32   // requests that wait in the engine and are not this router's
+	Others      int32   // requests in the engine, running and waiting, that are not this router's
+	Waiting     int32   // of those, waiting
 	EngineQueue float32 // all requests that wait in the engine
 	EngineBusy  float32 // requests the engine computes
 	SM          float32 // fraction of the GPU in use, 0..1
@@ -65,6 +66,9 @@ func (l *Load) requests(inFlight, queue cluster.Gauge, ours int32) {
 	held, heldKnown := inFlight.Get()
 	waiting, waitingKnown := queue.Get()
 	l.EngineQueue = queue.Float32()
+	if heldKnown {
+		l.Others = foreign(held, ours)
+	}
 	if heldKnown && waitingKnown {
 		l.EngineBusy = float32(max(0, held-waiting))
 		l.Waiting = foreignWaiting(held, waiting, ours)
@@ -87,7 +91,7 @@ func (l *Load) power(watts, avg30 cluster.Gauge, at time.Time) {
 
 // with is the load as the agent's stream has told it since.
 func (l Load) with(r *signals.Reading, ours int32) Load {
-	l.Pushed, l.Waiting, l.EngineBusy = true, 0, policy.Unknown()
+	l.Pushed, l.Others, l.Waiting, l.EngineBusy = true, 0, 0, policy.Unknown()
 	l.requests(r.InFlight, r.Queue, ours)
 	l.kernel(r.CPUPct, r.RunqUsP99, r.SRTTUsP50, r.RetransPPM, r.Kernel)
 	l.gpu(r.SMPct, r.SM)
@@ -100,7 +104,7 @@ func (l *Load) forget(now time.Time) {
 	old := func(at time.Time) bool { return !at.IsZero() && now.Sub(at) > trustFor }
 	unknown := unknownLoad
 	if !l.Pushed && old(l.At) {
-		l.Waiting, l.EngineQueue, l.EngineBusy = 0, unknown.EngineQueue, unknown.EngineBusy
+		l.Others, l.Waiting, l.EngineQueue, l.EngineBusy = 0, 0, unknown.EngineQueue, unknown.EngineBusy
 	}
 	if old(l.At) {
 		l.KVUsage = unknown.KVUsage
@@ -128,11 +132,14 @@ func (n *Node) setLoad(l Load) {
 func (n *Node) take(r *signals.Reading) {
 	n.slotsMu.Lock()
 	defer n.slotsMu.Unlock()
-	n.pushed = r
-	n.setEffective(time.Now())
+	now := time.Now()
+	if n.pushed = r; r != nil {
+		n.pushedOurs = n.lately(now)
+	}
+	n.setEffective(now)
 }
 
-// age forgets what has become too old of an etcd node.
+// age forgets what has become too old.
 func (n *Node) age(now time.Time) {
 	n.slotsMu.Lock()
 	defer n.slotsMu.Unlock()
@@ -143,11 +150,9 @@ func (n *Node) age(now time.Time) {
 func (n *Node) setEffective(now time.Time) {
 	l := n.beat
 	if n.pushed != nil {
-		l = l.with(n.pushed, n.InFlight())
+		l = l.with(n.pushed, n.pushedOurs)
 	}
-	if n.Source == Etcd {
-		l.forget(now)
-	}
+	l.forget(now)
 	n.load.Store(&l)
 	n.setSlots()
 }

@@ -40,14 +40,16 @@ type Node struct {
 	Source Source
 	Pool   *relay.Pool // closed by the fleet once the node has left and nothing is in flight on it
 
-	info     atomic.Pointer[Info]
-	load     atomic.Pointer[Load]
-	ref      atomic.Uint32
-	inFlight atomic.Int32
-	slots    atomic.Int32     // max_concurrent minus what waits in the engine for others
-	slotsMu  sync.Mutex       // makes load and slots follow the newest of info, beat and pushed, which have a writer each
-	beat     Load             // of the last heartbeat or scrape; guarded by slotsMu
-	pushed   *signals.Reading // of the agent's stream; nil: there is none; guarded by slotsMu
+	info       atomic.Pointer[Info]
+	load       atomic.Pointer[Load]
+	ref        atomic.Uint32
+	inFlight   atomic.Int32
+	slots      atomic.Int32     // max_concurrent minus what waits in the engine for others
+	slotsMu    sync.Mutex       // makes load and slots follow the newest of info, beat and pushed, which have a writer each
+	beat       Load             // of the last heartbeat or scrape; guarded by slotsMu
+	pushed     *signals.Reading // of the agent's stream; nil: there is none; guarded by slotsMu
+	pushedOurs int32            // what lately was as it came; guarded by slotsMu
+	recent
 	flags    atomic.Uint32
 	health   breaker
 	probe    *prober
@@ -165,13 +167,14 @@ func (n *Node) reserve() bool {
 			return false
 		}
 		if n.inFlight.CompareAndSwap(now, now+1) {
+			n.rise(now + 1)
 			return true
 		}
 	}
 }
 
 // AcquireAlways counts one request as in flight whatever the node's state, for a request that can go nowhere else.
-func (n *Node) AcquireAlways() { n.inFlight.Add(1) }
+func (n *Node) AcquireAlways() { n.rise(n.inFlight.Add(1)) }
 
 // Release takes back one Acquire.
 func (n *Node) Release() {

@@ -60,6 +60,44 @@ func TestWaitingOfOthersTakesSlots(t *testing.T) {
 	}
 }
 
+// TestOursAreNotOthers: a figure of the engine's that is a little older than our count does not make others of our requests that have ended since.
+func TestOursAreNotOthers(t *testing.T) {
+	n := testNode("n", 64)
+	n.Source = Etcd
+	now := time.Now()
+	tell := func(held, waiting float64, want int32) {
+		t.Helper()
+		h := &cluster.NodeHealth{InFlight: cluster.Known(held), QueueDepth: cluster.Known(waiting)}
+		n.setLoad(loadOfHealth(h, n.ours(now), now))
+		if got := n.Load().Others; got != want {
+			t.Errorf("%v held, %d in flight: %d of others, want %d", held, n.InFlight(), got, want)
+		}
+	}
+	for range 10 {
+		n.Acquire()
+	}
+	tell(13, 0, 3)
+	for range 6 {
+		n.Release()
+	}
+	now = now.Add(recentWindow / 2)
+	tell(13, 1, 3) // true before ours ended
+	now = now.Add(recentWindow)
+	tell(13, 0, 3) // the window is over, and begins with this
+	now = now.Add(2 * recentWindow)
+	tell(7, 0, 0)
+	now = now.Add(2 * recentWindow)
+	tell(7, 0, 3)
+	n.age(now)
+	if n.Load().Others != 3 {
+		t.Errorf("%+v", n.Load())
+	}
+	n.age(now.Add(trustFor + time.Second))
+	if l := n.Load(); l.Others != 0 || known(l.EngineBusy) != nil {
+		t.Errorf("too old: %+v", l)
+	}
+}
+
 func TestSlotsFollowBothOfTheirSources(t *testing.T) {
 	n := testNode("n", 4)
 	for round := range int32(500) {

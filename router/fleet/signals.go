@@ -108,8 +108,6 @@ func (f *Fleet) Signals() *signals.Stats { return &f.signals }
 // sweepLoads forgets telemetry that has become too old, whether etcd answers or not.
 func (f *Fleet) sweepLoads(now time.Time) {
 	for _, m := range f.members {
-		if m.node.Source == Etcd {
-			m.node.age(now)
-		}
+		m.node.age(now)
 	}
 }

@@ -30,7 +30,7 @@ func TestSignals(t *testing.T) {
 	var n *Node
 	eventually(t, e.Fleet, "the stream", func(snap *Snapshot) bool { n = snap.Node("n"); return n != nil && n.Load().Pushed })
 	// What the stream does not tell is not known, whatever the heartbeat has said.
-	if l := n.Load(); math.Abs(float64(l.SM)-0.8) > 1e-6 || math.Abs(float64(l.RunDelay)-0.0015) > 1e-9 || known(l.Watts) != nil || l.Waiting != 2 || l.EngineBusy != 1 || l.SMAt.IsZero() || known(l.CPU) != nil {
+	if l := n.Load(); math.Abs(float64(l.SM)-0.8) > 1e-6 || math.Abs(float64(l.RunDelay)-0.0015) > 1e-9 || known(l.Watts) != nil || l.Waiting != 2 || l.Others != 3 || l.EngineBusy != 1 || l.SMAt.IsZero() || known(l.CPU) != nil {
 		t.Errorf("by the stream: %+v", l)
 	}
 	if v := n.View(time.Now()); v.Signals.From != "stream" || v.Signals.KernelAgeMs == nil || v.Signals.WattsAgeMs != nil {
@@ -59,7 +59,7 @@ func TestOldIsUnknown(t *testing.T) {
 		t.Errorf("later: %+v", l)
 	}
 	l.forget(now.Add(trustFor + time.Second))
-	if known(l.SM) != nil || known(l.Watts) != nil || l.From() != "nobody" || l.Waiting != 0 || known(l.EngineQueue) != nil {
+	if known(l.SM) != nil || known(l.Watts) != nil || l.From() != "nobody" || l.Waiting != 0 || l.Others != 0 || known(l.EngineQueue) != nil {
 		t.Errorf("too late: %+v", l)
 	}
 }

@@ -44,6 +44,7 @@ type NodeView struct {
 	LastError     string   `json:"last_error,omitempty"`
 	InFlight      int32    `json:"in_flight"`
 	MaxConcurrent int32    `json:"max_concurrent"`
+	Others        int32    `json:"in_flight_of_others"` // that other routers and clients have on it, with
 	Waiting       int32    `json:"waiting_of_others"`
 	EngineBusy    *float64 `json:"engine_running,omitempty"`
 	EngineQueue   *float64 `json:"engine_waiting,omitempty"`
@@ -152,7 +153,7 @@ func (n *Node) View(now time.Time) NodeView {
 	v := NodeView{
 		ID: n.ID, Source: n.Source, Address: info.Address, Role: string(info.Role), Engine: info.Engine, Models: info.Models,
 		State: n.State().String(), LastError: n.probe.lastError(), Opens: n.Opens(), Version: info.Version,
-		InFlight: n.InFlight(), MaxConcurrent: info.MaxConcurrent, Waiting: load.Waiting,
+		InFlight: n.InFlight(), MaxConcurrent: info.MaxConcurrent, Others: load.Others, Waiting: load.Waiting,
 		EngineBusy: known(load.EngineBusy), EngineQueue: known(load.EngineQueue),
 		SM: known(load.SM), Watts: known(load.Watts), KVUsage: known(load.KVUsage), LoadAgeMs: ageMs(now, load.At), Signals: load.Signals(now), Path: n.Path().View(now),
 	}

@@ -31,7 +31,7 @@ func (p *Policy) Explain(cands []Candidate, promptBlocks int, key Key, r uint64,
 func (p *Policy) terms(c *Candidate, f *fleet, promptBlocks int) Terms {
 	t := Terms{Eligible: c.free() > 0}
 	if !t.Eligible {
-		t.Reason = fmt.Sprintf("full: %d in flight and %d waiting of %d slots", c.InFlight, c.Waiting, c.slots())
+		t.Reason = fmt.Sprintf("full: %d in flight and %d of others of %d slots", c.InFlight, c.Others, c.slots())
 	}
 	if p.Mode != Score {
 		t.Load = max(0, 1-float64(c.busy())/float64(c.slots()))

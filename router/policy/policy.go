@@ -6,13 +6,13 @@
 //	kv·overlap + load·(1-util) + power·(1-norm_watts) + capacity·cap
 //
 //	overlap    = matched leading blocks, each weighed by the tier that it is in / prompt blocks
-//	util       = max(in_flight/max_concurrent, sm), and of run_delay/run_delay_ms where that is set
+//	util       = max(in_flight/max_concurrent, sm), in_flight with that of others, and of run_delay/run_delay_ms where that is set
 //	norm_watts = watts / the fleet's highest watts
 //	cap        = mean of VRAM, throughput and free slots, each relative to the fleet's best
 //
 // The fleet is the list of candidates. A telemetry value that a node lacks counts as the mean
 // of those that report it; one that nobody reports contributes 0 for everybody. A node whose
-// in-flight plus waiting requests reach its max_concurrent is no candidate in any mode: without
+// in-flight requests reach its max_concurrent is no candidate in any mode: without
 // that rule overlap outweighs the whole load term once 45 % of a prompt is shared, and the
 // nodes that hold a hot prefix drown while others idle.
 package policy
@@ -33,7 +33,7 @@ const (
 	RoundRobin              // each in turn, by the caller's counter
 	Random                  // uniform
 	PowerOfTwo              // the less loaded of two drawn at random
-	LeastLoaded             // lowest (in flight + waiting) / max_concurrent, ties at random
+	LeastLoaded             // lowest in flight / max_concurrent, ties at random
 )
 
 var modeNames = [...]string{"score", "round_robin", "random", "power_of_two", "least_loaded"}
@@ -85,7 +85,7 @@ type Candidate struct {
 	Matched       int32   // leading blocks of this prompt believed to be in the engine's own cache
 	Host, Disk    int32   // how far they reach with what the host has in memory, and on disk too; below Matched: no further
 	InFlight      int32   // requests sent and not yet finished
-	Waiting       int32   // requests that the engine reports as queued
+	Others        int32   // requests that the node has from others, running and waiting
 	MaxConcurrent int32   // slots; 0 or less counts as DefaultMaxConcurrent
 	SM            float32 // busy share of the GPU, 0 to 1
 	Watts         float32 // 30 s mean of the node's power draw
@@ -131,7 +131,7 @@ func (c *Candidate) slots() int64 {
 	return int64(c.MaxConcurrent)
 }
 
-func (c *Candidate) busy() int64 { return max(int64(c.InFlight), 0) + max(int64(c.Waiting), 0) }
+func (c *Candidate) busy() int64 { return max(int64(c.InFlight), 0) + max(int64(c.Others), 0) }
 
 func (c *Candidate) free() int64 { return max(c.slots()-c.busy(), 0) }
 

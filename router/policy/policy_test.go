@@ -41,7 +41,7 @@ func near(t *testing.T, name string, got, want float64) {
 
 func TestTermsByHand(t *testing.T) {
 	a := Candidate{IDHash: 1, Matched: 3, InFlight: 2, MaxConcurrent: 10, SM: 0.1, Watts: 300, VRAM: 80, Throughput: 2}
-	b := Candidate{IDHash: 2, Matched: 12, InFlight: 1, Waiting: 1, MaxConcurrent: 4, SM: 0.9, Watts: 600, VRAM: 40, Throughput: 8}
+	b := Candidate{IDHash: 2, Matched: 12, InFlight: 1, Others: 1, MaxConcurrent: 4, SM: 0.9, Watts: 600, VRAM: 40, Throughput: 8}
 	var out [2]Terms
 	pick, why := Default().Explain([]Candidate{a, b}, 12, nil, 0, out[:])
 	near(t, "a.overlap", out[0].Overlap, 0.25)
@@ -90,7 +90,7 @@ func TestOutOfRangeInputsStayInRange(t *testing.T) {
 func TestFullNodesAreNoCandidates(t *testing.T) {
 	c := blanks(3)
 	c[0].Matched, c[0].InFlight = 100, 10
-	c[1].Matched, c[1].InFlight, c[1].Waiting = 100, 4, 6
+	c[1].Matched, c[1].InFlight, c[1].Others = 100, 4, 6
 	for m := range Mode(len(modeNames)) {
 		p := Default()
 		p.Mode = m
@@ -108,7 +108,7 @@ func TestFullNodesAreNoCandidates(t *testing.T) {
 	}
 	out := make([]Terms, 3)
 	Default().Explain(c, 100, nil, 0, out)
-	if out[1].Eligible || out[1].Reason != "full: 4 in flight and 6 waiting of 10 slots" || !out[2].Eligible || out[2].Reason != "" {
+	if out[1].Eligible || out[1].Reason != "full: 4 in flight and 6 of others of 10 slots" || !out[2].Eligible || out[2].Reason != "" {
 		t.Errorf("%+v", out)
 	}
 }
@@ -246,7 +246,7 @@ func TestRoundRobinIsFairUnderConcurrency(t *testing.T) {
 func TestLoadAwareModes(t *testing.T) {
 	c := blanks(3)
 	c[0].InFlight, c[1].InFlight, c[2].InFlight = 5, 2, 4
-	c[1].Waiting, c[2].MaxConcurrent = 1, 40 // 0.5, 0.3, 0.1
+	c[1].Others, c[2].MaxConcurrent = 1, 40 // 0.5, 0.3, 0.1
 	least, two := &Policy{Mode: LeastLoaded}, &Policy{Mode: PowerOfTwo}
 	var counts [3]int
 	for r := range uint64(3000) {
@@ -295,7 +295,7 @@ func randomCandidate(rng *rand.Rand) Candidate {
 		}
 		return float32(rng.Float64() * scale)
 	}
-	return Candidate{IDHash: rng.Uint64(), Matched: rng.Int32N(25), InFlight: rng.Int32N(9), Waiting: rng.Int32N(3), MaxConcurrent: 1 + rng.Int32N(9),
+	return Candidate{IDHash: rng.Uint64(), Matched: rng.Int32N(25), InFlight: rng.Int32N(9), Others: rng.Int32N(3), MaxConcurrent: 1 + rng.Int32N(9),
 		SM: maybe(1), Watts: maybe(700), VRAM: maybe(8e10), Throughput: maybe(8)}
 }
 

@@ -71,7 +71,7 @@ func (p *Policy) overlap(c *Candidate, promptBlocks int) float64 {
 }
 
 func (f *fleet) util(c *Candidate) float64 {
-	inFlight := float64(max(c.InFlight, 0)) / float64(c.slots())
+	inFlight := float64(c.busy()) / float64(c.slots())
 	used := max(inFlight, orMean(c.SM, f.sm))
 	if f.delayScale > 0 {
 		used = max(used, f.delayScale*orMean(c.RunDelay, f.delay))
