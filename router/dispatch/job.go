@@ -284,8 +284,8 @@ func (j *Job) why() reason {
 
 // RendezvousKey identifies the conversation that the request belongs to: its session id,
 // or else the digest of the last full block of the first user turn, so that one shared
-// system prompt does not tie every conversation to one node. It is the same in every
-// router.
+// system prompt does not tie every conversation to one node. A turn without a full block
+// of its own is told apart by a hash of its text. It is the same in every router.
 func (j *Job) RendezvousKey() uint64 {
 	if len(j.Session) > 0 {
 		return xxhash.Sum64(j.Session)
@@ -294,6 +294,12 @@ func (j *Job) RendezvousKey() uint64 {
 		return j.turn
 	}
 	last := min(j.Scan.FirstTurn/prefix.BlockBytes, j.chain.Blocks()) - 1
+	if j.Scan.ShortTurn > 0 && last*prefix.BlockBytes < j.Scan.FirstTurn-j.Scan.ShortTurn {
+		if last < 0 {
+			return j.Scan.TurnHash
+		}
+		return j.chain.Key(last) ^ j.Scan.TurnHash
+	}
 	if last < 0 {
 		last = j.chain.Blocks() - 1
 	}

@@ -49,6 +49,43 @@ func TestConversationsAreToldApartByTheirFirstTurn(t *testing.T) {
 	}
 }
 
+// TestShortFirstTurns: questions of a few words behind one system prompt are told apart too, in every turn of theirs, and so
+// are those without one.
+func TestShortFirstTurns(t *testing.T) {
+	d := &Dispatcher{metrics: metrics.New()}
+	key := func(api scan.API, body []byte) uint64 {
+		t.Helper()
+		j := &Job{d: d, API: api, Body: body}
+		if err := d.Scan(j); err != nil {
+			t.Fatal(err)
+		}
+		d.begin(j, prefix.Seed("sim", "", ""))
+		return j.RendezvousKey()
+	}
+	for _, system := range []int{0, 1, 40, 53, 64, 100, 4000, 20_000} { // bytes
+		seen := map[uint64]string{}
+		for i := range 60 {
+			question, instructions := fmt.Sprintf("what is %d?", i), strings.Repeat("x", system)
+			k := key(scan.Chat, turns(instructions, question))
+			if other, ok := seen[k]; ok || k == 0 {
+				t.Fatalf("%q behind %d bytes: the same as %q", question, system, other)
+			}
+			seen[k] = question
+			if key(scan.Chat, turns(instructions, question, strings.Repeat("a long answer. ", 20), "and then?")) != k {
+				t.Errorf("%q behind %d bytes: its second turn is told from its first", question, system)
+			}
+			swapped := []byte(fmt.Sprintf(`{"messages":[{"content":%q,"role":"system"},{"content":%q,"role":"user"}],"model":"sim"}`, instructions, question))
+			if key(scan.Chat, swapped) != k {
+				t.Errorf("%q behind %d bytes: the order of keys tells", question, system)
+			}
+			if a, b := key(scan.Responses, []byte(fmt.Sprintf(`{"model":"sim","instructions":%q,"input":"a"}`, instructions))),
+				key(scan.Responses, []byte(fmt.Sprintf(`{"model":"sim","input":"b","instructions":%q}`, instructions))); a == b {
+				t.Errorf("responses behind %d bytes are not told apart", system)
+			}
+		}
+	}
+}
+
 // TestPatienceIsToldWhatIsCached: the wait for a node is measured by what it has to compute.
 func TestPatienceIsToldWhatIsCached(t *testing.T) {
 	d := start(t, 1)

@@ -127,6 +127,22 @@ func TestMemoFindsWhatAScanFinds(t *testing.T) {
 	}
 }
 
+// TestMemoKnowsShortTurns: a short first turn is known whole wherever a stride ends in or near it.
+func TestMemoKnowsShortTurns(t *testing.T) {
+	for system := stride - 300; system < stride+20; system++ {
+		m, before, more := NewMemo(4<<20), map[string][]byte{}, ""
+		for n := range 3 {
+			body := fmt.Sprintf(`{"model":"m","messages":[{"role":"system","content":%q},{"role":"user","content":%q}%s]}`,
+				strings.Repeat("x", system), strings.Repeat("q", 30+system%120), more)
+			passed, err := compare(m, before, Chat, []byte(body))
+			if err != nil || n == 2 && !passed {
+				t.Fatalf("%d bytes before: %v, passed over: %v", system, err, passed)
+			}
+			more += fmt.Sprintf(`,{"role":"assistant","content":%q},{"role":"user","content":"more"}`, strings.Repeat("a", stride))
+		}
+	}
+}
+
 func compare(m *Memo, before map[string][]byte, api API, body []byte) (passed bool, err error) {
 	var whole, r Request
 	wantErr, gotErr := Scan(api, body, &whole), m.Scan(api, body, &r)
@@ -149,8 +165,8 @@ func compare(m *Memo, before map[string][]byte, api API, body []byte) (passed bo
 		}
 		text = append(append([]byte{}, known...), r.Text[r.Head:]...)
 	}
-	got := fmt.Sprintf("%d %q %v %v %v %v %v %v %d %q %q %d %v", r.Media, r.Model, r.ModelSpan, r.Stream, r.StreamOptions, r.IncludeUsage, r.MembersAt, r.Empty, r.MaxTokens, r.CacheSalt, r.PreviousResponseID, r.FirstTurn, r.options)
-	want := fmt.Sprintf("%d %q %v %v %v %v %v %v %d %q %q %d %v", whole.Media, whole.Model, whole.ModelSpan, whole.Stream, whole.StreamOptions, whole.IncludeUsage, whole.MembersAt, whole.Empty, whole.MaxTokens, whole.CacheSalt, whole.PreviousResponseID, whole.FirstTurn, whole.options)
+	got := fmt.Sprintf("%d %q %v %v %v %v %v %v %d %q %q %d %d %x %v", r.Media, r.Model, r.ModelSpan, r.Stream, r.StreamOptions, r.IncludeUsage, r.MembersAt, r.Empty, r.MaxTokens, r.CacheSalt, r.PreviousResponseID, r.FirstTurn, r.ShortTurn, r.TurnHash, r.options)
+	want := fmt.Sprintf("%d %q %v %v %v %v %v %v %d %q %q %d %d %x %v", whole.Media, whole.Model, whole.ModelSpan, whole.Stream, whole.StreamOptions, whole.IncludeUsage, whole.MembersAt, whole.Empty, whole.MaxTokens, whole.CacheSalt, whole.PreviousResponseID, whole.FirstTurn, whole.ShortTurn, whole.TurnHash, whole.options)
 	if got != want {
 		return r.Skipped > 0, fmt.Errorf("got  %s\nwant %s", got, want)
 	}

@@ -67,9 +67,10 @@ func (r *Request) input() {
 	}
 	switch r.c.Kind() {
 	case jsonscan.String:
+		start := len(r.Text)
 		r.Text = append(append(r.Text, markMessage), "user"...)
 		r.marked(markText)
-		r.turned, r.turnEnd = true, len(r.Text)
+		r.firstTurnRead(start)
 	case jsonscan.Array:
 		r.turns()
 	default:

@@ -33,7 +33,8 @@ type mark struct {
 	optionMembers, membersAt, maxTokens                int
 	stream, includeUsage, optionsNull, optionsEmpty    int
 	plain, turned, turnEnd, member, memberStart, index int
-	media                                              int
+	media, shortTurn                                   int
+	turnHash                                           uint64
 
 	// The message and the part that the place is in.
 	turnStart, turnSeen, user, contentStart int
@@ -130,7 +131,7 @@ func (r *Request) note(m *mark, at where) bool {
 		optionMembers: r.options.membersAt, membersAt: r.MembersAt, maxTokens: int(r.MaxTokens),
 		stream: word(r.Stream), includeUsage: word(r.IncludeUsage), optionsNull: word(r.options.null), optionsEmpty: word(r.options.empty),
 		plain: word(r.plain), turned: word(r.turned), turnEnd: r.Skipped + r.turnEnd,
-		media:  r.Media,
+		media: r.Media, shortTurn: r.ShortTurn, turnHash: r.TurnHash,
 		member: int(r.frame.member), memberStart: r.Skipped + r.frame.start, index: r.at.index,
 		ofRoot: len(r.segments),
 	}
@@ -176,13 +177,13 @@ func (r *Request) longText(in inText) {
 }
 
 // noteText adds to a mark what is open around a string. Without its role the beginning of the
-// message is not there yet.
+// message is not there yet, and a first turn that may be short is wanted whole.
 func (r *Request) noteText(m *mark, in *inText) bool {
 	t := in.turn
 	if t == nil {
 		return in.at == inPrompt
 	}
-	if t.seen&(1<<turnRole) == 0 {
+	if t.seen&(1<<turnRole) == 0 || !r.turned && len(r.Text)-t.begin < shortTurn {
 		return false
 	}
 	m.ofRoot, m.ofTurn = t.base, len(r.segments)-t.base

@@ -70,6 +70,8 @@ type Request struct {
 	Media     int      // images, audio, videos and files in it: an engine counts many tokens for each
 	Tokens    []uint32 // the prompt where it was given as token ids; Text is empty then
 	FirstTurn int      // bytes of the canonical text, or 4 for each of Tokens, up to the end of the first user turn; 0 = none
+	ShortTurn int      // bytes of the first user turn where they are fewer than two of the chain's blocks, so that it may have no whole one; 0 = they are more, or there is none
+	TurnHash  uint64   // of such a turn's canonical text
 
 	c        jsonscan.Cursor
 	err      *Error

@@ -17,7 +17,7 @@ func (r *Request) resume(m *mark, body []byte) {
 	r.StreamOptions, r.Stream, r.IncludeUsage = m.options, m.stream == 1, m.includeUsage == 1
 	r.options = optionSpans{null: m.optionsNull == 1, empty: m.optionsEmpty == 1, membersAt: m.optionMembers, usage: m.usage}
 	r.plain, r.turned, r.turnEnd = m.plain == 1, m.turned == 1, m.turnEnd-m.text
-	r.Media = m.media
+	r.Media, r.ShortTurn, r.TurnHash = m.media, m.shortTurn, m.turnHash
 	member := rootMember(m.member)
 	r.at = place{field: member.String(), index: m.index}
 	r.within(member, m.memberStart-m.text)

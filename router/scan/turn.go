@@ -3,6 +3,8 @@ package scan
 import (
 	"bytes"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/cognitora/dataplane/internal/jsonscan"
 )
 
@@ -107,7 +109,19 @@ func (r *Request) turnDone(t *turn) {
 	r.arrange(t.base)
 	r.settleOrder()
 	if !r.turned && (t.user || t.begin >= 0 && isUser(r.Text[t.begin:])) {
-		r.turned, r.turnEnd = true, len(r.Text)
+		r.firstTurnRead(t.begin)
+	}
+}
+
+// shortTurn is two blocks of the chain, in bytes: whatever begins where, a turn of so many bytes has a whole one.
+const shortTurn = 128
+
+// firstTurnRead notes the first user turn, which begins there in Text and ends where Text does. Marks are left in it from shortTurn bytes on, so that a short
+// one has all of its text here.
+func (r *Request) firstTurnRead(begin int) {
+	r.turned, r.turnEnd = true, len(r.Text)
+	if n := len(r.Text) - begin; n < shortTurn {
+		r.ShortTurn, r.TurnHash = n, xxhash.Sum64(r.Text[begin:])
 	}
 }
 
