@@ -256,3 +256,21 @@ func TestStoredResponsesAndTheClientsKey(t *testing.T) {
 		}
 	}
 }
+
+// TestEndpointsBelowResponses are no stored responses: they pass through, and one that goes on from a stored response does so to where that is.
+func TestEndpointsBelowResponses(t *testing.T) {
+	s := serve(t, simulate(t, 3))
+	for _, m := range s.store(6) {
+		for _, path := range []string{"/v1/responses/input_tokens", "/v1/responses/compact"} {
+			if r := s.post(path, goOn(m.id)); r.node() != m.node || !strings.Contains(string(r.body), `{"detail":"Not Found"}`) { // as this engine says
+				t.Errorf("%s of %v: %v", path, m, r)
+			}
+		}
+	}
+	if r := s.post("/v1/responses/input_tokens", `{"model":"sim","input":"how long is this?"}`); r.node() == "" {
+		t.Errorf("%v", r)
+	}
+	if r := s.post("/v1/responses/resp_none/cancel", ""); r.status != 404 || r.code() != "response_not_found" {
+		t.Errorf("%v", r)
+	}
+}

@@ -106,7 +106,7 @@ func (g *Gateway) noPath(ctx *fasthttp.RequestCtx, api scan.API) {
 	e := *errNoPath
 	if meant := meantBy(ctx.Path()); meant != "" {
 		e.Message += "; it is " + meant
-	} else if r, _, _ := find(ctx.Path()); r == routePass {
+	} else if r, _, _ := find(ctx.Method(), ctx.Path()); r == routePass {
 		e = *errNotPassed
 	}
 	g.fail(ctx, api, &e)

@@ -226,7 +226,7 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 	if g.draining.Load() {
 		ctx.SetConnectionClose()
 	}
-	r, api, rest := find(ctx.Path())
+	r, api, rest := find(ctx.Method(), ctx.Path())
 	name := api.String()
 	switch {
 	case fault != nil:

@@ -66,9 +66,9 @@ var (
 	prefixV1        = []byte("/v1/")
 )
 
-// find returns the route of a path and, for one with a body, its API. rest is the part of the
+// find returns the route of a request and, for one with a body, its API. rest is the part of the
 // path behind a collection's name: a model's or a stored response's id.
-func find(path []byte) (r route, api scan.API, rest []byte) {
+func find(method, path []byte) (r route, api scan.API, rest []byte) {
 	if api, ok := inferPaths[string(path)]; ok {
 		return routeInfer, api, nil
 	}
@@ -79,7 +79,7 @@ func find(path []byte) (r route, api scan.API, rest []byte) {
 		return routeModels, scan.Other, nil
 	case bytes.HasPrefix(path, prefixModels) && len(path) > len(prefixModels):
 		return routeModel, scan.Other, path[len(prefixModels):]
-	case bytes.HasPrefix(path, prefixResponses) && len(path) > len(prefixResponses):
+	case isStored(method, path):
 		return routeStored, scan.Responses, path[len(prefixResponses):]
 	case bytes.HasPrefix(path, prefixAudio):
 		return routeInfer, scan.Audio, nil
@@ -87,6 +87,17 @@ func find(path []byte) (r route, api scan.API, rest []byte) {
 		return routePass, scan.Other, nil
 	}
 	return routeUnknown, apiOf(path), nil
+}
+
+// isStored tells whether a request is about a stored response. The only POST that is, cancels one: others below
+// /v1/responses/, such as input_tokens and compact, are endpoints of their own.
+func isStored(method, path []byte) bool {
+	rest, below := bytes.CutPrefix(path, prefixResponses)
+	if !below || string(method) != "POST" {
+		return below && len(rest) > 0
+	}
+	id, verb, _ := bytes.Cut(rest, []byte("/"))
+	return len(id) > 0 && string(verb) == "cancel"
 }
 
 // meantBy is the path of an endpoint that an unknown one is meant for: with a slash at the end, or with a base URL that

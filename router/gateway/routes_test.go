@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/valyala/fasthttp"
@@ -9,28 +10,39 @@ import (
 )
 
 func TestRoutes(t *testing.T) {
-	for path, want := range map[string]struct {
+	for request, want := range map[string]struct {
 		route route
 		api   scan.API
 		rest  string
 	}{
-		"/v1/chat/completions":  {routeInfer, scan.Chat, ""},
-		"/v1/models":            {routeModels, scan.Other, ""},
-		"/v1/models/org/small":  {routeModel, scan.Other, "org/small"},
-		"/v1/models/":           {routeUnknown, scan.Other, ""},
-		"/v1/responses/id/x":    {routeStored, scan.Responses, "id/x"},
-		"/v1/audio/speech":      {routeInfer, scan.Audio, ""},
-		"/v1/unheard-of":        {routePass, scan.Other, ""},
-		"/v1/unheard-of/":       {routePass, scan.Other, ""},
-		"/v1/chat/completions/": {routeUnknown, scan.Other, ""},
-		"/v1/messages/":         {routeUnknown, scan.Messages, ""},
-		"/v1/load_lora_adapter": {routeUnknown, scan.Other, ""},
-		"/":                     {routeUnknown, scan.Other, ""},
-		"*":                     {routeUnknown, scan.Other, ""},
+		"/v1/chat/completions":            {routeInfer, scan.Chat, ""},
+		"/v1/models":                      {routeModels, scan.Other, ""},
+		"/v1/models/org/small":            {routeModel, scan.Other, "org/small"},
+		"/v1/models/":                     {routeUnknown, scan.Other, ""},
+		"/v1/responses/id/x":              {routeStored, scan.Responses, "id/x"},
+		"/v1/responses/compact":           {routeStored, scan.Responses, "compact"}, // as any word may be an id
+		"DELETE /v1/responses/id":         {routeStored, scan.Responses, "id"},
+		"POST /v1/responses/id/cancel":    {routeStored, scan.Responses, "id/cancel"},
+		"POST /v1/responses/id/cancel/x":  {routePass, scan.Other, ""},
+		"POST /v1/responses/input_tokens": {routePass, scan.Other, ""},
+		"POST /v1/responses/compact":      {routePass, scan.Other, ""},
+		"POST /v1/responses/":             {routeUnknown, scan.Other, ""},
+		"/v1/audio/speech":                {routeInfer, scan.Audio, ""},
+		"/v1/unheard-of":                  {routePass, scan.Other, ""},
+		"/v1/unheard-of/":                 {routePass, scan.Other, ""},
+		"/v1/chat/completions/":           {routeUnknown, scan.Other, ""},
+		"/v1/messages/":                   {routeUnknown, scan.Messages, ""},
+		"/v1/load_lora_adapter":           {routeUnknown, scan.Other, ""},
+		"/":                               {routeUnknown, scan.Other, ""},
+		"*":                               {routeUnknown, scan.Other, ""},
 	} {
-		r, api, rest := find([]byte(path))
+		method, path, named := strings.Cut(request, " ")
+		if !named {
+			method, path = "GET", request
+		}
+		r, api, rest := find([]byte(method), []byte(path))
 		if r != want.route || api != want.api || string(rest) != want.rest {
-			t.Errorf("%s: %v %v %q", path, r, api, rest)
+			t.Errorf("%s: %v %v %q", request, r, api, rest)
 		}
 	}
 }
@@ -40,7 +52,7 @@ func TestRoutingAllocatesNothing(t *testing.T) {
 	var h fasthttp.RequestHeader
 	h.SetContentLength(-1)
 	if n := testing.AllocsPerRun(100, func() {
-		if r, _, _ := find(path); !r.takes(post) || faultOf(&h) != nil {
+		if r, _, _ := find(post, path); !r.takes(post) || faultOf(&h) != nil {
 			t.Error("refused")
 		}
 	}); n != 0 {
