@@ -53,13 +53,15 @@ func start(t testing.TB, n int, tweak ...func(*engine.Config)) *Dispatcher {
 	}, Options{Limits: Limits{FirstByte: time.Minute, Idle: time.Minute, Total: time.Minute}, MaxNodes: 2, Feedback: true})
 	d.policy.Store(policy.Default())
 	waitFor(t, func() bool {
-		able := 0
-		for _, node := range f.Load().Nodes {
-			if ok, _ := node.Eligible(time.Now()); ok && len(node.Info().Models) > 0 {
-				able++
+		able := map[*fleet.Node]bool{}
+		for _, m := range f.Load().Models() {
+			for _, node := range m.Nodes {
+				if ok, _ := node.Eligible(time.Now()); ok {
+					able[node] = true
+				}
 			}
 		}
-		return able == n
+		return len(able) == n
 	})
 	return d
 }
