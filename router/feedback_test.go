@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -193,6 +195,42 @@ func TestUsageOfAStream(t *testing.T) {
 		eventually(t, "the usage is counted", func() bool {
 			return s.metrics().sum("cgn_router_completion_tokens_total") == float64(8*(i+1))
 		})
+	}
+}
+
+// TestUsageThatComesWithChoices, as some engines have it in the last one or, asked so, in each, is hidden from those who did not ask, and nothing else is.
+func TestUsageThatComesWithChoices(t *testing.T) {
+	const begin, end = `data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}],"id":"x"}` + "\n\n",
+		`data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],"id":"x"}` + "\n\ndata: [DONE]\n\n"
+	const counts = `"usage":{"prompt_tokens":9,"completion_tokens":1},`
+	asked := make(chan string, 1)
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/models" {
+			io.WriteString(w, `{"object":"list","data":[{"id":"sim","object":"model"}]}`)
+		} else if r.Method == http.MethodPost {
+			body, _ := io.ReadAll(r.Body)
+			asked <- string(body)
+			w.Header().Set("Content-Type", "text/event-stream")
+			for _, event := range []string{begin, begin, end} {
+				io.WriteString(w, strings.Replace(event, `"id"`, counts+`"id"`, 1))
+				w.(http.Flusher).Flush()
+			}
+		}
+	}))
+	t.Cleanup(backend.Close)
+	s := serve(t, nil, func(rc *router.Config) { rc.Router.Backends = []string{backend.URL} })
+	eventually(t, "the backend is eligible", func() bool { return s.eligible() == 1 })
+	r := s.chat(chatBody("hello", streaming+`,"stream_options":{"include_usage":false,"continuous_usage_stats":true}`))
+	if body := <-asked; !strings.Contains(body, `{"include_usage":true,"continuous_usage_stats":false}`) {
+		t.Errorf("the engine was asked %s", body)
+	}
+	if got := strings.ReplaceAll(string(r.body), strings.Repeat(" ", len(counts)), ""); got != begin+begin+end {
+		t.Errorf("%q", r.body)
+	}
+	eventually(t, "it is counted", func() bool { return s.metrics().sum("cgn_router_prompt_tokens_total") == 9 })
+	r = s.chat(chatBody("hello", withUsage))
+	if <-asked; usageChunks(r.events()) != 3 {
+		t.Errorf("who asked got %s", r.body)
 	}
 }
 

@@ -15,7 +15,8 @@ import "bytes"
 const MaxEventBytes = 1 << 20
 
 // Event is one event that has data. Both slices are valid during the callback
-// that receives it.
+// that receives it. Data that is one line is the stream's own memory: what the
+// callback writes there, without line ends, is what Filter forwards.
 type Event struct {
 	Name []byte // event field; empty means "message"
 	Data []byte

@@ -2,8 +2,11 @@ package usage
 
 import (
 	"bytes"
+	"encoding/json"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -127,6 +130,20 @@ func TestChoicesEmpty(t *testing.T) {
 	}
 }
 
+func TestBlank(t *testing.T) {
+	for doc, want := range map[string]string{
+		`{"choices":[{"usage":1}],"usage":{"a":[1]},"x":2}`: `{"choices":[{"usage":1}],"x":2}`, `{"usage":null,"x":"\"usage\":1,"}`: `{"x":"\"usage\":1,"}`,
+		` { "x" : 1 , "usage" : {} } `: `{"x":1}`, `{"usage":{}}`: `{}`, `{"usage":1,"usage":2,"x":3,"usage":4}`: `{"x":3}`, `{"us\u0061ge":1,"x":3}`: `{"x":3}`, `{}`: `{}`, `[1]`: `[1]`,
+	} {
+		got := []byte(doc)
+		Blank(got)
+		var tight bytes.Buffer
+		if err := json.Compact(&tight, got); err != nil || tight.String() != want || len(got) != len(doc) {
+			t.Errorf("%s: %s, %v", doc, got, err)
+		}
+	}
+}
+
 func TestResponseID(t *testing.T) {
 	for doc, want := range map[string]string{
 		`{"id":"resp_1","object":"response"}`: "resp_1", `{"output":[{"id":"msg_1"}],"id":"resp_2"}`: "resp_2",
@@ -152,6 +169,7 @@ func TestNoAllocation(t *testing.T) {
 		for _, e := range events {
 			Merge(e, &c)
 			ChoicesEmpty(e)
+			Blank(e)
 			ResponseID(e)
 		}
 	}); n != 0 {
@@ -164,11 +182,24 @@ func FuzzMerge(f *testing.F) {
 	f.Add([]byte(`{"message":{"usage":{"input_tokens":5,"cache_read_input_tokens":20}},"choices":[],"id":"resp_1"}`))
 	f.Fuzz(func(t *testing.T, doc []byte) {
 		var c Counts
-		if got := Merge(doc, &c); got != (c != Counts{}) || c.Prompt < 0 || c.Completion < 0 || c.Cached < 0 {
+		got := Merge(doc, &c)
+		if got != (c != Counts{}) || c.Prompt < 0 || c.Completion < 0 || c.Cached < 0 {
 			t.Errorf("%q: %v %+v", doc, got, c)
 		}
 		ChoicesEmpty(doc)
 		ResponseID(doc)
+		if got {
+			after := slices.Clone(doc)
+			Blank(after)
+			var was, is map[string]any
+			if json.Unmarshal(doc, &was) != nil {
+				return
+			}
+			delete(was, "usage")
+			if err := json.Unmarshal(after, &is); err != nil || !reflect.DeepEqual(is, was) {
+				t.Errorf("%q became %q: %v", doc, after, err)
+			}
+		}
 	})
 }
 

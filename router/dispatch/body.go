@@ -22,7 +22,7 @@ type stream struct {
 }
 
 // Event looks at one event of the answer, read at time now, and tells whether the client
-// gets it.
+// gets it. A usage that the client has not asked for becomes white space in it.
 func (j *Job) Event(e sse.Event, now time.Time) (keep bool) {
 	if e.IsDone() {
 		return true
@@ -48,7 +48,14 @@ func (j *Job) Event(e sse.Event, now time.Time) (keep bool) {
 	if !usage.Merge(e.Data, &j.Usage) {
 		return true
 	}
-	return !j.asks || !usage.ChoicesEmpty(e.Data)
+	if !j.asks {
+		return true
+	}
+	if usage.ChoicesEmpty(e.Data) {
+		return false
+	}
+	usage.Blank(e.Data) // some engines have it in the last choice, or in every one
+	return true
 }
 
 // Piece looks at a piece of an answer that is not a stream; whole says that it is all of it.

@@ -64,11 +64,12 @@ var (
 	usageMember     = []byte(`"include_usage":true,`)
 	usageOnlyMember = []byte(`"include_usage":true`)
 	trueValue       = []byte(`true`)
+	falseValue      = []byte(`false`)
 )
 
 // EditIncludeUsage adds to dst, which stays sorted, the edit that makes
-// stream_options.include_usage true, whatever the request has there. It adds
-// nothing where that is so already.
+// stream_options.include_usage true, whatever the request has there, and, with
+// it, no more than one report. It adds nothing where include_usage is so already.
 func (r *Request) EditIncludeUsage(dst []Edit) []Edit {
 	o := r.options
 	switch {
@@ -78,6 +79,11 @@ func (r *Request) EditIncludeUsage(dst []Edit) []Edit {
 		return r.insertOptions(dst)
 	case o.null:
 		return insertEdit(dst, Edit{r.StreamOptions, optionsObject})
+	}
+	if o.continuous != (Span{}) { // it counts only where include_usage is true, which the client has not asked for
+		dst = insertEdit(dst, Edit{o.continuous, falseValue})
+	}
+	switch {
 	case o.usage != (Span{}):
 		return insertEdit(dst, Edit{o.usage, trueValue})
 	case o.empty:

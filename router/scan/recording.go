@@ -29,7 +29,7 @@ type mark struct {
 
 	// The root.
 	seen                                               int
-	model, options, usage, salt, previous              Span
+	model, options, usage, continuous, salt, previous  Span
 	optionMembers, membersAt, maxTokens                int
 	stream, includeUsage, optionsNull, optionsEmpty    int
 	plain, turned, turnEnd, member, memberStart, index int
@@ -127,7 +127,7 @@ func (r *Request) note(m *mark, at where) bool {
 	}
 	*m = mark{
 		pos: r.c.Pos(), depth: r.c.Depth(), text: r.Skipped + len(r.Text), where: at,
-		seen: int(r.seen), model: r.ModelSpan, options: r.StreamOptions, usage: r.options.usage, salt: r.salt, previous: r.previous,
+		seen: int(r.seen), model: r.ModelSpan, options: r.StreamOptions, usage: r.options.usage, continuous: r.options.continuous, salt: r.salt, previous: r.previous,
 		optionMembers: r.options.membersAt, membersAt: r.MembersAt, maxTokens: int(r.MaxTokens),
 		stream: word(r.Stream), includeUsage: word(r.IncludeUsage), optionsNull: word(r.options.null), optionsEmpty: word(r.options.empty),
 		plain: word(r.plain), turned: word(r.turned), turnEnd: r.Skipped + r.turnEnd,

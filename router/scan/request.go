@@ -98,10 +98,11 @@ type Request struct {
 
 // optionSpans is where stream_options can be edited.
 type optionSpans struct {
-	null      bool
-	empty     bool
-	membersAt int
-	usage     Span // the value of include_usage
+	null       bool
+	empty      bool
+	membersAt  int
+	usage      Span // the value of include_usage
+	continuous Span // the value of continuous_usage_stats
 }
 
 // place is where the scan is, for messages to the client.

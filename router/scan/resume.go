@@ -15,7 +15,7 @@ func (r *Request) resume(m *mark, body []byte) {
 	r.salt, r.CacheSalt = m.salt, text(body, m.salt)
 	r.previous, r.PreviousResponseID = m.previous, text(body, m.previous)
 	r.StreamOptions, r.Stream, r.IncludeUsage = m.options, m.stream == 1, m.includeUsage == 1
-	r.options = optionSpans{null: m.optionsNull == 1, empty: m.optionsEmpty == 1, membersAt: m.optionMembers, usage: m.usage}
+	r.options = optionSpans{null: m.optionsNull == 1, empty: m.optionsEmpty == 1, membersAt: m.optionMembers, usage: m.usage, continuous: m.continuous}
 	r.plain, r.turned, r.turnEnd = m.plain == 1, m.turned == 1, m.turnEnd-m.text
 	r.Media, r.ShortTurn, r.TurnHash = m.media, m.shortTurn, m.turnHash
 	member := rootMember(m.member)

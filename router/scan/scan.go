@@ -279,18 +279,28 @@ func (r *Request) streamOptions() {
 }
 
 func (r *Request) streamOption() {
-	if string(r.c.Key()) != "include_usage" {
+	switch string(r.c.Key()) {
+	case "include_usage":
+		r.at.leaf = "include_usage"
+		start := r.skipSpace()
+		if r.options.usage != (Span{}) {
+			r.twice(start)
+			return
+		}
+		r.IncludeUsage = r.boolean()
+		r.options.usage = Span{start, r.c.Pos()}
+	case "continuous_usage_stats":
+		r.at.leaf = "continuous_usage_stats"
+		start := r.skipSpace()
+		if r.options.continuous != (Span{}) {
+			r.twice(start)
+			return
+		}
 		r.c.Skip()
-		return
+		r.options.continuous = Span{start, r.c.Pos()}
+	default:
+		r.c.Skip()
 	}
-	r.at.leaf = "include_usage"
-	start := r.skipSpace()
-	if r.options.usage != (Span{}) {
-		r.twice(start)
-		return
-	}
-	r.IncludeUsage = r.boolean()
-	r.options.usage = Span{start, r.c.Pos()}
 }
 
 // skipSpace returns the offset of the next value.
