@@ -257,6 +257,44 @@ func TestStoredResponsesAndTheClientsKey(t *testing.T) {
 	}
 }
 
+// TestStoredResponsesOfNodesThatDoNotAnswer: the answer names the node, and what is wrong with it, while the response may still be there.
+func TestStoredResponsesOfNodesThatDoNotAnswer(t *testing.T) {
+	engines := simulate(t, 2)
+	s := serve(t, engines, func(c *router.Config) {
+		for i := range c.Router.Backends {
+			c.Router.Backends[i] += ",max_concurrent=1"
+		}
+	})
+	m := s.store(1)[0]
+	down := engines[0]
+	if m.node == "sim-1" {
+		down = engines[1]
+	}
+	unavailable := func(r *reply, why string) bool {
+		return r.status == 503 && r.code() == "response_node_unavailable" && r.header.Get("Retry-After") != "" && strings.Contains(string(r.body), "the node that stored this response ("+m.node+") "+why)
+	}
+	busy := s.begin("/v1/chat/completions", chatBody("hello", `,"stream":true,"max_tokens":100000`), "x-cgn-node", m.node)
+	if r := s.post("/v1/responses", goOn(m.id)); !unavailable(r, "is at its limit") {
+		t.Errorf("busy: %v", r)
+	}
+	busy.Body.Close()
+	s.idle()
+	down.Refuse()
+	if r := s.ask(http.MethodGet, "/v1/responses/"+m.id, ""); !unavailable(r, "does not answer") {
+		t.Errorf("get: %v", r)
+	}
+	eventually(t, "the node is known to be down", func() bool { return !s.nodes()[m.node].Eligible })
+	for range 3 {
+		if r := s.post("/v1/responses", goOn(m.id)); !unavailable(r, "takes no requests now: breaker open") && !unavailable(r, "does not answer") { // while it is tried again
+			t.Errorf("go on: %v", r)
+		}
+	}
+	if err := down.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it answers again", func() bool { return s.post("/v1/responses", goOn(m.id)).status == 200 })
+}
+
 // TestEndpointsBelowResponses are no stored responses: they pass through, and one that goes on from a stored response does so to where that is.
 func TestEndpointsBelowResponses(t *testing.T) {
 	s := serve(t, simulate(t, 3))

@@ -70,11 +70,8 @@ func (d *Dispatcher) choose(j *Job, now time.Time) (int, *apierror.Error) {
 		if pick < 0 && j.admitOthers() {
 			pick = p.Pick(j.cands, j.Blocks, j, d.random(p))
 		}
-		if pick < 0 && len(j.cands) > 0 {
-			return 0, errAllBusy
-		}
 		if pick < 0 {
-			return 0, d.noNode(j)
+			return 0, d.noNode(j, now)
 		}
 		at := int(j.able[pick])
 		n := j.model.nodes[at]
@@ -93,17 +90,21 @@ func (d *Dispatcher) choose(j *Job, now time.Time) (int, *apierror.Error) {
 			return 0, err
 		}
 	}
-	return 0, errAllBusy
+	return 0, d.noNode(j, now)
 }
 
 // noNode says why nobody may take the request: a pinned node that is not there is the
 // client's mistake.
-func (d *Dispatcher) noNode(j *Job) *apierror.Error {
-	if len(j.Pin) > 0 && !j.serves(j.Pin) {
-		return errPinnedNode
-	}
-	if j.capped {
+func (d *Dispatcher) noNode(j *Job, now time.Time) *apierror.Error {
+	switch {
+	case j.capped && len(j.cands) == 0:
 		return errModelFull
+	case j.Stored:
+		return j.holderOut(now)
+	case len(j.cands) > 0:
+		return errAllBusy
+	case len(j.Pin) > 0 && !j.serves(j.Pin):
+		return errPinnedNode
 	}
 	return errNoNode
 }

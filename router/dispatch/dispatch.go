@@ -83,6 +83,7 @@ type Dispatcher struct {
 	gone       gone             // guarded by rebuilding
 	turn       atomic.Uint64    // round robin's counter
 	lookups    atomic.Int32     // searches for stored responses under way
+	lostAfter  time.Duration    // see responsesLost
 	stalls     []patience.Stall // Run's scratch
 }
 
@@ -95,6 +96,7 @@ func New(p Parts, o Options) *Dispatcher {
 		options: o, fleet: p.Fleet, index: p.Index, policy: p.Policy, gate: p.Gate,
 		budget: p.Budget, metrics: p.Metrics, stored: p.Stored, memo: p.Memo, holdings: p.Holdings, tokens: p.Tokens, log: p.Log,
 	}
+	d.lostAfter = responsesLost
 	d.gone = gone{nodes: map[*fleet.Node]time.Time{}, models: map[string]time.Time{}}
 	d.table.Store(&table{})
 	return d

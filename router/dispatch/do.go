@@ -68,11 +68,12 @@ func (d *Dispatcher) Forward(j *Job, node string) *apierror.Error {
 	d.budget.Request()
 	at := d.current().place(j, node)
 	if at < 0 {
-		return errNoNode
+		return errHolder(node, "serves no model now")
 	}
 	if err := j.enter(j.model.nodes[at]); err != nil {
 		return err
 	}
+	j.Stored = true
 	j.matched = slices.Grow(j.matched[:0], at+1)[:at+1]
 	j.matched[at] = 0
 	j.reach = slices.Grow(j.reach[:0], at+1)[:at+1]
@@ -203,6 +204,8 @@ func (d *Dispatcher) giveIn(j *Job, v verdict) *apierror.Error {
 		return errTooOld
 	case v == late || j.expired():
 		return errDeadline
+	case j.Stored:
+		return errHolder(j.Asked(), "does not answer")
 	}
 	return errBackend
 }

@@ -24,22 +24,31 @@ const (
 	lookupTime     = 4 * time.Second // for the whole search; nodes whose turn has not come by then count as silent
 	lookupSkim     = 16 << 10        // bytes of an answer read to keep its connection; the connection of a longer one is closed
 	maxResponseID  = 256             // bytes; a longer id is nobody's
+
+	// responsesLost is how long a node's health checks have failed when what it stored counts as lost. Engines have that in
+	// memory, and a backend that is configured, unlike a node of etcd, never leaves by itself.
+	responsesLost = time.Minute
 )
 
 var (
 	errNoResponse = &apierror.Error{Status: 404, Code: "response_not_found", Message: "no response with this id is stored here"}
 	errNodeGone   = &apierror.Error{Status: 404, Code: "response_node_gone", Message: "the node that stored this response has left the fleet, and the response with it"}
+	errNodeLost   = &apierror.Error{Status: 404, Code: "response_node_gone", Message: "the node that stored this response has not answered for a minute or more, and what it stored counts as lost"}
 	errLookups    = &apierror.Error{Status: 503, Code: "lookups_full", Message: "too many stored responses are being searched for on the nodes", RetryAfterSeconds: 1}
 )
 
 // Holder is the node that stored response id. If this router does not remember it, the nodes
-// are asked that serve the model of the job, where the job names one, or else all of them. A
-// node that is the only one there can be is it without a question.
+// are asked that serve the model of the job, where the job names one, or else all of them; those
+// whose responses are lost are not. A node that is the only one there can be is it without a question.
 func (d *Dispatcher) Holder(j *Job, id []byte) (node string, err *apierror.Error) {
 	t := d.current()
 	if node, known := d.stored.Node(id); known {
-		if t.snap.Node(node) == nil {
+		n := t.snap.Node(node)
+		switch {
+		case n == nil:
 			return "", errNodeGone
+		case d.lost(n, time.Now()):
+			return "", errNodeLost
 		}
 		return node, nil
 	}
@@ -50,6 +59,8 @@ func (d *Dispatcher) Holder(j *Job, id []byte) (node string, err *apierror.Error
 		}
 		nodes = j.model.states()
 	}
+	now := time.Now()
+	nodes = slices.DeleteFunc(nodes, func(n *nodeState) bool { return d.lost(n.Node, now) })
 	switch {
 	case len(nodes) == 0:
 		return "", errNoNode
@@ -65,6 +76,31 @@ func (d *Dispatcher) Holder(j *Job, id []byte) (node string, err *apierror.Error
 	}
 	defer d.lookups.Add(-1)
 	return d.lookUp(j, id, nodes, more)
+}
+
+// lost tells whether what n has stored counts as lost.
+func (d *Dispatcher) lost(n *fleet.Node, now time.Time) bool { return n.Unanswered(now) >= d.lostAfter }
+
+// errHolder says of the node that alone can answer a request, because it stored a response, what keeps it from that.
+func errHolder(node, why string) *apierror.Error {
+	return &apierror.Error{
+		Status: 503, Code: "response_node_unavailable", RetryAfterSeconds: 1,
+		Message: "the node that stored this response (" + node + ") " + why,
+	}
+}
+
+// holderOut is errHolder for the node that j is pinned to, which the pick has not taken.
+func (j *Job) holderOut(now time.Time) *apierror.Error {
+	for _, n := range j.model.nodes {
+		if n.ID != string(j.Pin) {
+			continue
+		}
+		if ok, why := n.Eligible(now); !ok {
+			return errHolder(n.ID, "takes no requests now: "+why)
+		}
+		return errHolder(n.ID, "is at its limit")
+	}
+	return errNoResponse // that node serves other models
 }
 
 // serving are the nodes that serve some model.

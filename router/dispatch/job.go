@@ -34,6 +34,7 @@ type Job struct {
 	Auth     []byte // the client's Authorization where it may be forwarded, else nil
 	Session  []byte // x-cgn-session-id
 	Pin      []byte // x-cgn-node: this node or none
+	Stored   bool   // Pin is the node that stored what the request is about
 	Received time.Time
 	Deadline time.Time // the client's own; zero: none
 	OnPick   func()    // called once, before anything is sent to a node
@@ -127,7 +128,7 @@ func (j *Job) reset() {
 	wipe(j.failed)
 	wipe(j.edits)
 	wipe(j.request.Body)
-	j.API, j.Method, j.Path, j.Body = 0, "", "", nil
+	j.API, j.Method, j.Path, j.Body, j.Stored = 0, "", "", nil, false
 	j.Header, j.Auth, j.Session, j.Pin = j.Header[:0], nil, nil, nil
 	j.Received, j.Deadline, j.OnPick, j.Reply = time.Time{}, time.Time{}, nil, nil
 	j.Attempts, j.Blocks, j.TTFT, j.Usage = 0, 0, 0, usage.Counts{}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/scan"
@@ -100,6 +101,28 @@ func TestHash(t *testing.T) {
 	middle[len(middle)/2] = 'y'
 	if (&Job{Body: middle}).hash() != (&Job{Body: []byte(long)}).hash() {
 		t.Error("the middle of a long body is hashed")
+	}
+}
+
+// TestLostResponses: what a node stored is not waited for without end.
+func TestLostResponses(t *testing.T) {
+	d := start(t, 2)
+	node := d.current().snap.Nodes[1].ID
+	d.stored.Set([]byte("resp_1"), node)
+	holder := func(id string) (string, *apierror.Error) {
+		j := d.Job()
+		defer j.recycle()
+		return d.Holder(j, []byte(id))
+	}
+	if got, err := holder("resp_1"); got != node || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	d.lostAfter = 0
+	if _, err := holder("resp_1"); err != errNodeLost {
+		t.Errorf("of a node that has not answered for too long: %v", err)
+	}
+	if _, err := holder("resp_2"); err != errNoNode {
+		t.Errorf("such a node is asked: %v", err)
 	}
 }
 

@@ -258,5 +258,14 @@ func (n *Node) NoteProgress() { n.health.progressed() }
 // State is the state of the node's breaker.
 func (n *Node) State() State { return State(n.health.state.Load()) }
 
+// Unanswered is how long the node's health checks have failed without a pause; 0 if the last one has not.
+func (n *Node) Unanswered(now time.Time) time.Duration {
+	since := n.probe.failing.Load()
+	if since == 0 {
+		return 0
+	}
+	return max(now.Sub(time.Unix(0, since)), 0)
+}
+
 // Opens counts how often the breaker has opened or the node was set aside.
 func (n *Node) Opens() uint64 { return n.health.opens.Load() }

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -123,6 +124,22 @@ func TestForeignWaiting(t *testing.T) {
 		if got := foreignWaiting(c.held, c.waiting, c.ours); got != c.want {
 			t.Errorf("%+v: %d", c, got)
 		}
+	}
+}
+
+func TestUnanswered(t *testing.T) {
+	n := testNode("n", 4)
+	began := time.Now()
+	if n.probe.note(nil); n.Unanswered(began.Add(time.Hour)) != 0 {
+		t.Error("its check was answered")
+	}
+	n.probe.note(errors.New("refused"))
+	n.probe.note(errors.New("refused"))
+	if d := n.Unanswered(began.Add(time.Hour)); d > time.Hour || d < 59*time.Minute {
+		t.Errorf("after an hour: %v", d)
+	}
+	if n.probe.note(nil); n.Unanswered(began.Add(time.Hour)) != 0 {
+		t.Error("it answers again")
 	}
 }
 

@@ -32,12 +32,13 @@ const (
 // prober asks one node how it is: its health, and, of a static node, its models and metrics. It has connections of its
 // own, so that a check tells whether the node accepts new ones.
 type prober struct {
-	fleet  *Fleet
-	node   *Node
-	line   atomic.Pointer[line]
-	wake   chan struct{}
-	failed atomic.Pointer[string] // what the last check failed with
-	found  atomic.Pointer[discovery]
+	fleet   *Fleet
+	node    *Node
+	line    atomic.Pointer[line]
+	wake    chan struct{}
+	failed  atomic.Pointer[string] // what the last check failed with
+	failing atomic.Int64           // since when checks have failed without a pause (Unix ns); 0: the last one has not
+	found   atomic.Pointer[discovery]
 	// changed: the line is another, so a healthy node is checked before its time.
 	changed atomic.Bool
 	// doubted: a request's connection has failed, and so is this.
@@ -254,8 +255,10 @@ func (p *prober) keepsIdle() bool {
 func (p *prober) note(err error) {
 	if err == nil {
 		p.failed.Store(nil)
+		p.failing.Store(0)
 		return
 	}
+	p.failing.CompareAndSwap(0, time.Now().UnixNano())
 	text := err.Error()
 	p.failed.Store(&text)
 }

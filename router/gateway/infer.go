@@ -124,7 +124,7 @@ func (c *call) chain() *apierror.Error {
 		return err
 	}
 	j.Pin = append(c.pin[:0], pin...)
-	c.pin = j.Pin
+	c.pin, j.Stored = j.Pin, true
 	return nil
 }
 
