@@ -41,20 +41,26 @@ func Parse(doc []byte) (*Policy, error) {
 	if err := d.read(doc); err != nil {
 		return nil, fmt.Errorf("policy: %w", err)
 	}
-	if err := d.p.validate(d.section); err != nil {
-		return nil, err
+	// What could not be read has its default, so that this finds the rest.
+	if errs := append(d.errs, d.p.faults(d.section)...); len(errs) > 0 {
+		return nil, fmt.Errorf("policy: %w", errors.Join(errs...))
 	}
 	return &d.p, nil
 }
 
 // Validate reports every field that is out of its range, NaN included.
-func (p *Policy) Validate() error { return p.validate(section) }
+func (p *Policy) Validate() error {
+	if errs := p.faults(section); len(errs) > 0 {
+		return fmt.Errorf("policy: %w", errors.Join(errs...))
+	}
+	return nil
+}
 
 // section is where a document has its weights, unless it is flat.
 const section = "weights."
 
-func (p *Policy) validate(section string) error {
-	var errs []error
+// faults has one error for every field that is out of its range.
+func (p *Policy) faults(section string) (errs []error) {
 	number := func(field string, v, lo, hi float64) {
 		if !(v >= lo && v <= hi) {
 			errs = append(errs, &FieldError{field, fmt.Sprint(v), fmt.Sprintf("%g to %g", lo, hi)})
@@ -77,10 +83,7 @@ func (p *Policy) validate(section string) error {
 	number("max_queue", float64(p.MaxQueue), 0, MaxQueueMax)
 	number("ttft_slo_ms", float64(p.TTFTSLOms), 0, TTFTSLOmsMax)
 	number("run_delay_ms", p.RunDelayMs, 0, RunDelayMax)
-	if len(errs) > 0 {
-		return fmt.Errorf("policy: %w", errors.Join(errs...))
-	}
-	return nil
+	return errs
 }
 
 // MarshalJSON writes the nested form, which Parse reads back to an equal policy.
@@ -128,6 +131,7 @@ var (
 	topKeys    = append([]string{"mode", "weights", "tiers", "epsilon", "max_queue", "ttft_slo_ms", "run_delay_ms"}, weightKeys...)
 )
 
+// read gathers what doc says, and what is wrong with single members in d.errs. The error is about the document as a whole.
 func (d *document) read(doc []byte) error {
 	nested := false
 	flat := ""
@@ -151,7 +155,7 @@ func (d *document) read(doc []byte) error {
 	if nested && flat != "" {
 		d.errs = append(d.errs, &FieldError{flat, "a weight both inside and outside of weights", "one form or the other"})
 	}
-	return errors.Join(d.errs...)
+	return nil
 }
 
 // within reads the numbers of one section.

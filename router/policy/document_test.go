@@ -77,6 +77,12 @@ func TestParseReportsEveryProblem(t *testing.T) {
 			t.Errorf("%v: nothing about %s", err, want)
 		}
 	}
+	_, err = Parse([]byte(`{"kv":7,"load":"x","epsilon":-1}`))
+	for _, want := range []string{"kv: 7", `load: "x"`, "epsilon: -1"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: nothing about %s", err, want)
+		}
+	}
 	var field *FieldError
 	if !errors.As(err, &field) {
 		t.Error("no FieldError in it")
