@@ -7,7 +7,7 @@ BUILDINFO := github.com/cognitora/dataplane/internal/buildinfo
 LDFLAGS   := -s -w -X $(BUILDINFO).version=$(VERSION) -X $(BUILDINFO).commit=$(COMMIT)
 BINARIES  := cgn-router cgn-agent cgn-kvcached cgn-ctl
 
-FUZZTIME   ?= 30s
+FUZZTIME   ?= 60s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
@@ -69,7 +69,7 @@ check-ipmi-vm: ## DCMI through /dev/ipmi0 of Debian 12's kernel in qemu, whose B
 	CGO_ENABLED=0 $(GO) test -c -o .cache/power.test ./agent/power
 	IPMI_VM='$(CURDIR)/perf/vm/vm.sh' .cache/power.test -test.v -test.run '^TestBMC$$'
 
-check-fuzz: ## every fuzz target for FUZZTIME (30s) each
+check-fuzz: ## every fuzz target for FUZZTIME (60s) each
 	@GO='$(GO)' FUZZTIME=$(FUZZTIME) perf/fuzz.sh
 
 check-sdk: build ## OpenAI and Anthropic SDK suites against `cgn-ctl up` (needs python3 with venv, node, npm)

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Runs every fuzz target of the module for FUZZTIME (30s) each, one after the
+# Runs every fuzz target of the module for FUZZTIME (60s) each, one after the
 # other. Inputs that fail are written to the package's testdata/fuzz; commit them.
 set -eu
 cd "$(dirname "$0")/.."
-: "${FUZZTIME:=30s}" "${GO:=go}"
+: "${FUZZTIME:=60s}" "${GO:=go}"
 export CGO_ENABLED=0
 
 out=$(mktemp)
