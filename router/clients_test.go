@@ -5,14 +5,27 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/router"
 )
 
-// TestClientThatLeavesCancelsUpstream: the engine hears of it within 100 ms, whatever the request is waiting for.
+// TestClientThatLeavesCancelsUpstream: the engine hears of it because the client leaves, whatever the request is waiting for: nothing that the router
+// waits for would be over in an hour. How long that takes is measured without other work beside it; here half of the tries have a generous bound.
 func TestClientThatLeavesCancelsUpstream(t *testing.T) {
-	s, leavers := serve(t, simulate(t, 2)), 0
+	const tries = 9
+	s, leavers := serve(t, simulate(t, 2), func(c *router.Config) {
+		for _, wait := range []*config.Duration{
+			&c.Timeouts.FirstByte, &c.Timeouts.FirstByteCold, &c.Timeouts.PatienceFloor, &c.Timeouts.StallFloor, &c.Timeouts.Idle, &c.Timeouts.Total,
+			&c.Limits.HeaderTimeout, &c.Limits.BodyTimeout, &c.Limits.KeepAlive, &c.Limits.SlowReader,
+		} {
+			*wait = config.Duration(time.Hour)
+		}
+	}), 0
 	for name, c := range map[string]struct{ fault, more string }{
 		"before headers": {"hang", streaming},
 		"held-back head": {"hang_body", streaming},
@@ -22,13 +35,16 @@ func TestClientThatLeavesCancelsUpstream(t *testing.T) {
 		"plain hanging":  {"hang", plain},
 	} {
 		t.Run(name, func(t *testing.T) {
-			best := soon
-			for n := 0; n < 3 || n < 20 && best > 100*time.Millisecond; n++ { // a busy machine delays some
-				best = min(best, leave(t, s, c.fault, c.more))
+			var took []time.Duration
+			for range tries {
+				took = append(took, leave(t, s, c.fault, c.more))
 				leavers++
 			}
-			if best > 100*time.Millisecond {
-				t.Errorf("the engine heard of it after %v at best", best)
+			slices.Sort(took)
+			if median := took[tries/2]; median > 10*time.Second {
+				t.Errorf("the engine heard of it after %v", took)
+			} else {
+				t.Logf("the engine heard of it after %v, half the time within %v", took[0], median)
 			}
 			s.idle()
 		})
