@@ -71,7 +71,7 @@ func adminPort(t *testing.T, pages map[string]string) (url string, last *http.Re
 
 const explained = `{"model":"m","api":"chat","mode":"score","prompt_blocks":4,"winner":"b","why":"highest score",
 "candidates":[{"node":"a","eligible":false,"reason":"cordoned","matched":0,"total":4},
-{"node":"b","eligible":true,"matched":3,"total":4,"overlap":0.75,"load":1,"power":0,"capacity":0.5,"score":0.7125,"in_flight":2,"max_concurrent":64}]}`
+{"node":"b","eligible":true,"matched":3,"total":4,"overlap":0.75,"load":1,"power":0,"capacity":0.5,"score":0.7125,"in_flight":2,"in_flight_of_others":5,"max_concurrent":64}]}`
 
 func TestRouteExplain(t *testing.T) {
 	url, last, body := adminPort(t, map[string]string{"/debug/route": explained})
@@ -79,7 +79,7 @@ func TestRouteExplain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, out, "model m, chat, 4 blocks of prompt, mode score", "no candidate: cordoned", "->  b", "3/4", "0.713", "2/64", "b: highest score")
+	want(t, out, "model m, chat, 4 blocks of prompt, mode score", "no candidate: cordoned", "->  b", "3/4", "0.713", "2+5/64", "b: highest score")
 	if last.Method != "POST" || last.URL.RawQuery != "api=chat" {
 		t.Errorf("sent %s ?%s", last.Method, last.URL.RawQuery)
 	}

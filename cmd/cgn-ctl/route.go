@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -26,7 +27,7 @@ func newRoute(a *app, getenv func(string) string) *cobra.Command {
 			"BLOCKS is how many of the prompt's blocks the node is believed to hold. OVERLAP is their share, LOAD how idle the node is,\n" +
 			"POWER how little it draws beside the others and CAPACITY how much it is beside the best of them, each from 0 to 1; SCORE is\n" +
 			"their sum, weighted by the policy (cgn-ctl cluster policy). A term that no node reports anything for, is 0\n" +
-			"for all of them and decides nothing. IN FLIGHT is requests now, of how many at once. MEASURED is what the node's agent has told, on its stream or by\n" +
+			"for all of them and decides nothing. IN FLIGHT is requests now, and those of other routers and clients as last told, of how many at once. MEASURED is what the node's agent has told, on its stream or by\n" +
 			"its last heartbeat, with the age of each sample: use of the GPU, CPUs of the engine (100 % is one), the wait for a CPU that 99 % of waits do not exceed,\n" +
 			"round trip, segments sent again in a million, power. Without a candidate the exit status is 1.",
 		Example: "  cgn-ctl route explain --prompt 'Why is the sky blue?'\n" +
@@ -138,7 +139,11 @@ func writeExplanation(t *table, e *dispatch.Explanation) {
 		if !c.Eligible {
 			note = "no candidate: " + c.Reason
 		}
-		t.row(append(cells, fmt.Sprintf("%d/%d", c.InFlight, c.Slots), signalsCell(&c), note)...)
+		inFlight := strconv.Itoa(c.InFlight)
+		if c.Others > 0 {
+			inFlight += "+" + strconv.Itoa(c.Others)
+		}
+		t.row(append(cells, inFlight+"/"+strconv.Itoa(c.Slots), signalsCell(&c), note)...)
 	}
 	if e.Winner != "" {
 		t.line(fmt.Sprintf("\n%s: %s", e.Winner, e.Why))
