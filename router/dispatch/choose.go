@@ -59,16 +59,20 @@ func (d *Dispatcher) believeCaches(j *Job) {
 }
 
 // choose reserves a slot on the node that the policy picks among those that may take the
-// request and have not been asked yet. It returns the node's place in j.model.nodes.
+// request and have not been asked yet, or else among the last resort. It returns the node's place in j.model.nodes.
 func (d *Dispatcher) choose(j *Job, now time.Time) (int, *apierror.Error) {
 	p := d.policy.Load()
 	// Another request may take the last slot, or the last room in the pool, between the look
 	// and the reservation: the next look sees that.
 	for range len(j.model.nodes) + 1 {
-		last := d.candidates(j, now)
-		pick := p.Pick(j.cands, j.Blocks, j, d.random(p))
+		j.candidates(now)
+		turn := d.random(p)
+		pick, last := p.Pick(j.cands, j.Blocks, j, turn), false
 		if pick < 0 && j.admitOthers() {
-			pick = p.Pick(j.cands, j.Blocks, j, d.random(p))
+			pick = p.Pick(j.cands, j.Blocks, j, turn)
+		}
+		if pick < 0 && j.lastResort() {
+			pick, last = p.Pick(j.cands, j.Blocks, j, turn), true
 		}
 		if pick < 0 {
 			return 0, d.noNode(j, now)
@@ -126,10 +130,9 @@ func (d *Dispatcher) random(p *policy.Policy) uint64 {
 	return d.options.Random()
 }
 
-// candidates fills j.cands with the nodes that may take the request, and j.able with their
-// places in j.model.nodes. Where there is none, and no engine's answer to fall back on, they
-// are the last resort: nodes that are kept out of service by their own server errors.
-func (d *Dispatcher) candidates(j *Job, now time.Time) (last bool) {
+// candidates fills j.cands with the nodes that may take the request, full ones included, and j.able with their
+// places in j.model.nodes.
+func (j *Job) candidates(now time.Time) {
 	j.cands, j.able, j.capped = j.cands[:0], j.able[:0], false
 	suspects := 0
 	for i, n := range j.model.nodes {
@@ -149,15 +152,26 @@ func (d *Dispatcher) candidates(j *Job, now time.Time) (last bool) {
 		j.candidate(i)
 	}
 	j.leaveOut(suspects, func(at int32) bool { return j.model.nodes[at].Suspect() })
-	if len(j.cands) > 0 || j.capped || j.kept != nil {
+}
+
+// lastResort makes candidates, where there is none or all are full, of the nodes that are kept out of service by their own
+// server errors or have as many trial requests as they may. It changes nothing and returns false where there is no such
+// node, or an engine's answer to fall back on.
+func (j *Job) lastResort() bool {
+	if j.capped || j.kept != nil {
 		return false
 	}
+	found := false
 	for i, n := range j.model.nodes {
-		if !j.excludes(n) && n.LastResort() && j.fits(n) {
-			j.candidate(i)
+		if j.excludes(n) || !n.LastResort() || !j.fits(n) {
+			continue
 		}
+		if !found {
+			j.cands, j.able, found = j.cands[:0], j.able[:0], true
+		}
+		j.candidate(i)
 	}
-	return true
+	return found
 }
 
 // leaveOut takes the suspects out of the candidates, of which they are so many, unless they are more than half: then rather the network

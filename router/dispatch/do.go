@@ -191,9 +191,13 @@ func (j *Job) expired() bool {
 	return !j.Deadline.IsZero() && !time.Now().Before(j.Deadline)
 }
 
-// giveIn passes on the last answer that an engine gave, or else says what happened.
+// giveIn passes on the last answer that an engine gave, or else says what happened. The error of a node that is not
+// well is not passed on where the others are full: ours tells the client that it is worth another try, and when.
 func (d *Dispatcher) giveIn(j *Job, v verdict) *apierror.Error {
 	j.settleFailed()
+	if (v == failed500 || v == overloaded) && j.crowded(time.Now()) {
+		return errAllBusy
+	}
 	if v != abandoned && v != tooOld && j.kept != nil {
 		return d.fallBack(j)
 	}

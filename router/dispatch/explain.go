@@ -50,11 +50,18 @@ func (d *Dispatcher) Explain(j *Job) (*Explanation, *apierror.Error) {
 	d.match(j)
 	p := d.policy.Load()
 	now := time.Now()
-	d.candidates(j, now)
-	terms := make([]policy.Terms, len(j.cands))
-	pick, why := p.Explain(j.cands, j.Blocks, j, d.foresee(p), terms)
+	j.candidates(now)
+	terms := make([]policy.Terms, len(j.model.nodes))
+	explain := func() (int, string) {
+		return p.Explain(j.cands, j.Blocks, j, d.foresee(p), terms[:len(j.cands)])
+	}
+	pick, why := explain()
 	if pick < 0 && j.admitOthers() {
-		pick, why = p.Explain(j.cands, j.Blocks, j, d.foresee(p), terms)
+		pick, why = explain()
+	}
+	full := pick < 0 && j.lastResort()
+	if full {
+		pick, why = explain()
 	}
 	e := &Explanation{Model: j.model.name, API: j.API.String(), Mode: p.Mode.String(), Blocks: j.Blocks, Why: why}
 	next := 0
@@ -69,7 +76,7 @@ func (d *Dispatcher) Explain(j *Job) (*Explanation, *apierror.Error) {
 			t := terms[next]
 			row.Eligible, row.Reason = t.Eligible, t.Reason
 			if ok, why := n.Eligible(now); !ok {
-				row.Reason = "asked because no other node is left; " + why
+				row.Reason = "asked because no other node is left or has a free slot; " + why
 			}
 			row.Overlap, row.Load, row.Power, row.Capacity, row.Score = t.Overlap, t.Load, t.Power, t.Capacity, t.Total
 			if next == pick {
@@ -79,16 +86,28 @@ func (d *Dispatcher) Explain(j *Job) (*Explanation, *apierror.Error) {
 				row.Reason = fleet.SuspectReason
 			}
 			next++
-		} else if _, row.Reason = n.Eligible(now); j.excludes(n) {
-			row.Reason = "another node is pinned"
-		} else if row.Reason == "" && n.Suspect() {
-			row.Reason = fleet.SuspectReason
-		} else if row.Reason == "" {
-			row.Reason = "as many requests as may be are in flight on the nodes of its role (max_queue)"
+		} else {
+			row.Reason = j.whyNot(n, now, full)
 		}
 		e.Candidates = append(e.Candidates, row)
 	}
 	return e, nil
+}
+
+// whyNot says why n is no candidate. full: those that are well have no free slot.
+func (j *Job) whyNot(n *member, now time.Time, full bool) string {
+	_, reason := n.Eligible(now)
+	switch {
+	case j.excludes(n):
+		return "another node is pinned"
+	case reason != "":
+		return reason
+	case n.Suspect():
+		return fleet.SuspectReason
+	case full:
+		return "full"
+	}
+	return "as many requests as may be are in flight on the nodes of its role (max_queue)"
 }
 
 // foresee is what random would say next, without counting a turn.

@@ -11,6 +11,7 @@ import (
 	"github.com/cognitora/dataplane/internal/usage"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/holdings"
 	"github.com/cognitora/dataplane/router/patience"
 	"github.com/cognitora/dataplane/router/policy"
@@ -212,6 +213,20 @@ func (j *Job) others(now time.Time) bool {
 			continue
 		}
 		if ok, _ := n.Eligible(now); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// crowded tells whether the last answer is the error of a node that is not well, and the others that are were not asked
+// because they are full.
+func (j *Job) crowded(now time.Time) bool {
+	if j.kept == nil || j.kept.node.State() == fleet.Healthy || j.others(now) {
+		return false
+	}
+	for _, n := range j.model.nodes {
+		if ok, _ := n.Eligible(now); ok && !j.excludes(n) && !n.Suspect() {
 			return true
 		}
 	}
