@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"testing"
+	"time"
 
+	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
 )
@@ -88,21 +90,70 @@ func TestPoisonWithoutRetries(t *testing.T) {
 	}
 }
 
-// TestABurstAtANodeThatIsBack: it was away and nobody has asked it since, so its health checks are what brings it back.
+// eightSlots is for a node that takes eight requests at once.
+func eightSlots(c *router.Config) {
+	for i := range c.Router.Backends {
+		c.Router.Backends[i] += ",max_concurrent=8"
+	}
+}
+
+// TestABurstAtANodeThatIsBack: it was away and nobody has asked it since, so its checks are what brings it back.
 func TestABurstAtANodeThatIsBack(t *testing.T) {
-	s := serve(t, simulate(t, 2, func(c *engine.Config) { c.MaxSeqs = 8 }), func(c *router.Config) {
-		for i := range c.Router.Backends {
-			c.Router.Backends[i] += ",max_concurrent=8"
-		}
+	for name, c := range map[string]struct{ away, back func(e *engine.Engine) }{
+		"refused":            {(*engine.Engine).Refuse, accept},
+		"500":                {fault(engine.Fault{Status: 500}), noFault},
+		"503, also /health":  {fault(engine.Fault{Status: 503, Path: "*"}), noFault},
+		"hung":               {fault(engine.Fault{Hang: true}), noFault},
+		"hung, also /health": {fault(engine.Fault{Hang: true, Path: "*"}), noFault},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, simulate(t, 2, func(c *engine.Config) { c.MaxSeqs = 8 }), eightSlots)
+			mustAll(t, "warming up", together(8, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("warm ", i), streaming)) }))
+			c.away(s.engines[1])
+			eventually(t, "out of service", func() bool {
+				mustAll(t, "one is away", together(2, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("hello ", i), streaming)) }))
+				n := s.nodes()["sim-1"]
+				return n.Opens > 0 && n.State != "healthy"
+			})
+			c.back(s.engines[1])
+			eventually(t, "back without a request", func() bool { return s.nodes()["sim-1"].State == "healthy" })
+			mustAll(t, "a burst that needs both", together(16, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("question ", i), streaming)) }))
+		})
+	}
+}
+
+// TestABurstBeforeANodeIsBack: the node on trial takes what the others have no slot for, and where it fails still, clients
+// hear that all are busy.
+func TestABurstBeforeANodeIsBack(t *testing.T) {
+	s := serve(t, simulate(t, 2), eightSlots, func(c *router.Config) { // who waits is not moved
+		c.Timeouts.PatienceFloor, c.Timeouts.StallFloor = config.Duration(time.Minute), config.Duration(time.Minute)
 	})
-	s.engines[1].Refuse()
+	s.engines[1].SetFault(&engine.Fault{Status: 500})
 	eventually(t, "out of service", func() bool {
-		mustAll(t, "one is away", []*reply{s.chat(chatBody("hello", plain))})
-		return s.nodes()["sim-1"].State == "open"
+		mustAll(t, "one is away", together(2, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("hello ", i), plain)) }))
+		return s.nodes()["sim-1"].Opens > 0
 	})
-	accept(s.engines[1])
-	eventually(t, "back without a request", func() bool { return s.nodes()["sim-1"].State == "healthy" })
-	mustAll(t, "a burst that needs both", together(16, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("question ", i), streaming)) }))
+	s.idle()
+	s.engines[0].SetFault(&engine.Fault{Hang: true})
+	held := make(chan []*reply, 1)
+	go func() {
+		held <- together(8, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("held ", i), plain), "x-cgn-node", "sim-0") })
+	}()
+	eventually(t, "the other is full", func() bool { return s.nodes()["sim-0"].InFlight == 8 })
+	for i := range 8 {
+		if r := s.chat(chatBody(fmt.Sprint("early ", i), plain)); r.status != 503 || r.code() != "all_nodes_busy" || r.header.Get("Retry-After") == "" {
+			t.Errorf("while it fails: %v", r)
+		}
+	}
+	s.engines[1].SetFault(nil)
+	for i, r := range together(8, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("question ", i), plain)) }) {
+		mustAll(t, fmt.Sprint("question ", i), []*reply{r})
+		if r.node() != "sim-1" && r.status == 200 {
+			t.Errorf("question %d: %v", i, r)
+		}
+	}
+	s.engines[0].SetFault(nil)
+	<-held
 }
 
 // Test501IsAnAnswer: an engine that does not have an endpoint is well.

@@ -48,7 +48,8 @@ const (
 	failuresToOpen      = 3  // in a row
 	windowMin           = 10 // outcomes before the ratio of the last 32 counts; half of them failed opens
 	winsToClose         = 3
-	// checksToClose in a row, over checkedFor at least, close a half-open breaker where checks see what opened it.
+	// checksToClose in a row, over checkedFor at least, close a half-open breaker: health checks where they see what opened it,
+	// else completion checks.
 	checksToClose = 3
 	checkedFor    = 2 * time.Second
 	backoffFirst  = 250 * time.Millisecond
@@ -71,6 +72,8 @@ type breaker struct {
 	blame   atomic.Uint32 // the Outcome that opened it
 	permits atomic.Int32  // half-open: trial requests that may go now
 	retryAt atomic.Int64  // open: not before; half-open: another trial from then on (Unix ns)
+	tried   atomic.Int64  // half-open: when a request was last let in (Unix ns); 0: none was
+	proven  atomic.Bool   // it has answered a completion since it was set aside
 	clean   atomic.Bool   // nothing but successes is remembered
 	opens   atomic.Uint64
 	moved   atomic.Int64                     // last sign of life from a request (Unix ns)
@@ -85,7 +88,8 @@ type breaker struct {
 	seen        int // outcomes in window
 	doubts      doubts
 	wins        int
-	checks      int       // health checks passed in a row while half-open
+	unwell      bool      // a health check has failed while it was out of service
+	checks      int       // checks passed in a row while half-open
 	checkedFrom time.Time // the first of them
 	backoff     time.Duration
 	flapping    bool
@@ -247,6 +251,7 @@ func (b *breaker) fail(o Outcome, now time.Time) {
 	} else {
 		b.backoff = backoffFirst
 	}
+	b.unwell = false
 	b.blame.Store(uint32(o))
 	b.retryAt.Store(now.Add(b.backoff).UnixNano())
 	b.move(Open, o.String())
@@ -259,6 +264,8 @@ func (b *breaker) aside(now time.Time, why string) {
 	}
 	b.asides++
 	b.asideAt, b.asideWhy = now, why
+	b.unwell = false
+	b.proven.Store(false)
 	b.blame.Store(uint32(Timeout))
 	b.move(Aside, why)
 	b.opens.Add(1)
@@ -308,6 +315,7 @@ func (b *breaker) checked(ok, refused, doubted bool, last time.Time) {
 	}
 	s := State(b.state.Load())
 	if s != Healthy && s != HalfOpen {
+		b.unwell = true
 		return
 	}
 	if !refused && b.moved.Load() >= last.UnixNano() {
@@ -331,9 +339,11 @@ func (b *breaker) checkedWell(now time.Time) {
 	case Unproven:
 		b.close(now, "health check is well")
 	case HalfOpen:
-		b.trialChecked(now)
+		if b.seenByChecks() {
+			b.trialChecked(now, checkedFor, "health checks are well")
+		}
 	case Open:
-		if !b.triesLive() && (!b.flapping || now.UnixNano() >= b.retryAt.Load()) {
+		if b.seenByChecks() && (!b.flapping || now.UnixNano() >= b.retryAt.Load()) {
 			b.halfOpen(now)
 		}
 	}

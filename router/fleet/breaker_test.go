@@ -150,6 +150,91 @@ func TestChecksEndATrialWithoutRequests(t *testing.T) {
 	}
 }
 
+// TestCompletionsEndATrialWithoutRequests, where health checks see nothing of what opened the breaker.
+func TestCompletionsEndATrialWithoutRequests(t *testing.T) {
+	for _, o := range []Outcome{ServerError, Timeout} {
+		inBubble(t, func(t *testing.T) {
+			b := newBreaker(Healthy)
+			b.mu.Lock()
+			b.fail(o, time.Now())
+			b.mu.Unlock()
+			if o == ServerError && b.wantsCompletion(time.Now()) {
+				t.Fatal("checked before its backoff is over")
+			}
+			time.Sleep(backoffLast)
+			check := func(c completion, busy bool) {
+				time.Sleep(time.Second)
+				if !b.wantsCompletion(time.Now()) {
+					t.Fatalf("%v: no completion check is wanted while it is %v", o, State(b.state.Load()))
+				}
+				b.completed(c, time.Now(), busy)
+			}
+			check(incomplete, false)
+			if State(b.state.Load()) == HalfOpen {
+				t.Fatal("on trial although it does not compute")
+			}
+			check(computed, false)
+			b.is(t, HalfOpen)
+			check(computed, false)
+			check(incomplete, false)
+			check(computed, false)
+			if !b.admit() { // a trial request, which waits for its answer
+				t.Fatal("no trial request")
+			}
+			for range 5 {
+				check(computed, true)
+			}
+			b.is(t, HalfOpen)
+			check(computed, false) // its client has left
+			check(computed, false)
+			b.is(t, HalfOpen)
+			check(computed, false)
+			b.is(t, Healthy)
+			if b.wantsCompletion(time.Now()) {
+				t.Error("a healthy node is asked for completions")
+			}
+		})
+	}
+}
+
+// TestRefusedCompletionsEndATrialLate: an engine that makes no completions may be well.
+func TestRefusedCompletionsEndATrialLate(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		b := newBreaker(Healthy)
+		b.setAside("hangs")
+		back := time.Now()
+		for State(b.state.Load()) != Healthy {
+			time.Sleep(time.Second)
+			b.completed(declined, time.Now(), false)
+		}
+		if took := time.Since(back); took < asideProofLast || took > 2*asideProofLast {
+			t.Errorf("after %v", took)
+		}
+	})
+}
+
+// TestHealthChecksThatFailedTooEndATrial: they see what opened the breaker, whatever that was.
+func TestHealthChecksThatFailedTooEndATrial(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		b := newBreaker(Healthy)
+		b.reports(ServerError, 3)
+		b.checked(false, false, false, time.Now())
+		time.Sleep(backoffLast)
+		for range 6 {
+			b.checked(true, false, false, time.Now())
+			time.Sleep(500 * time.Millisecond)
+		}
+		b.is(t, Healthy)
+		b.reports(ServerError, 3) // and this time only requests fail
+		time.Sleep(backoffLast)
+		for range 6 {
+			b.checked(true, false, false, time.Now())
+			time.Sleep(500 * time.Millisecond)
+		}
+		b.is(t, Open)
+	})
+}
+
 // TestFewSlowChecksDoNotEndATrial: the time alone is no evidence.
 func TestFewSlowChecksDoNotEndATrial(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
@@ -244,14 +329,14 @@ func TestSetAsideUntilThereIsProgress(t *testing.T) {
 		b.is(t, HalfOpen)
 
 		b.setAside("again")
-		b.completed(true)
+		b.completed(computed, time.Now(), false)
 		b.is(t, HalfOpen)
 
 		b.setAside("and again")
-		b.completed(false) // an answer that proves nothing
+		b.completed(declined, time.Now(), false) // an answer that proves nothing
 		b.is(t, Aside)
 		time.Sleep(4 * time.Second)
-		b.completed(false)
+		b.completed(declined, time.Now(), false)
 		b.is(t, HalfOpen)
 
 		b.setAside("a late answer")

@@ -78,13 +78,13 @@ func (b *breaker) doubt(request uint64, peers float64) {
 }
 
 // answers tells of a node out of service that answers all the same: with server errors, or it is returning. One that was
-// set aside may leave requests hanging, so it is to prove itself by trial requests.
+// set aside may leave requests hanging, so it is to answer a trial request or a completion check first.
 func (b *breaker) answers() bool {
 	switch State(b.state.Load()) {
 	case Open:
 		return b.triesLive()
 	case HalfOpen:
-		return Outcome(b.blame.Load()) != Timeout
+		return Outcome(b.blame.Load()) != Timeout || b.proven.Load()
 	}
 	return false
 }
@@ -105,10 +105,16 @@ func (n *Node) Doubt() (ratio float64, ok bool) {
 	return b.doubts.ratio(time.Now()), true
 }
 
-// LastResort says whether a request that no node may take can go to this one all the same: its breaker is open for server
+// LastResort says whether a request that no other node may take can go to this one all the same: its breaker is open for server
 // errors alone, or its trial requests are out. The engine's own error tells the client more than one of ours, and a request
 // that is answered brings the node back.
 func (n *Node) LastResort() bool { return n.flags.Load() == 0 && n.health.answers() }
 
 // AcquireLastResort is Acquire for a node of which LastResort is true.
-func (n *Node) AcquireLastResort() bool { return n.LastResort() && n.reserve() }
+func (n *Node) AcquireLastResort() bool {
+	if !n.LastResort() || !n.reserve() {
+		return false
+	}
+	n.health.tried.Store(time.Now().UnixNano())
+	return true
+}

@@ -115,7 +115,11 @@ func TestLastResort(t *testing.T) {
 		n.SetAside("hangs")
 		n.NoteProgress()
 		if n.State() != HalfOpen || n.LastResort() {
-			t.Fatalf("%v: a node that hung proves itself by trial requests", n.State())
+			t.Fatalf("%v: a node that hung proves itself first", n.State())
+		}
+		n.health.completed(computed, time.Now(), false)
+		if n.State() != HalfOpen || !n.LastResort() {
+			t.Errorf("%v: it has answered a completion", n.State())
 		}
 	})
 }

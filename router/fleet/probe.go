@@ -199,7 +199,7 @@ func (p *prober) round(ctx context.Context) {
 	if p.node.Source == Static && p.node.State() != Unproven && p.lastError() == "" {
 		p.scrape(ctx)
 	}
-	if p.node.State() == Aside {
+	if p.node.State() != Healthy && p.node.health.wantsCompletion(time.Now()) {
 		p.tryCompletion(ctx)
 	}
 }
@@ -281,7 +281,7 @@ func (p *prober) health(ctx context.Context) error {
 	return nil
 }
 
-// tryCompletion asks a node that was set aside for one token, next to earlier attempts that are still out: a request that
+// tryCompletion asks a node of which only that can show that it is well for one token, next to earlier attempts that are still out: a request that
 // hangs now may hang for ever, although a later one is answered.
 func (p *prober) tryCompletion(ctx context.Context) {
 	models := p.node.Info().Models
@@ -297,10 +297,20 @@ func (p *prober) tryCompletion(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 		defer cancel()
 		status, err := p.complete(ctx, model)
-		if err == nil && status < 500 {
-			p.node.health.completed(status < 300)
+		if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			p.node.health.completed(completionOf(status, err), now, p.node.InFlight() > 0)
 		}
 	})
+}
+
+func completionOf(status int, err error) completion {
+	switch {
+	case err != nil || status >= 500:
+		return incomplete
+	case status >= 300:
+		return declined
+	}
+	return computed
 }
 
 func (p *prober) complete(ctx context.Context, model string) (status int, err error) {

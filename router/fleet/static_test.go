@@ -289,7 +289,7 @@ func TestAHangingNodeIsAskedForAToken(t *testing.T) {
 		t.Fatalf("%v while it hangs", n.State())
 	}
 	hang.Store(false)
-	eventually(t, f, "back by trial requests", func(*Snapshot) bool { return n.State() == HalfOpen })
+	eventually(t, f, "on trial, and then back", func(*Snapshot) bool { return n.State() == Healthy })
 }
 
 func TestViewIsJSON(t *testing.T) {

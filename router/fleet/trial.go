@@ -5,11 +5,27 @@ import "time"
 // onTrial is what a node is that was out of service and has yet to show that it is well.
 const onTrial = "on trial after a failure: a few requests at a time"
 
-// seenByChecks: what opened the breaker is something that a health check would meet too.
+// seenByChecks: what opened the breaker is something that a health check would meet too, or has met since.
 func (b *breaker) seenByChecks() bool {
 	switch Outcome(b.blame.Load()) {
 	case ConnectError, Reset, probeFailure, silent:
 		return true
+	}
+	return b.unwell
+}
+
+// wantsCompletion tells whether only an answered completion can show that the node is well again. It is aside, returning, or failing with server
+// errors and due for another try.
+func (b *breaker) wantsCompletion(now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch State(b.state.Load()) {
+	case Aside:
+		return true
+	case HalfOpen:
+		return !b.seenByChecks()
+	case Open:
+		return !b.seenByChecks() && now.UnixNano() >= b.retryAt.Load()
 	}
 	return false
 }
@@ -21,11 +37,16 @@ func (b *breaker) takePermit(now time.Time) bool {
 			break
 		}
 		if b.permits.CompareAndSwap(n, n-1) {
+			b.tried.Store(now.UnixNano())
 			return true
 		}
 	}
 	at := b.retryAt.Load()
-	return now.UnixNano() >= at && b.retryAt.CompareAndSwap(at, now.Add(trialEvery).UnixNano())
+	if now.UnixNano() < at || !b.retryAt.CompareAndSwap(at, now.Add(trialEvery).UnixNano()) {
+		return false
+	}
+	b.tried.Store(now.UnixNano())
+	return true
 }
 
 func (b *breaker) countTrial(o Outcome, now time.Time) {
@@ -39,6 +60,7 @@ func (b *breaker) countTrial(o Outcome, now time.Time) {
 		b.fail(o, now)
 		return
 	}
+	b.proven.Store(true)
 	b.wins++
 	if b.wins >= winsToClose {
 		b.close(now, "trial requests were answered")
@@ -48,37 +70,68 @@ func (b *breaker) countTrial(o Outcome, now time.Time) {
 }
 
 func (b *breaker) halfOpen(now time.Time) {
-	b.wins, b.checks = 0, 0
+	b.wins, b.checks, b.checkedFrom = 0, 0, now
 	b.permits.Store(1)
+	b.tried.Store(0)
 	b.retryAt.Store(now.Add(trialEvery).UnixNano())
 	b.move(HalfOpen, "answers again")
 }
 
-// trialChecked counts a passed health check of a node on trial, so that one whose failure checks would see is not kept
-// there for want of requests.
-func (b *breaker) trialChecked(now time.Time) {
-	if !b.seenByChecks() {
-		return
-	}
+// trialChecked counts a passed check of a node on trial, so that one whose failure such checks would see is not kept there for want of
+// requests. Enough of them over the given time end the trial.
+func (b *breaker) trialChecked(now time.Time, over time.Duration, why string) {
 	if b.checks++; b.checks == 1 {
 		b.checkedFrom = now
 	}
-	if b.checks >= checksToClose && now.Sub(b.checkedFrom) >= checkedFor {
-		b.close(now, "health checks are well")
+	if b.checks >= checksToClose && now.Sub(b.checkedFrom) >= over {
+		b.close(now, why)
 	}
 }
 
-// completed takes the result of a completion check of a node set aside. A refusal of the check itself (a 4xx) is no proof
-// that the engine computes, so it counts only after a while, and after longer each time.
-func (b *breaker) completed(proof bool) {
+// completion is what became of a completion check.
+type completion uint8
+
+const (
+	computed   completion = iota // a token came
+	declined                     // a 4xx: no proof that it does, so it counts only after a while
+	incomplete                   // a 5xx, or none came
+)
+
+// completed takes the result of a completion check that was sent at the given time. busy: requests are in flight on the node. While
+// a trial request waits for its answer that one is to tell, because a node may compute one token and hang on what is longer.
+func (b *breaker) completed(c completion, sent time.Time, busy bool) {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.unlock()
-	if State(b.state.Load()) != Aside {
-		return
+	switch State(b.state.Load()) {
+	case Aside:
+		wait := min(asideProofFirst<<min(b.asides-1, 8), asideProofLast)
+		if c == computed || c == declined && now.Sub(b.asideAt) >= wait {
+			b.halfOpen(now)
+			b.completedTrial(c, sent, busy)
+		}
+	case Open:
+		if c == computed && !b.seenByChecks() && now.UnixNano() >= b.retryAt.Load() {
+			b.halfOpen(now)
+			b.completedTrial(c, sent, busy)
+		}
+	case HalfOpen:
+		if !b.seenByChecks() {
+			b.completedTrial(c, sent, busy)
+		}
 	}
-	wait := min(asideProofFirst<<min(b.asides-1, 8), asideProofLast)
-	if proof || now.Sub(b.asideAt) >= wait {
-		b.halfOpen(now)
+}
+
+func (b *breaker) completedTrial(c completion, sent time.Time, busy bool) {
+	switch {
+	case busy && b.tried.Load() > b.moved.Load():
+		b.checks = 0
+	case c == computed:
+		b.proven.Store(true)
+		b.trialChecked(time.Now(), checkedFor, "completion checks are well")
+	case c == declined:
+		b.trialChecked(time.Now(), asideProofLast, "completion checks are answered")
+	case sent.After(b.checkedFrom): // others may hang since before
+		b.checks = 0
 	}
 }
