@@ -4,10 +4,10 @@
 #
 #   perf/kv.sh [PART...]    lease resp resp-unix transport rpc ssd restart memory evict; all if none is given
 #
-# TRACE names a trace for evict; without one the project's generator makes it.
+# TRACE names a trace for evict; perf/trace.sh says which one it is without.
 set -eu
 cd "$(dirname "$0")/.."
-: "${GO:=go}" "${TRACE:=}"
+: "${GO:=go}"
 export CGO_ENABLED=0 CGN_BENCH=1
 [ $# -gt 0 ] || set -- lease resp resp-unix transport rpc ssd restart memory evict
 
@@ -29,7 +29,10 @@ for part in "$@"; do
 		measure ram TestBookkeeping
 		measure . 'TestMemoryPerBlock.*'
 		;;
-	evict) bin/cgn-ctl kv trace ${TRACE:+"$TRACE"} ;;
+	evict)
+		trace=$(perf/trace.sh)
+		bin/cgn-ctl kv trace ${trace:+"$trace"}
+		;;
 	*)
 		echo "perf/kv.sh: no part is called $part" >&2
 		exit 2

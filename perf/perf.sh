@@ -1,17 +1,16 @@
 #!/bin/sh
 # Writes the routing-quality section of perf/RESULTS.md: machine, commit, command and the routing-quality
-# table. TRACE names a trace in Mooncake's format; without one the project's generator makes it.
+# table, whose first line says which trace it was (perf/trace.sh).
 set -eu
 cd "$(dirname "$0")/.."
-: "${TRACE:=}"
 out=$(mktemp)
 trap 'rm -f "$out"' EXIT
 {
 	echo "Measured $(date -u +%Y-%m-%d), commit $(git rev-parse --short HEAD), $(nproc) cores ($(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1)), Linux $(uname -r), $(go version | cut -d' ' -f3)."
 	echo
-	echo "    TURNS=${TURNS:-2000} SPEED=${SPEED:-20} perf/quality.sh ${TRACE:+TRACE}"
+	echo "    TURNS=${TURNS:-2000} SPEED=${SPEED:-20} perf/quality.sh"
 	echo
-	perf/quality.sh ${TRACE:+"$TRACE"}
+	perf/quality.sh
 } >"$out"
 awk -v table="$out" '
 	/<!-- quality: begin -->/ { print; print ""; while ((getline line < table) > 0) print line; print ""; skip = 1 }

@@ -2,7 +2,7 @@
 # Routing quality: plays one trace through the real router over 8 simulated engines, once for
 # each routing mode, and prints one table.
 #
-#   perf/quality.sh [TRACE.jsonl]     without a trace the project's generator makes one
+#   perf/quality.sh [TRACE.jsonl]     without a file the trace is the one that perf/trace.sh chooses
 #
 # TURNS (2000), SPEED (20), MODES and PORT (23000, up to 20 ports from there) can be set.
 #
@@ -12,7 +12,7 @@
 # divided by SPEED, as the spacing of the arrivals is.
 set -eu
 cd "$(dirname "$0")/.."
-trace=${1:-}
+trace=$(TRACE=${1:-${TRACE:-}} perf/trace.sh)
 : "${TURNS:=2000}" "${SPEED:=20}" "${MODES:=score round_robin least_loaded random}" "${PORT:=23000}"
 engines=8
 dir=$(mktemp -d)
@@ -25,9 +25,9 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM
 
-spread=
+spread= name="of the project's generator"
 if [ -n "$trace" ]; then
-	spread=--spread
+	spread=--spread name=${trace##*/}
 	head -n "$TURNS" "$trace" >"$dir/trace"
 else
 	bin/cgn-ctl bench trace --requests "$TURNS" >"$dir/trace"
@@ -43,7 +43,7 @@ shape=$(awk '{
 set -- $shape
 cache=$(awk -v b="$1" 'BEGIN { printf "%d", b * 32 * 0.20 }')
 rate=$(awk -v t="$2" -v s="$3" -v n="$engines" 'BEGIN { printf "%.0f", t / s / n / 1.05 }')
-printf '%s\n\n' "Trace: $TURNS turns, $1 distinct blocks of 512 tokens, $2 prompt tokens in $3 s; $engines engines of $cache blocks of 16 tokens, $rate prompt tokens/s each; speed x$SPEED."
+printf '%s\n\n' "Trace: $name, $TURNS turns, $1 distinct blocks of 512 tokens, $2 prompt tokens in $3 s; $engines engines of $cache blocks of 16 tokens, $rate prompt tokens/s each; speed x$SPEED."
 
 wait_ready() {
 	i=0

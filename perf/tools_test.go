@@ -40,6 +40,54 @@ func TestMissingToolsAreNamed(t *testing.T) {
 	}
 }
 
+// TestTrace: measurements take the trace that is named, else the public one beside the checkout, and say which.
+func TestTrace(t *testing.T) {
+	script, err := os.ReadFile("trace.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	perf, public := filepath.Join(root, "checkout", "perf"), filepath.Join(root, "shared", "traces")
+	if err := os.MkdirAll(perf, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(perf, "trace.sh"), script, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	trace := func(env string) (name, said string) {
+		c := exec.Command("/bin/sh", "perf/trace.sh")
+		c.Dir, c.Env = filepath.Join(root, "checkout"), []string{"PATH=" + os.Getenv("PATH"), env}
+		var stderr strings.Builder
+		c.Stderr = &stderr
+		out, err := c.Output()
+		if err != nil {
+			t.Fatalf("%v: %s", err, stderr.String())
+		}
+		return strings.TrimSpace(string(out)), stderr.String()
+	}
+	if name, said := trace("TRACE="); name != "" || !strings.Contains(said, "generator") {
+		t.Errorf("without any: %q, %s", name, said)
+	}
+	if err := os.MkdirAll(public, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(public, "conversation_trace.jsonl"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	name, said := trace("TRACE=")
+	if _, err := os.Stat(filepath.Join(root, "checkout", name)); err != nil || !strings.Contains(said, name) || !strings.HasSuffix(name, ".jsonl") {
+		t.Errorf("with the public one: %q (%v), %s", name, err, said)
+	}
+	if name, said := trace("TRACE=own.jsonl"); name != "own.jsonl" || !strings.Contains(said, name) {
+		t.Errorf("named: %q, %s", name, said)
+	}
+	for _, user := range []string{"quality.sh", "kv.sh", "compare/dynamo/run.sh"} {
+		if page, err := os.ReadFile(user); err != nil || !strings.Contains(string(page), "$(") || !strings.Contains(string(page), "perf/trace.sh)") {
+			t.Errorf("%s does not ask which trace: %v", user, err)
+		}
+	}
+}
+
 // TestEveryPrerequisiteIsNamed holds the lists of tools.sh to the tests that skip and to what make check runs.
 func TestEveryPrerequisiteIsNamed(t *testing.T) {
 	script, err := os.ReadFile("tools.sh")

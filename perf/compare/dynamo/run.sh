@@ -1,11 +1,10 @@
 #!/bin/sh
 # Prints what router/residency and the indexes of the crate dynamo-kv-router need for the same
-# replay, in interleaved runs. TRACE names a trace in Mooncake's format; without one the
-# project's generator makes it. The crate is built on the first run, which takes minutes.
+# replay, in interleaved runs, of the trace that perf/trace.sh chooses. The crate is built on the first run, which takes minutes.
 set -eu
 cd "$(dirname "$0")/../../.."
 command -v cargo >/dev/null || { echo 'cargo is missing (https://rustup.rs)' >&2; exit 1; }
-trace=${TRACE:-}
+trace=$(perf/trace.sh)
 work=$PWD/.cache/perf-index
 mkdir -p "$work"
 target=${CARGO_TARGET_DIR:-$work}
