@@ -160,7 +160,7 @@ func (s *site) succeed() {
 	p, bound := s.metrics(), took.Seconds()+1
 	for name, want := range map[string]float64{
 		"prompt_tokens_total": prompt, "cached_tokens_total": held, "completion_tokens_total": requests * output,
-		"ttft_seconds_count": requests, "itl_seconds_count": requests, "request_seconds_count": requests, "overlap_ratio_count": requests,
+		"ttft_seconds_count": requests, "itl_seconds_count": requests, "itl_max_seconds_count": requests, "request_seconds_count": requests, "overlap_ratio_count": requests,
 		"prediction_error_ratio_count": requests,
 	} {
 		if got := p.sum("cgn_router_" + name); got != want {

@@ -19,6 +19,7 @@ type stream struct {
 	events int64
 	first  time.Time
 	last   time.Time
+	gap    time.Duration // the longest between two events
 }
 
 // Event looks at one event of the answer, read at time now, and tells whether the client
@@ -30,6 +31,8 @@ func (j *Job) Event(e sse.Event, now time.Time) (keep bool) {
 	s := &j.stream
 	if s.events++; s.events == 1 {
 		s.first = now
+	} else {
+		s.gap = max(s.gap, now.Sub(s.last))
 	}
 	s.last = now
 	j.wait.Progress(now)

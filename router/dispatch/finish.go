@@ -75,6 +75,7 @@ func (d *Dispatcher) count(j *Job, a *attempt, now time.Time) {
 		m.TTFT.Observe(j.TTFT.Seconds())
 		if s := &j.stream; s.events > 1 {
 			m.ITL.Observe(s.last.Sub(s.first).Seconds() / float64(s.events-1))
+			m.MaxGap.Observe(s.gap.Seconds())
 		}
 	}
 	m.Prompt.Add(float64(j.Usage.Prompt))

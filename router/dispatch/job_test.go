@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/internal/sse"
 	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/fleet"
@@ -164,4 +165,49 @@ func TestFirstSignThatCameToNothing(t *testing.T) {
 		t.Errorf("%v, first sign after %v", err, j.TTFT)
 	}
 	d.Finish(j, relay.UpstreamFailed)
+}
+
+// TestAStallInALongStream shows in the longest gap, whatever the mean is, and events are looked at without an allocation.
+func TestAStallInALongStream(t *testing.T) {
+	const events, gap, stall = 2000, 10 * time.Millisecond, 3 * time.Second
+	d := start(t, 1)
+	j := d.Job()
+	j.API, j.model, j.Received = scan.Chat, d.current().models["sim"], time.Now()
+	a := j.slot()
+	a.node, a.streams = j.model.nodes[0], true
+	j.cur = a
+	at := j.Received
+	event := sse.Event{Data: []byte(`{"choices":[{"delta":{"content":"x"}}]}`)}
+	for i := range events {
+		if at = at.Add(gap); i == events/2 {
+			at = at.Add(stall - gap)
+		}
+		j.Event(event, at)
+	}
+	least := math.Inf(1)
+	for range 10 { // the engine and its probes allocate in the same process
+		least = min(least, testing.AllocsPerRun(100, func() { j.Event(event, at) }))
+	}
+	if least != 0 {
+		t.Errorf("%v allocations for an event", least)
+	}
+	d.count(j, a, at)
+	families, err := d.metrics.Set.Registry().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			if h := m.GetHistogram(); h.GetSampleCount() > 0 {
+				seen[f.GetName()] = h.GetSampleSum()
+			}
+		}
+	}
+	if got := seen["cgn_router_itl_max_seconds"]; got != stall.Seconds() {
+		t.Errorf("the longest gap is %v s, want %v", got, stall)
+	}
+	if got := seen["cgn_router_itl_seconds"]; got > 2*gap.Seconds() {
+		t.Errorf("the mean gap is %v s", got)
+	}
 }

@@ -36,6 +36,7 @@ type Router struct {
 	TokenSeconds            prometheus.Observer
 
 	seconds, ttft, itl, overlap    *prometheus.HistogramVec // model
+	maxGap                         *prometheus.HistogramVec // model
 	prompt, completion, cached     *prometheus.CounterVec   // model
 	prediction                     *prometheus.HistogramVec // node
 	setAside, unreported, rejected *prometheus.CounterVec   // node
@@ -44,6 +45,7 @@ type Router struct {
 // Model holds the handles of one served model.
 type Model struct {
 	Seconds, TTFT, ITL, Overlap prometheus.Observer
+	MaxGap                      prometheus.Observer
 	Prompt, Completion, Cached  prometheus.Counter
 }
 
@@ -58,6 +60,7 @@ type Node struct {
 var (
 	latencyBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
 	gapBuckets     = []float64{.0005, .001, .0025, .005, .01, .02, .03, .05, .075, .1, .25, .5, 1, 5}
+	stallBuckets   = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2, 3, 5, 10, 30, 60, 120, 300}
 	pickBuckets    = []float64{1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 1e-2}
 	eventBuckets   = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1}
 	signalBuckets  = []float64{.005, .01, .02, .03, .04, .05, .06, .07, .08, .09, .1, .125, .15, .2, .3, .5, 1, 2, 5}
@@ -96,6 +99,7 @@ func New() *Router {
 		seconds:        s.Histogram("cgn_router_request_seconds", "Time from request read to response written.", latencyBuckets, "model"),
 		ttft:           s.Histogram("cgn_router_ttft_seconds", "Time from request read to the first body event of a stream.", latencyBuckets, "model"),
 		itl:            s.Histogram("cgn_router_itl_seconds", "Mean time between the body events of a stream, one observation per stream.", gapBuckets, "model"),
+		maxGap:         s.Histogram("cgn_router_itl_max_seconds", "Longest time between two body events of a stream, one observation per stream: the stalls that its mean hides, and the waits for a client that does not read.", stallBuckets, "model"),
 		overlap:        s.Histogram("cgn_router_overlap_ratio", "Share of the prompt's blocks believed cached on the chosen node.", ratioBuckets, "model"),
 		prompt:         s.Counter("cgn_router_prompt_tokens_total", "Prompt tokens, as engines report them.", "model"),
 		completion:     s.Counter("cgn_router_completion_tokens_total", "Completion tokens, as engines report them.", "model"),
@@ -112,7 +116,7 @@ func New() *Router {
 func (r *Router) Model(name string) Model {
 	return Model{
 		Seconds: r.seconds.WithLabelValues(name), TTFT: r.ttft.WithLabelValues(name),
-		ITL: r.itl.WithLabelValues(name), Overlap: r.overlap.WithLabelValues(name),
+		ITL: r.itl.WithLabelValues(name), MaxGap: r.maxGap.WithLabelValues(name), Overlap: r.overlap.WithLabelValues(name),
 		Prompt: r.prompt.WithLabelValues(name), Completion: r.completion.WithLabelValues(name),
 		Cached: r.cached.WithLabelValues(name),
 	}
@@ -130,7 +134,7 @@ func (r *Router) Node(id string) Node {
 func (r *Router) ForgetModel(name string) {
 	r.Requests.forget(name)
 	match := prometheus.Labels{"model": name}
-	for _, v := range []*prometheus.HistogramVec{r.seconds, r.ttft, r.itl, r.overlap} {
+	for _, v := range []*prometheus.HistogramVec{r.seconds, r.ttft, r.itl, r.maxGap, r.overlap} {
 		v.DeletePartialMatch(match)
 	}
 	for _, v := range []*prometheus.CounterVec{r.prompt, r.completion, r.cached} {
