@@ -1,11 +1,16 @@
 package router_test
 
 import (
+	"context"
 	"fmt"
-	"strings"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
 )
@@ -13,13 +18,13 @@ import (
 const slots = 8 // of each of eight nodes
 
 // herd is eight engines that would batch whatever they are sent, with eight slots each for the router.
-func herd(t *testing.T) *site {
-	engines := simulate(t, 8, func(c *engine.Config) { c.DecodeStep = 10 * time.Millisecond })
-	return serve(t, engines, func(c *router.Config) {
+func herd(t *testing.T, step time.Duration, tweak ...func(*router.Config)) *site {
+	engines := simulate(t, 8, func(c *engine.Config) { c.DecodeStep = step })
+	return serve(t, engines, append(tweak, func(c *router.Config) {
 		for i := range c.Router.Backends {
 			c.Router.Backends[i] += fmt.Sprint(",max_concurrent=", slots)
 		}
-	})
+	})...)
 }
 
 // shared is a request whose prompt of about 4000 bytes begins with a system prompt that all have, of that percentage.
@@ -30,29 +35,73 @@ func shared(percent, i int, more string) string {
 		system, document(i+1, size-len(system)), more)
 }
 
-// TestNoHerding: a prompt that everybody shares does not draw everything to one node. Requests come every 5 ms, whatever
-// became of those before, which fills nearly all slots of seven nodes.
+// outstanding is how many requests a client has out, each time that changes.
+type outstanding struct {
+	mu      sync.Mutex
+	history []int
+}
+
+// change adds by and returns where in the history that is.
+func (o *outstanding) change(by int) (at int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	last := 0
+	if len(o.history) > 0 {
+		last = o.history[len(o.history)-1]
+	}
+	o.history = append(o.history, last+by)
+	return len(o.history) - 1
+}
+
+// most is the highest count from one place in the history to another, both included.
+func (o *outstanding) most(from, to int) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Max(o.history[from : to+1])
+}
+
+// openLoad sends requests at the times of a seeded Poisson process of rate requests per second, whatever becomes of those before. A
+// request may be refused only if all slots are taken, by what the client has out.
+func openLoad(t *testing.T, seed uint64, requests int, rate float64, all int, send func(i int) *reply) (replies []*reply, most int) {
+	random := rand.New(rand.NewPCG(seed, 0))
+	var out outstanding
+	var wg sync.WaitGroup
+	replies = make([]*reply, requests)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	due := time.Now()
+	for i := range requests {
+		<-timer.C
+		wg.Go(func() {
+			from := out.change(1)
+			replies[i] = send(i)
+			to := out.change(-1)
+			if r := replies[i]; r.status != 503 {
+				mustAll(t, "open load", []*reply{r})
+			} else if n := out.most(from, to); n <= all {
+				t.Errorf("request %d was refused with %d out, there are %d slots: %v", i, n, all, r)
+			}
+		})
+		due = due.Add(time.Duration(random.ExpFloat64() / rate * float64(time.Second)))
+		timer.Reset(time.Until(due))
+	}
+	wg.Wait()
+	return replies, out.most(0, len(out.history)-1)
+}
+
+// TestNoHerding: a prompt that everybody shares does not draw everything to one node. Requests of 1.6 s come 22 times a second, which
+// fills 35 of 64 slots on average.
 func TestNoHerding(t *testing.T) {
-	const requests = 240
+	const requests, rate = 200, 22
 	for _, percent := range []int{50, 70, 90} {
 		t.Run(fmt.Sprint(percent), func(t *testing.T) {
-			s := herd(t)
-			atOnce := make(chan struct{}, 7*slots)
-			replies := make(chan *reply, requests)
-			tick := time.NewTicker(5 * time.Millisecond)
-			defer tick.Stop()
-			for i := range requests {
-				<-tick.C
-				atOnce <- struct{}{}
-				go func() {
-					replies <- s.chat(shared(percent, i, `,"stream":true,"max_tokens":16`))
-					<-atOnce
-				}()
-			}
+			t.Parallel()
+			s := herd(t, 100*time.Millisecond)
+			replies, most := openLoad(t, uint64(percent), requests, rate, 8*slots, func(i int) *reply {
+				return s.chat(shared(percent, i, `,"stream":true,"max_tokens":16`))
+			})
 			served := map[string]int{}
-			for range requests {
-				r := <-replies
-				mustAll(t, "open load", []*reply{r})
+			for _, r := range replies {
 				served[r.node()]++
 			}
 			s.idle()
@@ -70,14 +119,14 @@ func TestNoHerding(t *testing.T) {
 					busy++
 				}
 			}
-			if busy < 5 { // a loaded machine sends less than it should
+			if busy < 5 {
 				t.Errorf("answered by %v", served)
 			}
 			hit := float64(hits) / float64(queries)
 			if hit < .9*float64(percent)/100 {
 				t.Errorf("%.0f %% of the tokens were cached, %d %% are the same in all", 100*hit, percent)
 			}
-			t.Logf("%.0f %% cached, by node %v", 100*hit, served)
+			t.Logf("%d out at most, %.0f %% cached, by node %v", most, 100*hit, served)
 		})
 	}
 }
@@ -85,18 +134,26 @@ func TestNoHerding(t *testing.T) {
 // TestEverySlotIsUsedBeforeAnyIsRefused although one node holds nearly all of the prompt.
 func TestEverySlotIsUsedBeforeAnyIsRefused(t *testing.T) {
 	t.Parallel()
-	s := herd(t)
+	s := herd(t, 10*time.Millisecond, func(c *router.Config) { // who waits is not moved
+		c.Timeouts.PatienceFloor, c.Timeouts.StallFloor = config.Duration(time.Minute), config.Duration(time.Minute)
+	})
 	mustAll(t, "warming up", []*reply{s.chat(shared(90, 0, plain))})
 	s.idle()
 	for _, e := range s.engines {
 		e.SetFault(&engine.Fault{StallAfter: new(int)})
 	}
-	done := make(chan []*reply, 1)
-	go func() {
-		done <- together(8*slots, func(i int) *reply {
-			return s.chat(shared(90, i, `,"stream":true,"max_tokens":2`), "x-cgn-deadline-ms", "1500")
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	var held sync.WaitGroup
+	for i := range 8 * slots {
+		held.Go(func() {
+			resp, err := s.send(ctx, http.MethodPost, "/v1/chat/completions", shared(90, i, `,"stream":true,"max_tokens":2`))
+			if err == nil {
+				t.Errorf("request %d of as many as there are slots: %s", i, resp.Status)
+				resp.Body.Close()
+			}
 		})
-	}()
+	}
 	eventually(t, "every slot is taken", func() bool {
 		for _, n := range s.nodes() {
 			if n.InFlight != slots {
@@ -112,9 +169,6 @@ func TestEverySlotIsUsedBeforeAnyIsRefused(t *testing.T) {
 	if status, page := s.get(s.admin + "/readyz"); status != 200 {
 		t.Errorf("readyz: %d %s", status, page)
 	}
-	for _, r := range <-done {
-		if r.status == 503 || strings.Contains(string(r.body), "busy") {
-			t.Errorf("refused: %v", r)
-		}
-	}
+	leave()
+	held.Wait()
 }
