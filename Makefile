@@ -11,7 +11,7 @@ FUZZTIME   ?= 60s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-gpu up test check check-generate check-gpu check-ipmi-vm check-race check-fuzz check-sdk check-tokens check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-vm check-layout check-takeover check-kill check-abuse check-seen check-llama check-vllm \
+.PHONY: help build build-gpu up test check check-generate check-gpu check-ipmi-vm check-race check-fuzz check-sdk check-tokens check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-vm check-layout check-takeover check-outage check-kill check-abuse check-seen check-llama check-vllm \
 	bench perf perf-full perf-index perf-kv perf-peers gate generate bpf proto lint clean $(BINARIES)
 
 help: ## list the targets
@@ -44,7 +44,7 @@ test: ## vet and test everything in pure Go (no C compiler needed)
 	@CGO_ENABLED=0 $(GO) test ./...
 	@perf/tools.sh
 
-check: check-generate check-race check-gpu check-fuzz check-sdk check-kv check-tokens check-net check-layout check-takeover check-kill check-abuse check-seen check-llama ## everything slow: what is generated anew, race detector, fuzzing, SDK suites, caches on a bad path, upgrades, real llama.cpp engines
+check: check-generate check-race check-gpu check-fuzz check-sdk check-kv check-tokens check-net check-layout check-takeover check-outage check-kill check-abuse check-seen check-llama ## everything slow: what is generated anew, race detector, fuzzing, SDK suites, caches on a bad path, upgrades, real llama.cpp engines
 
 GENERATED := deploy/reference/*.md internal/config/variables.txt proto/cognitora/v1/*.pb.go bpf/*_bpfel.go bpf/*_bpfel.o
 check-generate: ## whether what is generated is what its sources make (needs protoc, and Debian 12's clang, llvm and libbpf-dev; not root)
@@ -123,6 +123,9 @@ check-bpf-vm: ## the same tests in Debian 12's kernel, in qemu (not in check yet
 TAKEOVERS ?= 10
 check-takeover: ## upgrade the router TAKEOVERS (10) times in a row, on TCP, TLS and a Unix socket, among 48 clients each: no request fails, no stream is cut
 	TAKEOVERS=$(TAKEOVERS) CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 20m -run '^TestTakeoverUnderLoad$$' ./cmd/cgn-router
+
+check-outage: ## etcd stopped for a minute, and back empty, under a fleet with the agents' default heartbeat, in 90 s
+	CGN_SOAK=1 CGO_ENABLED=0 $(GO) test -count=1 -v -run '^TestEtcdStoppedForAMinute$$' ./router
 
 ROUNDS ?= 200
 check-kill: build ## kill -9 the KV cache under load ROUNDS (200) times: no wrong byte, nothing durable lost, warm every time

@@ -91,6 +91,7 @@ row check-tokens python
 row check-net tun
 row check-layout
 row check-takeover
+row check-outage
 row check-kill
 row check-abuse
 row check-seen promtool

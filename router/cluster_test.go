@@ -23,7 +23,8 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-const heartbeat = 200 * time.Millisecond // a lease then lasts one second
+// heartbeat of the tests' agents; a lease then lasts one second. By default they are 5 s and 15 s.
+const heartbeat = 200 * time.Millisecond
 
 // etcdAt is an etcd that can be stopped and started again, empty, on the same address. It stops with the test, after
 // everything that was made later.
@@ -124,39 +125,60 @@ func follow(t *testing.T, etcd string, nodes int) *site {
 }
 
 // TestEtcdStoppedAndBackEmpty: no request notices, what is stale is said to be, and the fleet goes on changing afterwards.
-// The outage outlasts the nodes' leases.
+// The outage lasts four leases, as one of 60 s does with the agents' defaults: here all of that is a fifteenth.
 func TestEtcdStoppedAndBackEmpty(t *testing.T) {
 	t.Parallel()
+	etcdGoes(t, heartbeat, 4*time.Second)
+}
+
+// TestEtcdStoppedForAMinute is the same with the agents' defaults.
+func TestEtcdStoppedForAMinute(t *testing.T) {
+	if os.Getenv("CGN_SOAK") == "" {
+		t.Skip("takes 90 s; make check-outage runs it")
+	}
+	etcdGoes(t, 5*time.Second, time.Minute)
+}
+
+// etcdGoes stops etcd for as long as outage, and then starts it empty, under a fleet whose agents have that heartbeat.
+func etcdGoes(t *testing.T, beat, outage time.Duration) {
 	server := startEtcd(t)
 	etcd := server.endpoint
 	engines := simulate(t, 3)
-	attach(t, "a", engines[0], etcd)
-	attach(t, "b", engines[1], etcd)
+	join := func(id string, e *engine.Engine) {
+		c, err := agentConfig(id, e.URL(), etcd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Agent.Heartbeat = config.Duration(beat)
+		startAgent(t, c)
+	}
+	join("a", engines[0])
+	join("b", engines[1])
 	s := follow(t, etcd, 2)
 	load := s.traffic(streaming)
 	load.until(soon, "with etcd", share("b", .2, 20))
 
 	server.stop()
+	stopped := time.Now()
+	patience := soon + 4*beat
 	stale := func() bool { return s.metrics().sum("cgn_router_fleet_stale") == 1 }
-	load.until(soon, "etcd stopped", func(*reply) bool { return stale() })
+	load.until(patience, "etcd stopped", func(*reply) bool { return stale() })
 	if status, page := s.get(s.admin + "/readyz"); status != 200 || !bytes.Contains(page, []byte("etcd does not answer")) {
 		t.Errorf("readyz: %d %s", status, page)
 	}
-	stopped := time.Now()
-	load.until(soon, "without etcd", func(*reply) bool { return time.Since(stopped) > 10*heartbeat })
+	load.until(outage+patience, "without etcd", func(*reply) bool { return time.Since(stopped) > outage })
 	load.until(soon, "without etcd, both nodes", share("a", .2, 20))
+	load.until(soon, "without etcd, the other one, too", share("b", .2, 20))
 	if n := s.eligible(); n != 2 || !stale() {
 		t.Errorf("%d nodes are eligible", n)
 	}
 
 	server.start()
-	load.until(soon, "etcd back, empty", func(*reply) bool { return !stale() })
-	attach(t, "c", engines[2], etcd)
-	load.until(soon, "a node that came later", share("c", .2, 20))
-	load.until(soon, "one that was there before", share("a", .2, 20))
-	if n := s.eligible(); n != 3 {
-		t.Errorf("%d nodes are eligible", n)
-	}
+	load.until(patience, "etcd back, empty", func(*reply) bool { return !stale() })
+	join("c", engines[2])
+	load.until(patience, "a node that came later", share("c", .2, 20))
+	load.until(patience, "one that was there before", share("a", .2, 20))
+	load.until(patience, "all three", func(*reply) bool { return s.eligible() == 3 })
 	if status, page := s.get(s.admin + "/readyz"); status != 200 || bytes.Contains(page, []byte("etcd")) {
 		t.Errorf("readyz: %d %s", status, page)
 	}
