@@ -29,7 +29,7 @@ func TestLlama(t *testing.T) {
 	t.Run("Refusals", w.refusals)
 	t.Run("Spreads", w.spreads)
 	t.Run("Conversations", w.conversations)
-	t.Run("Learns", func(t *testing.T) { w.learns(t, 24) })
+	t.Run("Learns", func(t *testing.T) { w.learns(t, 48) })
 	t.Run("Relearns", w.relearns)
 	t.Run("ClientLeaves", func(t *testing.T) { w.leaves(t, "llamacpp:requests_processing") })
 	t.Run("Killed", w.killed)

@@ -157,22 +157,27 @@ func (w *site) spreads(t *testing.T) {
 // each is gone when it comes back. The router believes the opposite at first and
 // is put right by the engines' counts; then a set that fits is believed again.
 func (w *site) learns(t *testing.T, prompts int) {
-	const rounds, gap = 6, 125 * time.Millisecond
+	const rounds, gap = 6, 75 * time.Millisecond
 	home := map[int]string{}
 	var rows []*tally
 	for k := range rounds {
 		rows = append(rows, w.round(t, fmt.Sprint("round ", k+1), prompts, gap, home))
 	}
-	taught, last := rows[1], rows[rounds-1]
+	var taught tally // each node learns from its first mistakes, in one round or, where rounds take longer each time, in several
+	for _, r := range rows[1 : rounds-2] {
+		taught.wrong += r.wrong
+		taught.error = max(taught.error, r.error)
+	}
+	last := rows[rounds-1]
 	for k := range 3 {
 		rows = append(rows, w.round(t, fmt.Sprint("few, round ", k+1), 3, gap, home))
 	}
 	show(t, fmt.Sprintf("%d prompts in turn, too many for the caches; then 3 of them", prompts), rows)
-	if taught.wrong == 0 {
-		t.Error("the first repeats were not even believed: this shows nothing")
+	if taught.wrong < len(w.engines) {
+		t.Errorf("%d repeats were believed that were gone: this shows nothing", taught.wrong)
 	}
-	if last.wrong > 1 || math.Abs(last.error) > max(0.03, math.Abs(taught.error)/4) {
-		t.Errorf("the error went from %+v to %+v", *taught, *last)
+	if last.wrong > prompts/20 || math.Abs(last.error) > max(0.05, taught.error/4) {
+		t.Errorf("the error went from %+v to %+v", taught, *last)
 	}
 	if few := rows[len(rows)-1]; few.wrong > 0 || few.cached*10 < few.prompt*8 {
 		t.Errorf("a set that fits: %+v", *few)
