@@ -113,7 +113,8 @@ check-bpf: ## BPF programs in this kernel (not in check yet: needs root and bpft
 	BPF_REQUIRED=1 CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 20m ./bpf
 	BPF_REQUIRED=1 CGO_ENABLED=0 $(GO) test -count=1 -v -run '^TestBPF$$' ./cmd/cgn-ctl
 	BPF_REQUIRED=1 CGO_ENABLED=0 $(GO) test -count=1 -v -run '^TestCountsOutliveTheAgent$$' ./cmd/cgn-agent
-	BPF_REQUIRED=1 CGO_ENABLED=0 $(GO) test -count=1 -v -run '^TestKernel(Signals|Events)$$' ./router
+	BPF_REQUIRED=1 CGO_ENABLED=0 $(GO) test -count=1 -v -run '^TestLookAllocates$$' ./agent/telemetry
+	BPF_REQUIRED=1 CGO_ENABLED=0 $(GO) test -count=1 -v -run '^TestKernel(Signals|Change|Events)$$' ./router
 
 check-bpf-vm: ## the same tests in Debian 12's kernel, in qemu (not in check yet: no root, no KVM; fetches 120 MB once)
 	@mkdir -p .cache

@@ -24,7 +24,11 @@ type host struct {
 // newHost prepares the readers; nothing is asked before they run.
 func newHost(a *Agent) (h *host, err error) {
 	h = &host{agent: a, cpu: newCPUMeter(), gpus: gpu.New(&a.config.GPU, a.log)}
-	h.power, err = power.New(&a.config.Power, h.gpuWatts, a.log)
+	watts := h.gpuWatts
+	if !gpu.BuiltIn || a.config.GPU.NVML == "off" {
+		watts = nil
+	}
+	h.power, err = power.New(&a.config.Power, watts, a.log)
 	return h, err
 }
 

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
 )
@@ -65,6 +66,9 @@ func (m *membership) enter(link string) bool {
 	return old == nil || *old != link
 }
 
+// cordonPing is how often the watch of the cordon asks after etcd: heartbeats, which matter more, do it by themselves.
+const cordonPing = 5 * time.Second
+
 // followCordon keeps cordon in step with etcd. It is for people to see: routers
 // obey the key by themselves.
 func (m *membership) followCordon(ctx context.Context, client *cluster.Client) {
@@ -75,6 +79,7 @@ func (m *membership) followCordon(ctx context.Context, client *cluster.Client) {
 		}
 	}
 	_ = client.Watch(ctx, key, cluster.Handler{
+		PingEvery: cordonPing,
 		List: func(l cluster.Listing) {
 			if m.enter("connected") {
 				m.log.Info("etcd answers", "endpoints", client.Endpoints())

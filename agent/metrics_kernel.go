@@ -98,7 +98,8 @@ func (in *instruments) watchKernel(a *Agent) {
 				emit(def, h.Count, h.Sum.Seconds(), cumulative(h), labels...)
 			}
 		}
-		if h, err := r.RunDelay(); err == nil {
+		var h bpf.Histogram
+		if err := r.RunDelay(&h); err == nil {
 			one(histogramDelay, h)
 		}
 		for _, n := range a.nodes {

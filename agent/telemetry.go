@@ -19,7 +19,9 @@ import (
 
 // prepareTelemetry makes what looks at the kernel, for all nodes at once.
 func (a *Agent) prepareTelemetry() {
-	o := telemetry.Options{Open: a.peers.await(a.config.Telemetry.open()), Interval: a.config.Telemetry.Interval.Std(), Tick: a.offer, Log: a.log}
+	o := telemetry.Options{
+		Open: a.peers.await(a.config.Telemetry.open()), Interval: a.config.Telemetry.Interval.Std(), Opened: releaseStart, Tick: a.offer, Log: a.log,
+	}
 	for _, n := range a.nodes {
 		t := telemetry.Target{Name: n.id(), FrontPort: portNumber(n.listener.Addr()), EngineProcess: n.engineProcess}
 		if at := n.engine.Endpoint(); at.Network == "tcp" && local(at.Addr) {
@@ -103,10 +105,10 @@ func portNumber(addr net.Addr) uint16 {
 	return uint16(n)
 }
 
-// offer gives routers the latest readings. It is called by one goroutine at a time, which runs the telemetry.
-func (a *Agent) offer() {
+// offer gives routers the latest readings, and tells whether any has moved. It is called by one goroutine at a time, which runs the telemetry.
+func (a *Agent) offer() (moved bool) {
 	if a.push == nil {
-		return
+		return false
 	}
 	now := time.Now()
 	host := a.host.read(now)
@@ -114,7 +116,7 @@ func (a *Agent) offer() {
 	for _, n := range a.nodes {
 		a.readings = append(a.readings, n.reading(now, &host))
 	}
-	a.push.Offer(a.readings)
+	return a.push.Offer(a.readings)
 }
 
 // runTelemetry looks, and while nothing can be looked at, tells routers of what the fronts and the engines say.
@@ -122,14 +124,5 @@ func (a *Agent) runTelemetry(ctx context.Context) error {
 	if err := a.telemetry.Run(ctx); err != nil {
 		return fmt.Errorf("telemetry.kernel: %w", err)
 	}
-	tick := time.NewTicker(push.MinInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			a.offer()
-		}
-	}
+	return nil
 }

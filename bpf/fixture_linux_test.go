@@ -168,6 +168,14 @@ func (h *host) port(s *Set, port uint16) Port {
 	return Port{}
 }
 
+func (h *host) delay(s *Set) (d Histogram) {
+	h.t.Helper()
+	if err := s.RunDelay(&d); err != nil {
+		h.t.Fatal(err)
+	}
+	return d
+}
+
 // noDrops fails if anything could not be counted.
 func (h *host) noDrops(s *Set) {
 	h.t.Helper()

@@ -1,6 +1,9 @@
 package bpf
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // histogramBuckets is HISTOGRAM_BUCKETS of histogram.h.
 const histogramBuckets = 384
@@ -62,16 +65,31 @@ func (h Histogram) Mean() time.Duration {
 
 // Since returns what was counted after earlier. Counters that wrapped are right; those that were set back (programs removed and loaded again) count from 0.
 func (h Histogram) Since(earlier Histogram) Histogram {
+	var d Histogram
+	d.Subtract(&h, &earlier)
+	return d
+}
+
+// Subtract sets d to h.Since(earlier). The memory of its buckets is used again, and shares nothing with the others'.
+func (d *Histogram) Subtract(h, earlier *Histogram) {
+	d.Count, d.Sum, d.Buckets = h.Count, h.Sum, append(d.Buckets[:0], h.Buckets...)
 	if int64(h.Count-earlier.Count) < 0 || len(h.Buckets) != len(earlier.Buckets) {
-		return h
+		return
 	}
-	d := Histogram{Count: h.Count - earlier.Count, Sum: h.Sum - earlier.Sum, Buckets: make([]uint64, len(h.Buckets))}
-	for i := range h.Buckets {
-		if n := h.Buckets[i] - earlier.Buckets[i]; int64(n) > 0 {
-			d.Buckets[i] = n
+	d.Count -= earlier.Count
+	d.Sum -= earlier.Sum
+	for i, n := range earlier.Buckets {
+		d.Buckets[i] -= n
+		if int64(d.Buckets[i]) < 0 {
+			d.Buckets[i] = 0
 		}
 	}
-	return d
+}
+
+// reset empties h and keeps its memory.
+func (h *Histogram) reset() {
+	h.Count, h.Sum = 0, 0
+	h.Buckets = h.Buckets[:0]
 }
 
 // add adds the counts of a kernel histogram to h.
@@ -79,8 +97,9 @@ func (h *Histogram) add(count, sum uint64, buckets *[histogramBuckets]uint64) {
 	if count == 0 {
 		return
 	}
-	if h.Buckets == nil {
-		h.Buckets = make([]uint64, histogramBuckets)
+	if len(h.Buckets) == 0 {
+		h.Buckets = slices.Grow(h.Buckets, histogramBuckets)[:histogramBuckets]
+		clear(h.Buckets)
 	}
 	h.Count += count
 	h.Sum += time.Duration(sum)

@@ -169,9 +169,11 @@ func parseStat(text string) (all []CPU) {
 	return all
 }
 
+var errNoDelay = fmt.Errorf("bpf: distribution of run-queue delay: %w", ErrUnknown)
+
 // RunDelay is not known without programs: /proc has sums only, which Groups has.
-func (p *Proc) RunDelay() (Histogram, error) {
-	return Histogram{}, fmt.Errorf("bpf: distribution of run-queue delay: %w", ErrUnknown)
+func (p *Proc) RunDelay(*Histogram) error {
+	return errNoDelay
 }
 
 // Groups adds up the threads of each group.
@@ -199,10 +201,34 @@ func (p *Proc) Group(root int) (Group, error) {
 	return Group{}, notWatched("process", root)
 }
 
+// tree is root and its descendants by the kernel's lists of children, which cost what the tree is large, or, where it has none, by a walk through all of /proc.
+func tree(root int) []int {
+	all := []int{root}
+	for i := 0; i < len(all) && len(all) < 1<<16; i++ {
+		dir := filepath.Join("/proc", strconv.Itoa(all[i]), "task")
+		threads, err := os.ReadDir(dir)
+		if err != nil {
+			continue // it has ended
+		}
+		for _, thread := range threads {
+			text, err := os.ReadFile(filepath.Join(dir, thread.Name(), "children"))
+			if err != nil && i == 0 && thread.Name() == strconv.Itoa(root) {
+				return append(all[:1], descendants(root)...)
+			}
+			for _, child := range strings.Fields(string(text)) {
+				if pid, err := strconv.Atoi(child); err == nil {
+					all = append(all, pid)
+				}
+			}
+		}
+	}
+	return all
+}
+
 // read adds up what runs and what has ended since the group was made.
 func (g *procGroup) read() procTimes {
 	now := map[int]procTimes{}
-	for _, pid := range append([]int{g.root}, descendants(g.root)...) {
+	for _, pid := range tree(g.root) {
 		threads, _ := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "task/*/schedstat"))
 		for _, name := range threads {
 			text, err := os.ReadFile(name)
@@ -215,7 +241,15 @@ func (g *procGroup) read() procTimes {
 	}
 	sum := procTimes{}
 	for tid, was := range g.seen {
-		if is, ok := now[tid]; !ok || is.cpu < was.cpu { // ended, or another of the same number
+		is, listed := now[tid]
+		if !listed { // lists of children may leave one out while another ends
+			text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(tid), "schedstat"))
+			if is = parseSchedstat(string(text)); err == nil && is.cpu >= was.cpu {
+				now[tid] = is
+				continue
+			}
+		}
+		if !listed || is.cpu < was.cpu { // ended, or another of the same number
 			g.ended.add(was)
 		}
 	}

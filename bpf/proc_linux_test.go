@@ -25,7 +25,7 @@ func TestProc(t *testing.T) {
 	if len(cpus) == 0 || cpus[0].Busy == 0 {
 		t.Errorf("%+v", cpus)
 	}
-	if _, err := p.RunDelay(); !errors.Is(err, ErrUnknown) {
+	if err := p.RunDelay(new(Histogram)); !errors.Is(err, ErrUnknown) {
 		t.Error(err)
 	}
 	if _, err := p.Tokens(1); !errors.Is(err, ErrUnknown) {

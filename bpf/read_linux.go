@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -12,7 +13,7 @@ import (
 // now is CLOCK_MONOTONIC, by which the programs measure.
 func now() uint64 {
 	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // cannot fail
+	_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&ts)), 0) // cannot fail
 	return uint64(ts.Nano())
 }
 
@@ -54,14 +55,21 @@ func (s *Set) CPUs() ([]CPU, error) {
 	return all, nil
 }
 
-// RunDelay returns how long threads waited for a CPU, on the whole host.
-func (s *Set) RunDelay() (Histogram, error) {
-	var h Histogram
-	per, err := perCPU[schedHistogram](s, "cgn_run_delay")
-	for i := range per {
-		h.add(per[i].Count, per[i].SumNs, &per[i].Buckets)
+// RunDelay tells how long threads waited for a CPU, on the whole host.
+func (s *Set) RunDelay(h *Histogram) error {
+	if err := s.looks.take(s); err != nil {
+		return err
 	}
-	return h, err
+	defer s.looks.mu.Unlock()
+	h.reset()
+	k := s.looks.delay
+	if err := k.read(); err != nil {
+		return err
+	}
+	for i := range k.value {
+		h.add(k.value[i].Count, k.value[i].SumNs, &k.value[i].Buckets)
+	}
+	return nil
 }
 
 // Groups returns the watched groups, with the CPU time of what runs now.
@@ -72,24 +80,20 @@ func (s *Set) Groups() ([]Group, error) {
 	}
 	now := now()
 	var all []Group
+	var per []schedGroup
 	for i := uint32(1); i < s.maps["cgn_groups"].MaxEntries(); i++ {
-		g, err := s.readGroup(i, cpus, now)
-		if err != nil {
-			return nil, err
+		if err := s.maps["cgn_groups"].Lookup(i, &per); err != nil {
+			return nil, fmt.Errorf("bpf: read cgn_groups: %w", err)
 		}
-		if g.Root != 0 {
+		if g := groupOf(i, per, cpus, now); g.Root != 0 {
 			all = append(all, g)
 		}
 	}
 	return all, nil
 }
 
-// readGroup reads one group; Root is 0 if it is free.
-func (s *Set) readGroup(i uint32, cpus []schedCpu, now uint64) (g Group, err error) {
-	var per []schedGroup
-	if err := s.maps["cgn_groups"].Lookup(i, &per); err != nil {
-		return g, fmt.Errorf("bpf: read cgn_groups: %w", err)
-	}
+// groupOf adds up group i; Root is 0 if it is free.
+func groupOf(i uint32, per []schedGroup, cpus []schedCpu, now uint64) (g Group) {
 	g.Root = int(per[0].Root)
 	for cpu := range per {
 		g.CPU += time.Duration(per[cpu].CpuNs)
@@ -99,7 +103,7 @@ func (s *Set) readGroup(i uint32, cpus []schedCpu, now uint64) (g Group, err err
 			g.CPU += cpus[cpu].open(now)
 		}
 	}
-	return g, nil
+	return g
 }
 
 // Group returns one of the groups.
@@ -110,15 +114,24 @@ func (s *Set) Group(root int) (Group, error) {
 	if i == 0 {
 		return Group{}, notWatched("process", root)
 	}
-	cpus, err := perCPU[schedCpu](s, "cgn_cpus")
-	if err != nil {
+	if err := s.looks.take(s); err != nil {
 		return Group{}, err
 	}
-	g, err := s.readGroup(i, cpus, now())
-	if err == nil && g.Root != root {
+	defer s.looks.mu.Unlock()
+	l := &s.looks
+	l.group.key = i
+	if err := l.cpus.read(); err != nil {
+		return Group{}, err
+	}
+	now := now()
+	if err := l.group.read(); err != nil {
+		return Group{}, err
+	}
+	g := groupOf(i, l.group.value, l.cpus.value, now)
+	if g.Root != root {
 		return Group{}, notWatched("process", root)
 	}
-	return g, err
+	return g, nil
 }
 
 func (c *socketsSockets) counts() Sockets {
@@ -153,14 +166,17 @@ func (s *Set) Ports() ([]Port, error) {
 
 // Port returns one of the ports.
 func (s *Set) Port(port uint16) (Port, error) {
-	var v socketsSockets
-	if err := s.maps["cgn_ports"].Lookup(&socketsPortKey{Port: port}, &v); err != nil {
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			return Port{}, notWatched("port", int(port))
-		}
-		return Port{}, wrap("cgn_ports", err)
+	if err := s.looks.take(s); err != nil {
+		return Port{}, err
 	}
-	return Port{Port: port, Sockets: v.counts()}, nil
+	defer s.looks.mu.Unlock()
+	k := s.looks.port
+	k.key = socketsPortKey{Port: port}
+	err := k.read()
+	if errors.Is(err, unix.ENOENT) {
+		return Port{}, notWatched("port", int(port))
+	}
+	return Port{Port: port, Sockets: k.value[0].counts()}, err
 }
 
 // peersAtOnce is how many peers one system call reads: 20 KiB of keys and values.

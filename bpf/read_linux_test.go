@@ -38,6 +38,35 @@ func spin(d time.Duration) {
 	}
 }
 
+// TestLookAllocates: what an agent reads at each look takes no new memory.
+func TestLookAllocates(t *testing.T) {
+	h := newHost(t)
+	s := h.load()
+	if err := errors.Join(s.WatchPort(9), s.WatchProcesses(os.Getpid())); err != nil {
+		t.Fatal(err)
+	}
+	pid := os.Getpid()
+	var d Histogram
+	if n := testing.AllocsPerRun(100, func() {
+		_, err1 := s.Group(pid)
+		_, err2 := s.Port(9)
+		if err := s.RunDelay(&d); err != nil || err1 != nil || err2 != nil {
+			t.Fatal(err, err1, err2)
+		}
+	}); n != 0 {
+		t.Errorf("%g allocations", n)
+	}
+	if d.Count == 0 {
+		t.Error("nobody has waited")
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Group(pid); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
 // BenchmarkLook is what an agent reads at each look.
 func BenchmarkLook(b *testing.B) {
 	h := newHost(b)
@@ -59,8 +88,11 @@ func BenchmarkLook(b *testing.B) {
 	})
 	b.Run("run delay", func(b *testing.B) {
 		b.ReportAllocs()
+		var d Histogram
 		for b.Loop() {
-			must[Histogram](b)(s.RunDelay())
+			if err := s.RunDelay(&d); err != nil {
+				b.Fatal(err)
+			}
 		}
 	})
 }

@@ -50,8 +50,8 @@ type Reader interface {
 
 	// CPUs returns the utilisation of each CPU that has run something.
 	CPUs() ([]CPU, error)
-	// RunDelay returns how long threads waited for a CPU, on the whole host.
-	RunDelay() (Histogram, error)
+	// RunDelay sets h to how long threads waited for a CPU, on the whole host. The memory of its buckets is used again.
+	RunDelay(h *Histogram) error
 	// Groups returns the watched groups.
 	Groups() ([]Group, error)
 	// Group returns one of them, at the cost of one.

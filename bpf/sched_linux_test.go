@@ -80,7 +80,7 @@ func TestGroup(t *testing.T) {
 		// It is found when it has run.
 		within(t, "the group runs", func() bool { return h.group(s, root).Runs > 2 })
 	}
-	before := must[Histogram](t)(s.RunDelay())
+	before := h.delay(s)
 	type count struct {
 		cpu, delay, cpuBefore, delayBefore, cpuAfter, delayAfter time.Duration
 	}
@@ -100,7 +100,7 @@ func TestGroup(t *testing.T) {
 		near(t, "CPU time", to.cpu-from[i].cpu, to.cpuBefore-from[i].cpuAfter, to.cpuAfter-from[i].cpuBefore)
 		near(t, "run-queue delay", to.delay-from[i].delay, to.delayBefore-from[i].delayAfter, to.delayAfter-from[i].delayBefore)
 	}
-	d := must[Histogram](t)(s.RunDelay()).Since(before)
+	d := h.delay(s).Since(before)
 	if q := d.Quantile(0.99); q < time.Millisecond {
 		t.Errorf("of two that share a CPU, the longest waits of %d were %v", d.Count, q)
 	}

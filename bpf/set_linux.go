@@ -19,6 +19,7 @@ type Set struct {
 	report  Report
 	watches sync.Mutex     // held while groups and watched peers change
 	places  map[int]uint32 // of the groups that were watched through this set, by root; guarded by watches
+	looks   looks
 }
 
 var _ Reader = (*Set)(nil)
@@ -66,6 +67,7 @@ func (s *Set) Report() Report { return s.report }
 // Close closes the set's own descriptors. The programs stay.
 func (s *Set) Close() error {
 	var errs []error
+	s.looks.close()
 	for _, m := range s.maps {
 		if m != nil {
 			errs = append(errs, m.Close())

@@ -2,8 +2,12 @@ package router_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -76,4 +80,83 @@ func TestKernelSignals(t *testing.T) {
 		t.Errorf("/debug/route: %+v", e)
 	}
 	load.stop()
+}
+
+// burner is a process that begins to burn two CPUs, with children of its own, at the first call of turn, and ends it at the second, and so on.
+func burner(t *testing.T) (pid int, turn func()) {
+	t.Helper()
+	cmd := exec.Command("sh", "-c", `while read on; do sh -c 'while :; do :; done' & one=$!; sh -c 'while :; do :; done' & two=$!; read off; kill $one $two; wait; done`)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = in.Close()
+		_ = cmd.Wait()
+	})
+	return cmd.Process.Pid, func() {
+		if _, err := in.Write([]byte("\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestKernelChange measures how long it takes from the moment in which a process of the engine's begins to burn CPU until the router's state of the node says so,
+// and how old the sample behind that state is at any time. It gates no times: they are the machine's.
+func TestKernelChange(t *testing.T) {
+	if os.Getenv("BPF_REQUIRED") != "1" {
+		t.Skip("it puts programs into the running kernel and load on its CPUs: make check-bpf")
+	}
+	const changes = 40
+	etcd := startEtcd(t).endpoint
+	engines := simulate(t, 1)
+	c, err := agentConfig("a", engines[0].URL(), etcd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, turn := burner(t)
+	c.Engine.PIDFile = filepath.Join(t.TempDir(), "pid")
+	if err := os.WriteFile(c.Engine.PIDFile, []byte(strconv.Itoa(pid)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kernelOf(t, &c.Telemetry)
+	startAgent(t, c)
+	s := follow(t, etcd, 1)
+	var ages, took []time.Duration
+	cpu := func() float64 {
+		_, page := s.get(s.admin + "/debug/fleet")
+		var view fleet.View
+		if err := json.Unmarshal(page, &view); err != nil || len(view.Nodes) != 1 {
+			t.Fatalf("%v: %s", err, page)
+		}
+		g := view.Nodes[0].Signals
+		if g.CPU == nil || g.KernelAgeMs == nil || g.From != "stream" {
+			return -1
+		}
+		ages = append(ages, time.Duration(*g.KernelAgeMs)*time.Millisecond)
+		return *g.CPU
+	}
+	for range changes {
+		eventually(t, "the engine is at rest", func() bool { v := cpu(); return v >= 0 && v < 0.01 })
+		from := time.Now()
+		turn()
+		eventually(t, "the router knows", func() bool { return cpu() >= 0.04 })
+		took = append(took, time.Since(from))
+		turn()
+	}
+	t.Logf("from the change to the router's state, %d times: %s", changes, quantiles(took))
+	t.Logf("age of the sample in that state, whenever it was read, %d times: %s", len(ages), quantiles(ages))
+	m := s.metrics()
+	t.Logf("cgn_router_signal_lag_seconds: %g of %g within 0.1", m.sum("cgn_router_signal_lag_seconds_bucket", `le="0.1"`), m.sum("cgn_router_signal_lag_seconds_count"))
+}
+
+func quantiles(all []time.Duration) string {
+	slices.Sort(all)
+	at := func(q float64) time.Duration {
+		return all[min(int(q*float64(len(all))), len(all)-1)].Round(time.Millisecond / 10)
+	}
+	return fmt.Sprintf("p50 %v, p90 %v, p99 %v, most %v", at(.5), at(.9), at(.99), at(1))
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -36,6 +37,7 @@ type prober struct {
 	base   string // scheme, host and base path
 	key    string // API key, or ""
 	client *http.Client
+	page   bytes.Buffer // memory of the last answer
 }
 
 func newProber(c *Config, e address.Address, key string) (*prober, error) {
@@ -56,7 +58,7 @@ func newProber(c *Config, e address.Address, key string) (*prober, error) {
 		t.TLSClientConfig, base = config, "https://"+e.Host+e.BasePath
 	}
 	noRedirect := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &prober{base, key, &http.Client{Transport: t, Timeout: c.ScrapeTimeout.Std(), CheckRedirect: noRedirect}}, nil
+	return &prober{base: base, key: key, client: &http.Client{Transport: t, Timeout: c.ScrapeTimeout.Std(), CheckRedirect: noRedirect}}, nil
 }
 
 // EngineTLS is the configuration for dialling an https engine; nil for others.
@@ -80,7 +82,10 @@ func (c *Config) EngineTLS(e address.Address) (*tls.Config, error) {
 
 func (p *prober) close() { p.client.CloseIdleConnections() }
 
-// get returns status, header and at most limit bytes of the body.
+// keptPage is how large an answer may be for its memory to be kept for the next one, in bytes.
+const keptPage = 1 << 20
+
+// get returns status, header and at most limit bytes of the body, which is valid until the next get.
 func (p *prober) get(ctx context.Context, path string, limit int64) (int, http.Header, []byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.base+path, nil)
 	if err != nil {
@@ -97,7 +102,11 @@ func (p *prober) get(ctx context.Context, path string, limit int64) (int, http.H
 		return 0, nil, nil, err
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	if p.page.Reset(); p.page.Cap() > keptPage {
+		p.page = bytes.Buffer{}
+	}
+	_, err = p.page.ReadFrom(io.LimitReader(resp.Body, limit+1))
+	body := p.page.Bytes()
 	if err == nil && int64(len(body)) > limit {
 		err = fmt.Errorf("%s answers more than %d bytes", path, limit)
 	}

@@ -115,6 +115,9 @@ func Memory(devices []Device) (bytes int64) {
 // or UUID, or, without names, count GPUs from first on. It returns nil where
 // one of them is not there, so that a part never passes for the whole.
 func Select(devices []Device, names []string, first, count int) []Device {
+	if len(devices) == 0 {
+		return nil
+	}
 	if len(names) == 0 {
 		for i := range max(count, 1) {
 			names = append(names, strconv.Itoa(first+i))

@@ -17,6 +17,9 @@ type GPUs func() (watts float64, at time.Time, known bool)
 // nvidiaGPUs is where NVIDIA's driver lists its GPUs, whoever reads them.
 const nvidiaGPUs = "/proc/driver/nvidia/gpus"
 
+// gpuSearch is the time between two looks for GPUs where there are none: a driver may be loaded later.
+const gpuSearch = 15 * time.Second
+
 // Source is one way to read power, for metrics and people.
 type Source struct {
 	Name  string // redfish, dcmi, rapl
@@ -38,8 +41,9 @@ type Meter struct {
 
 	redfishSource, dcmiSource, raplSource source
 
-	mu    sync.Mutex
-	state state
+	mu        sync.Mutex
+	state     state
+	gpuSought time.Time // when gpuSeen was asked last
 }
 
 type source struct {
@@ -112,7 +116,11 @@ func (m *Meter) Run(ctx context.Context) {
 	defer m.rapl.close()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { m.every(ctx, m.config.Interval.Std(), m.readHost) })
+	interval := m.config.Interval.Std()
+	if m.rapl == nil && m.gpus == nil {
+		interval = max(interval, gpuSearch)
+	}
+	wg.Go(func() { m.every(ctx, interval, m.readHost) })
 	if m.config.IPMIDevice != "off" {
 		wg.Go(func() { m.followDCMI(ctx) })
 	}
@@ -151,8 +159,8 @@ func (m *Meter) readHost() {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.state.expected[gpu] {
-		m.state.expected[gpu] = m.gpuSeen()
+	if now := time.Now(); !m.state.expected[gpu] && now.Sub(m.gpuSought) >= gpuSearch-time.Second {
+		m.gpuSought, m.state.expected[gpu] = now, m.gpuSeen()
 	}
 	if m.gpus == nil {
 		return

@@ -139,3 +139,34 @@ func TestBounds(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 }
+
+// TestOfferAllocates: a reading that is offered takes no new memory, whether it has moved or not.
+func TestOfferAllocates(t *testing.T) {
+	for _, nodes := range []int{1, 3} {
+		s := New(Options{})
+		f := s.join()
+		f.answer(time.Now(), time.Now())
+		all, pct := make([]Reading, nodes), 0.0
+		offer := func() bool {
+			for i := range all {
+				all[i] = Reading{Node: "n", At: time.Now(), SMPct: cluster.Known(pct)}
+			}
+			return s.Offer(all)
+		}
+		if !offer() { // nothing was known when it was told
+			t.Error("it has moved")
+		}
+		if n := testing.AllocsPerRun(100, func() {
+			pct += 0.5
+			offer()
+		}); n != 0 {
+			t.Errorf("of %d nodes: %g allocations", nodes, n)
+		}
+		f.answer(time.Now(), time.Now())
+		pct += 0.5
+		if offer() {
+			t.Error("it has not moved")
+		}
+		s.leave(f)
+	}
+}

@@ -1,7 +1,6 @@
 package telemetry
 
 import (
-	"cmp"
 	"errors"
 	"slices"
 	"time"
@@ -26,6 +25,18 @@ type past struct {
 	moments []at // of the window, oldest first, and the last one before it
 	slow    []at // of the socket window likewise, one for each second
 	trips   []trip
+
+	spare  []bpf.Histogram // memory of moments that have been forgotten
+	recent bpf.Histogram   // waits of the window; memory of sample
+	sorted []time.Duration // likewise
+}
+
+// histogram is memory for the waits of the next moment.
+func (p *past) histogram() (h bpf.Histogram) {
+	if n := len(p.spare); n > 0 {
+		h, p.spare = p.spare[n-1], p.spare[:n-1]
+	}
+	return h
 }
 
 // trip is a mean round trip between two looks.
@@ -46,9 +57,14 @@ const (
 
 // add takes a moment and forgets what no window needs.
 func (p *past) add(now at) {
-	p.moments = shift(p.moments, now, window, mostMoments)
+	drop := outside(p.moments, now.time, window, mostMoments)
+	for i := range drop {
+		p.spare = append(p.spare, p.moments[i].waits)
+	}
+	p.moments = append(slices.Delete(p.moments, 0, drop), now)
 	if n := len(p.slow); n == 0 || now.time.Sub(p.slow[n-1].time) >= time.Second {
-		p.slow = shift(p.slow, at{time: now.time, front: now.front, known: now.known}, socketWindow, mostSlow)
+		drop := outside(p.slow, now.time, socketWindow, mostSlow)
+		p.slow = append(slices.Delete(p.slow, 0, drop), at{time: now.time, front: now.front, known: now.known})
 	}
 	if now.rtt > 0 {
 		p.trips = append(slices.Delete(p.trips, 0, max(0, len(p.trips)+1-mostTrips)), trip{now.time, now.rtt})
@@ -56,36 +72,34 @@ func (p *past) add(now at) {
 	p.trips = slices.DeleteFunc(p.trips, func(t trip) bool { return now.time.Sub(t.time) > socketWindow })
 }
 
-// shift appends now and drops what is older than the window, but for the last of it.
-func shift(moments []at, now at, window time.Duration, most int) []at {
-	drop := max(0, len(moments)+1-most)
-	for drop+1 < len(moments) && now.time.Sub(moments[drop+1].time) >= window {
+// outside is how many of the oldest moments to forget when one more comes: what is older than the window, but for the last of it.
+func outside(moments []at, now time.Time, window time.Duration, most int) (drop int) {
+	drop = max(0, len(moments)+1-most)
+	for drop+1 < len(moments) && now.Sub(moments[drop+1].time) >= window {
 		drop++
 	}
-	return append(slices.Delete(moments, 0, drop), now)
+	return drop
 }
 
 // look reads what there is and publishes a sample of each target. Waits for a CPU are the host's, and read once.
 func (t *Telemetry) look(s *Source, now time.Time) {
-	waits, err := s.Kernel.RunDelay()
-	if err != nil && !errors.Is(err, bpf.ErrUnknown) {
-		t.problem("run-queue delay", err)
-	}
-	var host Sample
 	for i, w := range t.targets {
-		m := at{time: now}
-		t.readEngine(s, w, &m)
-		t.readFront(s, w, &m)
-		if i == 0 && err == nil {
-			m.waits = waits
-		}
-		w.past.add(m)
-		sample := w.past.sample()
+		t.now = at{time: now, waits: w.past.histogram()}
+		t.readEngine(s, w, &t.now)
+		t.readFront(s, w, &t.now)
 		if i == 0 {
-			host = sample
+			if err := s.Kernel.RunDelay(&t.now.waits); !errors.Is(err, bpf.ErrUnknown) {
+				t.problem("run-queue delay", err)
+			}
 		}
-		sample.RunqUsP99 = host.RunqUsP99
-		w.latest.Store(&sample)
+		w.past.add(t.now)
+		sample := w.past.sample()
+		t.mu.Lock()
+		if i != 0 {
+			sample.RunqUsP99 = t.targets[0].latest.RunqUsP99
+		}
+		w.latest = sample
+		t.mu.Unlock()
 	}
 }
 
@@ -95,19 +109,28 @@ func (t *Telemetry) readEngine(s *Source, w *watched, m *at) {
 		return
 	}
 	pid := int(w.process.Load())
-	if pid != 0 && alive(pid) {
+	if pid != 0 && w.there(pid, m.time) {
 		g, err := s.Processes.Group(pid)
 		if err == nil {
 			m.pid, m.cpu = pid, g.CPU
 			return
 		}
-		t.problem("CPU time of the engine"+w.of, err)
+		t.problem(w.what.cpu, err)
 	}
 	if m.time.Before(w.findAt) {
 		return
 	}
 	w.findAt, t.searched = m.time.Add(findEvery), true
 	t.find(s, w, pid)
+}
+
+// there tells whether the engine's process is, or was a moment ago.
+func (w *watched) there(pid int, now time.Time) bool {
+	if now.Sub(w.aliveAt) < aliveEvery {
+		return true
+	}
+	w.aliveAt = now
+	return alive(pid)
 }
 
 // find has the engine's processes counted, and those before no more.
@@ -124,7 +147,7 @@ func (t *Telemetry) find(s *Source, w *watched, before int) {
 		w.process.Store(int64(pid))
 		w.findAt = time.Time{} // once it ends, the next one is looked for at once
 	}
-	t.problem("CPU time of the engine"+w.of, err)
+	t.problem(w.what.cpu, err)
 }
 
 // watchProcesses makes room by forgetting groups whose root has ended.
@@ -147,7 +170,7 @@ func (t *Telemetry) readFront(s *Source, w *watched, m *at) {
 		return
 	}
 	p, err := s.Kernel.Port(w.FrontPort)
-	t.problem("connections to the front"+w.of, err)
+	t.problem(w.what.front, err)
 	if err != nil {
 		return
 	}
@@ -172,15 +195,19 @@ func (p *past) sample() Sample {
 	if last.pid != 0 {
 		s.CPUPct = p.cpu(last)
 	}
-	if waits := last.waits.Since(first.waits); waits.Count > 0 && first != last {
-		s.RunqUsP99 = micros(waits.Quantile(0.99))
+	if p.recent.Subtract(&last.waits, &first.waits); p.recent.Count > 0 && first != last {
+		s.RunqUsP99 = micros(p.recent.Quantile(0.99))
 	}
 	if before := &p.slow[0]; last.known && before.known {
 		s.RetransPPM = share(last.front.Retransmits-before.front.Retransmits, last.front.SegmentsSent-before.front.SegmentsSent)
 	}
 	if len(p.trips) > 0 {
-		trips := slices.SortedFunc(slices.Values(p.trips), func(a, b trip) int { return cmp.Compare(a.mean, b.mean) })
-		s.SRTTUsP50 = micros(trips[len(trips)/2].mean)
+		p.sorted = p.sorted[:0]
+		for i := range p.trips {
+			p.sorted = append(p.sorted, p.trips[i].mean)
+		}
+		slices.Sort(p.sorted)
+		s.SRTTUsP50 = micros(p.sorted[len(p.sorted)/2])
 	}
 	return s
 }

@@ -53,11 +53,12 @@ func TestRun(t *testing.T) {
 	tel := New(Options{
 		Open: OpenProc(), Interval: MinInterval, share: 1,
 		Targets: []Target{{FrontPort: port, EnginePort: port, EngineProcess: func() (int, error) { return Listener(port) }}}, Log: slog.New(slog.DiscardHandler),
-		Tick: func() {
+		Tick: func() bool {
 			select {
 			case ticked <- struct{}{}:
 			default:
 			}
+			return true
 		},
 	})
 	ctx, stop := context.WithCancel(t.Context())

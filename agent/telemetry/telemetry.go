@@ -19,12 +19,15 @@ import (
 type Options struct {
 	// Open returns where the numbers come from; nil: nowhere, nothing is known.
 	Open func() (Source, error)
-	// Interval is the time between two looks, if they cost less than CostShare. 0: 50 ms.
+	// Interval is the time between two looks, if they cost less than costShare, while something moves; while nothing does it is 1.6 times as long. 0: 50 ms.
 	Interval time.Duration
 	// Targets are the engines of the host; at least one.
 	Targets []Target
-	// Tick is called each Interval, after a look if there was one, by the goroutine of Run; it must not block. Nil: nobody is told.
-	Tick func()
+	// Opened is called once Open has been and the first look is done: from here on each look is as the one before. Nil: nobody is told.
+	Opened func()
+	// Tick is called each Interval, after a look if there was one, by the goroutine of Run, and tells whether something has moved; it must not block. Nil: nobody
+	// is told, and something always moves.
+	Tick func() (moved bool)
 	Log  *slog.Logger
 
 	share time.Duration // tests: instead of costShare
@@ -45,13 +48,14 @@ type Target struct {
 // watched is a target with what is known of it.
 type watched struct {
 	Target
-	of      string // what a problem with it ends with
-	latest  atomic.Pointer[Sample]
-	process atomic.Int64 // root of the engine's processes; 0: not known
+	what    struct{ cpu, front, engine string } // that may not be told of it, as problems name it
+	latest  Sample                              // guarded by Telemetry.mu
+	process atomic.Int64                        // root of the engine's processes; 0: not known
 
 	// Of Run's goroutine.
-	past   past
-	findAt time.Time
+	past    past
+	findAt  time.Time
+	aliveAt time.Time // when the engine's process was seen to be there
 }
 
 // Source is a reader of sockets and waits, and one of processes: the same one, unless the agent is in a PID namespace, whose numbers programs in the kernel do not know.
@@ -79,9 +83,12 @@ type Sample struct {
 const (
 	DefaultInterval = 50 * time.Millisecond
 	MinInterval     = 10 * time.Millisecond
-	costShare       = 500             // a look is followed by a pause of at least this many times its CPU time: 0.2 % of a core
+	costShare       = 500             // looks are apart by this many times their CPU time at least: 0.2 % of a core
+	meanOf          = 16              // looks over which that is about the mean: a single one has been interrupted
 	longestPause    = 5 * time.Second // however dear a look is
 	window          = time.Second     // over which rates and percentiles are taken
+	stillTicks      = 20              // without a move, after which looks are fewer
+	aliveEvery      = time.Second     // the engine's process is looked at for whether it is there
 	findEvery       = 5 * time.Second // the engine's processes are looked for, while they are not known
 )
 
@@ -97,7 +104,9 @@ type Telemetry struct {
 	problems map[string]string // what cannot be told, and why
 
 	// Of Run's goroutine.
-	searched bool // some engine's processes were looked for
+	now      at            // what a look reads
+	mean     time.Duration // CPU time of a look, of late
+	searched bool          // some engine's processes were looked for
 }
 
 // New makes a Telemetry that has not looked yet.
@@ -114,17 +123,22 @@ func New(o Options) *Telemetry {
 	t := &Telemetry{o: o, problems: map[string]string{}}
 	for _, target := range o.Targets {
 		w := &watched{Target: target}
+		of := ""
 		if len(o.Targets) > 1 {
-			w.of = " of " + target.Name
+			of = " of " + target.Name
 		}
-		w.latest.Store(&Sample{})
+		w.what.cpu, w.what.front, w.what.engine = "CPU time of the engine"+of, "connections to the front"+of, "connections to the engine"+of
 		t.targets = append(t.targets, w)
 	}
 	return t
 }
 
 // Latest is the last sample of a target, by its place in Options.Targets.
-func (t *Telemetry) Latest(target int) Sample { return *t.targets[target].latest.Load() }
+func (t *Telemetry) Latest(target int) Sample {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.targets[target].latest
+}
 
 // Cost is how many looks there were, and the CPU time that they took together.
 func (t *Telemetry) Cost() (looks uint64, cpu time.Duration) {
@@ -154,58 +168,83 @@ func (t *Telemetry) Engine(target int) (g bpf.Group, ok bool) {
 	return g, err == nil
 }
 
-// Run looks until ctx ends. What it has had counted stays counted, for the next agent.
+// Run looks until ctx ends, or, where there is nothing to look at, just ticks. What it has had counted stays counted, for the next agent.
 func (t *Telemetry) Run(ctx context.Context) error {
-	if t.o.Open == nil {
-		return nil
+	var s *Source
+	if t.o.Open != nil {
+		opened, err := t.o.Open()
+		if err != nil {
+			return err
+		}
+		s = &opened
+		defer s.close()
+		t.say(ctx, s.Kernel)
+		t.watchPorts(s)
+		t.source.Store(s)
+		defer t.source.Store(nil)
 	}
-	s, err := t.o.Open()
+	ticks, err := newTicks(t.o.Interval)
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	t.say(ctx, s.Kernel)
-	t.watchPorts(&s)
-	t.source.Store(&s)
-	defer t.source.Store(nil)
-	tick := time.NewTicker(t.o.Interval)
-	defer tick.Stop()
+	defer ticks.close()
+	defer ticks.stopWith(ctx)()
+	t.follow(ctx, s, ticks)
+	return nil
+}
+
+// follow looks and ticks until ctx ends. s is nil where there is nothing to look at.
+func (t *Telemetry) follow(ctx context.Context, s *Source, ticks *ticks) {
 	var next time.Time
-	for {
-		if now := time.Now(); !now.Before(next) {
-			t.searched = false
-			cpu := t.measured(func() { t.look(&s, now) })
-			if t.searched {
-				cpu = 0 // dear, but findEvery sees to how often
+	if s != nil {
+		next = t.lookAt(s, time.Now())
+	}
+	if t.o.Opened != nil {
+		t.o.Opened()
+	}
+	for still := 0; ; {
+		if now := time.Now(); s != nil && !now.Before(next) {
+			next = t.lookAt(s, now)
+		}
+		switch {
+		case t.o.Tick == nil || t.o.Tick():
+			if still >= stillTicks {
+				ticks.set(t.o.Interval)
 			}
-			next = now.Add(pause(t.o.Interval, t.o.share*cpu) - t.o.Interval/2)
+			still = 0
+		case still < stillTicks:
+			if still++; still == stillTicks {
+				ticks.set(stillInterval(t.o.Interval))
+			}
 		}
-		if t.o.Tick != nil {
-			t.o.Tick()
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
+		if !ticks.next(ctx) {
+			return
 		}
 	}
+}
+
+// stillInterval is the time between looks while nothing moves: what moves then is still told within 100 ms.
+func stillInterval(interval time.Duration) time.Duration { return interval * 8 / 5 }
+
+// lookAt looks, and returns when to look again.
+func (t *Telemetry) lookAt(s *Source, now time.Time) (next time.Time) {
+	t.searched = false
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := threadTime()
+	t.look(s, now)
+	cpu := threadTime() - before // the wall clock would count what others did meanwhile
+	t.looks.Add(1)
+	t.cost.Add(int64(cpu))
+	if !t.searched { // that is dear, but findEvery sees to how often
+		t.mean += (cpu - t.mean) / meanOf
+	}
+	return now.Add(pause(t.o.Interval, t.o.share*t.mean) - t.o.Interval/2)
 }
 
 // pause is the time from a look to the next one, which should be as much for the sake of the CPU.
 func pause(interval, cost time.Duration) time.Duration {
 	return max(interval, min(cost, longestPause))
-}
-
-// measured returns the CPU time that f takes: the wall clock would count what others did meanwhile.
-func (t *Telemetry) measured(f func()) time.Duration {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	before := threadTime()
-	f()
-	cpu := threadTime() - before
-	t.looks.Add(1)
-	t.cost.Add(int64(cpu))
-	return cpu
 }
 
 // say logs once where the numbers come from and what cannot be told: a warning, unless that is as configured.
@@ -227,9 +266,9 @@ func (t *Telemetry) say(ctx context.Context, r bpf.Reader) {
 // watchPorts has both ports of each target counted.
 func (t *Telemetry) watchPorts(s *Source) {
 	for _, w := range t.targets {
-		for what, port := range map[string]uint16{"connections to the front": w.FrontPort, "connections to the engine": w.EnginePort} {
+		for what, port := range map[string]uint16{w.what.front: w.FrontPort, w.what.engine: w.EnginePort} {
 			if port != 0 {
-				t.problem(what+w.of, watchPort(s.Kernel, port))
+				t.problem(what, watchPort(s.Kernel, port))
 			}
 		}
 	}
@@ -255,16 +294,17 @@ func watchPort(r bpf.Reader, port uint16) error {
 
 // problem notes why something cannot be told, and logs it when it is new; nil: it can.
 func (t *Telemetry) problem(what string, err error) {
-	t.mu.Lock()
-	was := t.problems[what]
 	is := ""
 	if err != nil {
 		is = err.Error()
 	}
-	if is == "" {
-		delete(t.problems, what)
-	} else {
+	t.mu.Lock()
+	was := t.problems[what]
+	switch {
+	case is != "":
 		t.problems[what] = is
+	case was != "":
+		delete(t.problems, what)
 	}
 	t.mu.Unlock()
 	if is != "" && is != was {

@@ -198,7 +198,7 @@ func readKernel(root string) (*kernel, error) {
 	k := &kernel{at: time.Now()}
 	var errs [5]error
 	k.CPUs, errs[0] = s.CPUs()
-	k.RunDelay, errs[1] = s.RunDelay()
+	errs[1] = s.RunDelay(&k.RunDelay)
 	k.Groups, errs[2] = s.Groups()
 	k.Peers, errs[3] = s.Peers()
 	ports, err := s.Ports()

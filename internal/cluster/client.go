@@ -36,6 +36,9 @@ var reconnect = grpc.ConnectParams{
 	MinConnectTimeout: 3 * time.Second,
 }
 
+// window is how many bytes etcd may be ahead of who reads.
+const window = 1 << 20
+
 // Dial prepares a client. It does not wait for etcd: a fleet may start before its etcd does. With a user name it has to
 // authenticate at once, and fails where etcd is not there.
 func Dial(cfg Config) (*Client, error) {
@@ -55,8 +58,9 @@ func Dial(cfg Config) (*Client, error) {
 		DialKeepAliveTime:    3 * time.Second,
 		DialKeepAliveTimeout: 3 * time.Second,
 		BackoffWaitBetween:   50 * time.Millisecond,
-		DialOptions:          []grpc.DialOption{grpc.WithConnectParams(reconnect)},
-		Logger:               zap.NewNop(),
+		// Windows are fixed, or each answer would bring a ping that measures the way.
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(reconnect), grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window)},
+		Logger:      zap.NewNop(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("etcd at %v: %w", cfg.Endpoints, err)

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,11 +36,13 @@ type Handler struct {
 	Put    func(Entry)      //
 	Delete func(key string) // deleted, or its lease has ended
 	Lost   func(err error)  // etcd does not answer: what was said last is all there is; List follows when it is back. May be nil
+	// PingEvery is how often Watch asks whether etcd is still the one it was. 0: every second.
+	PingEvery time.Duration
 }
 
 // Bounds of one watch.
 const (
-	pingEvery  = time.Second            // how often a watch asks whether etcd is still the one it was
+	pingEvery  = time.Second            // how often, where Handler does not say, a watch asks whether etcd is still the one it was
 	retryFirst = 100 * time.Millisecond // wait before the first re-list, doubling to retryLast
 	retryLast  = time.Second
 )
@@ -101,7 +104,7 @@ func (w *watch) session(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	changes := w.client.etcd.Watch(clientv3.WithRequireLeader(ctx), w.prefix, watchFrom(w.rev)...)
-	ping := time.NewTicker(pingEvery)
+	ping := time.NewTicker(cmp.Or(w.handler.PingEvery, pingEvery))
 	defer ping.Stop()
 	for {
 		select {

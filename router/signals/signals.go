@@ -111,6 +111,7 @@ func dial(o *Options) (*grpc.ClientConn, error) {
 	}
 	return grpc.NewClient(target, grpc.WithTransportCredentials(creds), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10),
+		grpc.WithInitialWindowSize(maxMessage), grpc.WithInitialConnWindowSize(maxMessage), // fixed: no pings that measure the way with each message
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}))
 }
 

@@ -1,0 +1,44 @@
+package agent
+
+import (
+	"bufio"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// releaseStart gives back the memory that only the start has needed: of the heap, where the kernel's types were read, and of the program's code,
+// which is read from its file again where it runs again. It is called once.
+func releaseStart() {
+	debug.FreeOSMemory()
+	exe, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return
+	}
+	f, err := os.Open("/proc/self/maps")
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if from, to, ok := codeOf(lines.Text(), exe); ok {
+			// Code is never written to, so nothing is lost with the pages.
+			_, _, _ = unix.Syscall(unix.SYS_MADVISE, from, to-from, unix.MADV_DONTNEED)
+		}
+	}
+}
+
+// codeOf reads a line of /proc/PID/maps: from-to rights offset device inode path. ok: it is code of the program.
+func codeOf(line, exe string) (from, to uintptr, ok bool) {
+	f := strings.Fields(line)
+	if len(f) != 6 || f[1] != "r-xp" || f[5] != exe {
+		return 0, 0, false
+	}
+	start, end, _ := strings.Cut(f[0], "-")
+	a, err1 := strconv.ParseUint(start, 16, 64)
+	b, err2 := strconv.ParseUint(end, 16, 64)
+	return uintptr(a), uintptr(b), err1 == nil && err2 == nil && a < b
+}
