@@ -62,7 +62,7 @@ type NodeConfig struct {
 // TelemetryConfig is the [telemetry] section.
 type TelemetryConfig struct {
 	Kernel   string          `toml:"kernel" default:"auto" flag:"telemetry" oneof:"auto|bpf|proc|off" help:"where numbers come from. bpf: programs in the kernel, which needs CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and /sys/fs/bpf; proc: /proc and sock_diag, which tell less and less often; auto: bpf where that can be, else proc, and the log says why; off: nowhere"`
-	Interval config.Duration `toml:"interval" default:"50ms" help:"time between two looks; 10ms at least. A look that takes more than 0.2 % of a CPU at that pace is made less often, every 5s at least"`
+	Interval config.Duration `toml:"interval" default:"50ms" help:"time between two looks while something moves, and 1.4 times as long while nothing does; 10ms at least. A look that takes more than 0.2 % of a CPU at that pace is made less often, every 5s at least"`
 	Pins     string          `toml:"bpf_root" default:"/sys/fs/bpf/cognitora" help:"folder in a BPF file system where programs and their counts are kept when the agent ends; the agents of a host share one"`
 	Cgroup   string          `toml:"bpf_cgroup" default:"" help:"folder of the cgroup (version 2) whose connections are counted, and those below; empty: all of the host"`
 	Events   string          `toml:"events" default:"" flag:"kernel-events" help:"path of a Unix socket at which routers of this host (router.kernel_events) are told at once of retransmission timeouts, resets and failed connections to their nodes, and can read what is counted of them; for root, the agent's user and events_group; one agent of a host; empty: nobody is told"`

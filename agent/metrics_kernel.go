@@ -58,7 +58,7 @@ var kernelDefs = []metric.Def{
 	kernelDrops:          {Name: "cgn_agent_kernel_drops_total", Kind: metric.Counter, Labels: []string{"what"}, Help: "What programs in the kernel could not count, by what was full."},
 	pushFollowers:        {Name: "cgn_agent_push_routers", Help: "Routers that follow the load of the agent's nodes, on a stream each."},
 	pushSent:             {Name: "cgn_agent_push_sent_total", Kind: metric.Counter, Help: "Answers sent to them, each with a reading of every node."},
-	pushCoalesced:        {Name: "cgn_agent_push_coalesced_total", Kind: metric.Counter, Help: "Answers that would have told of a change and were replaced by later ones before they could be sent: more than 20 a second, or a router that is slow."},
+	pushCoalesced:        {Name: "cgn_agent_push_coalesced_total", Kind: metric.Counter, Help: "Answers that would have told of a change and were replaced by later ones before they could be sent: more than 25 a second, or a router that is slow."},
 	pushRefused:          {Name: "cgn_agent_push_refused_total", Kind: metric.Counter, Help: "Routers turned away because 64 follow."},
 }
 

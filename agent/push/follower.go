@@ -17,7 +17,7 @@ type follower struct {
 	server    *Server
 	wake      chan struct{} // signalled, never blocked on, when something has moved
 	told      []Reading     // last
-	toldAt    time.Time     // zero: nothing has been told
+	toldAt    time.Time     // when a change was told last; zero: nothing has been told
 	moved     bool          // the latest readings differ from told
 	unmoved   time.Time     // the last look before that did not differ; zero: there is none
 	coalesced uint64        // looks that showed a change and were replaced
@@ -44,7 +44,7 @@ func (f *follower) offer(all []Reading, before time.Time) {
 	}
 }
 
-// wait returns true when there is something to answer: something has moved and MinInterval has passed since the last answer, or keepInterval has since the request.
+// wait returns true when there is something to answer: something has moved and MinInterval has passed since that was told last, or keepInterval has since the request.
 func (f *follower) wait(ctx context.Context, asked time.Time) bool {
 	timer := time.NewTimer(keepInterval)
 	defer timer.Stop()
@@ -89,7 +89,10 @@ func (f *follower) answer(now, asked time.Time) *pb.FollowResponse {
 			answer.Nodes[i].UnmovedUs = micros(now, f.unmoved)
 		}
 	}
-	f.told, f.toldAt, f.moved = append(f.told[:0], latest...), now, false
+	if f.moved || f.toldAt.IsZero() {
+		f.toldAt = now
+	}
+	f.told, f.moved = append(f.told[:0], latest...), false
 	return answer
 }
 

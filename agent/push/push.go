@@ -28,7 +28,7 @@ import (
 
 // Bounds of what routers make the agent do.
 const (
-	MinInterval    = 50 * time.Millisecond // between two answers to one router
+	MinInterval    = 40 * time.Millisecond // between two answers to one router that tell of a change; shorter than the time between looks, whose rhythm answers then keep
 	keepInterval   = time.Second           // after which an answer says that nothing has moved
 	DefaultStreams = 64                    // routers at a time
 )

@@ -23,7 +23,7 @@ func sm(pct float64) []Reading {
 	return []Reading{{Node: "n", At: time.Now(), SMPct: cluster.Known(pct), SM: time.Now()}}
 }
 
-// TestAnswers: the first at once, then what has moved 50 ms after the answer before, else after a second that nothing has.
+// TestAnswers: the first at once, then what has moved, 40 ms after the last that had, else after a second that nothing has.
 func TestAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Options{})
@@ -54,14 +54,19 @@ func TestAnswers(t *testing.T) {
 		go func() {
 			time.Sleep(20 * time.Millisecond)
 			s.Offer(sm(20))
+		}()
+		expect("what moves after an answer that told of nothing, at once", 20, us(20*time.Millisecond), 20*time.Millisecond, 0)
+		go func() {
 			time.Sleep(20 * time.Millisecond)
+			s.Offer(sm(25))
+			time.Sleep(10 * time.Millisecond)
 			s.Offer(sm(30))
 		}()
-		expect("the later of two, 50 ms after the answer before", 30, us(50*time.Millisecond), 50*time.Millisecond, 1)
+		expect("the later of two, 40 ms after what moved before", 30, us(40*time.Millisecond), 40*time.Millisecond, 1)
 		go func() {
 			time.Sleep(20 * time.Millisecond)
 			s.Offer(sm(90))
-			time.Sleep(20 * time.Millisecond)
+			time.Sleep(10 * time.Millisecond)
 			s.Offer(sm(30))
 		}()
 		expect("moved and back", 30, nil, time.Second, 1)

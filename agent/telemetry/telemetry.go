@@ -19,7 +19,7 @@ import (
 type Options struct {
 	// Open returns where the numbers come from; nil: nowhere, nothing is known.
 	Open func() (Source, error)
-	// Interval is the time between two looks, if they cost less than costShare, while something moves; while nothing does it is 1.6 times as long. 0: 50 ms.
+	// Interval is the time between two looks, if they cost less than costShare, while something moves; while nothing does it is 1.4 times as long. 0: 50 ms.
 	Interval time.Duration
 	// Targets are the engines of the host; at least one.
 	Targets []Target
@@ -223,8 +223,8 @@ func (t *Telemetry) follow(ctx context.Context, s *Source, ticks *ticks) {
 	}
 }
 
-// stillInterval is the time between looks while nothing moves: what moves then is still told within 100 ms.
-func stillInterval(interval time.Duration) time.Duration { return interval * 8 / 5 }
+// stillInterval is the time between looks while nothing moves: with DefaultInterval what moves then has 30 ms left of the 100 in which routers should know.
+func stillInterval(interval time.Duration) time.Duration { return interval * 7 / 5 }
 
 // lookAt looks, and returns when to look again.
 func (t *Telemetry) lookAt(s *Source, now time.Time) (next time.Time) {
