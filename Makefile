@@ -12,7 +12,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
 .PHONY: help build build-gpu up test check check-generate check-gpu check-ipmi-vm check-race check-fuzz check-sdk check-tokens check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-vm check-layout check-takeover check-outage check-kill check-abuse check-seen check-llama check-vllm \
-	bench perf perf-full perf-index perf-kv perf-peers gate generate bpf proto lint clean $(BINARIES)
+	bench perf perf-full perf-agent perf-index perf-kv perf-peers gate generate bpf proto lint clean $(BINARIES)
 
 help: ## list the targets
 	@printf 'Usage: make TARGET\n\n'
@@ -175,6 +175,9 @@ perf-kv: build ## the KV cache beside redis, bare sockets, quic-go, crypto/tls, 
 
 perf-index: ## the index of KV events beside the crate dynamo-kv-router's (needs cargo; TRACE=FILE)
 	@TRACE="$(TRACE)" perf/compare/dynamo/run.sh
+
+perf-agent: cgn-agent ## what an agent costs its host: CPU, wakes and memory, with programs in the kernel (needs root; AGENT_SECONDS=15 for each line)
+	BPF_REQUIRED=1 AGENT_BIN='$(CURDIR)/bin/cgn-agent' CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 30m -run '^TestAgentCost$$' ./router
 
 ## Upkeep
 

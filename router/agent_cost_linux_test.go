@@ -1,0 +1,145 @@
+package router_test
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/agent"
+)
+
+// TestAgentCost measures what an agent costs its host: CPU time of its threads, in user space and in the kernel, how often they wake, and resident memory, with programs
+// in the kernel, an engine that it is attached to, and real routers that follow it. AGENT_BIN is the program; AGENT_SECONDS is how long each line is measured, 15
+// where it is not set. It gates nothing: how much a wake costs is the machine's, and others on it make it dearer. What the programs cost others is not in it.
+func TestAgentCost(t *testing.T) {
+	bin := os.Getenv("AGENT_BIN")
+	if bin == "" || os.Getenv("BPF_REQUIRED") != "1" {
+		t.Skip("it wants a quiet machine, and puts programs into its kernel: make perf-agent")
+	}
+	seconds, err := strconv.Atoi(cmp.Or(os.Getenv("AGENT_SECONDS"), "15"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		routers, rate int // requests a second
+	}{{1, 0}, {2, 0}, {1, 2}, {2, 2}} {
+		t.Run(fmt.Sprintf("routers=%d,requests=%d", c.routers, c.rate), func(t *testing.T) {
+			etcd := startEtcd(t).endpoint
+			pid := costing(t, bin, etcd)
+			sites := make([]*site, c.routers)
+			for i := range sites {
+				s := follow(t, etcd, 1)
+				eventually(t, "the router follows the agent", func() bool { return s.metrics().sum("cgn_router_node_signals", `from="stream"`) == 1 })
+				sites[i] = s
+			}
+			ask := func(limit time.Duration) {
+				pace := time.NewTicker(time.Second / time.Duration(max(c.rate, 1)))
+				defer pace.Stop()
+				for i, start := 0, time.Now(); time.Since(start) < limit; i++ {
+					if c.rate > 0 {
+						if r := sites[i%len(sites)].chat(chatBody("hello", streaming)); r.status != 200 {
+							t.Fatalf("%d %v", r.status, r.err)
+						}
+					}
+					<-pace.C
+				}
+			}
+			ask(5 * time.Second) // it starts
+			before := costOf(t, pid)
+			ask(time.Duration(seconds) * time.Second)
+			after := costOf(t, pid)
+			over := after.at.Sub(before.at)
+			t.Logf("%d routers, %d requests a second: %.2f %% of a core, %.0f wakes a second, %.1f MB resident, over %.1f s",
+				c.routers, c.rate, 100*float64(after.cpu-before.cpu)/float64(over), float64(after.wakes-before.wakes)/over.Seconds(), float64(after.resident)/1e6, over.Seconds())
+		})
+	}
+}
+
+// costing runs the agent at bin, attached to a simulated engine, each as a process of its own.
+func costing(t *testing.T, bin, etcd string) (pid int) {
+	t.Helper()
+	var kernel agent.TelemetryConfig
+	kernelOf(t, &kernel)
+	_, out := program(t, "engine", (*exec.Cmd).Start, &logged{})
+	url, err := out.ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "agent.toml")
+	doc := fmt.Sprintf("[agent]\nnode_id = \"a\"\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n[engine]\nurl = %q\n[etcd]\nendpoints = [%q]\n[telemetry]\nkernel = %q\nbpf_root = %q\n",
+		strings.TrimSpace(url), etcd, kernel.Kernel, kernel.Pins)
+	if err := os.WriteFile(file, []byte(doc), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(bin, "--config", file)
+	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM) // fails where it has ended
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	return cmd.Process.Pid
+}
+
+// cost is what a process has used up to a moment.
+type cost struct {
+	at       time.Time
+	cpu      time.Duration // of all threads
+	wakes    int           // how often threads have gone to sleep, and so have been woken
+	resident int           // bytes
+}
+
+func costOf(t *testing.T, pid int) (c cost) {
+	t.Helper()
+	c.at = time.Now()
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+	if len(tasks) == 0 {
+		t.Fatal("the agent has ended")
+	}
+	for _, task := range tasks { // Go's threads do not end
+		stat, err := os.ReadFile(filepath.Join(task, "schedstat")) // ns on a CPU, ns waiting for one, times on one
+		if err != nil {
+			t.Fatal(err)
+		}
+		ns, err := strconv.ParseInt(string(bytes.Fields(stat)[0]), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.cpu += time.Duration(ns)
+		c.wakes += statusOf(t, task, "voluntary_ctxt_switches:")
+	}
+	c.resident = statusOf(t, fmt.Sprintf("/proc/%d", pid), "VmRSS:") << 10
+	return c
+}
+
+// statusOf reads a number of a status file.
+func statusOf(t *testing.T, dir, what string) int {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "status"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, what); ok {
+			n, err := strconv.Atoi(strings.Fields(value)[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	t.Fatalf("no %s in %s/status", what, dir)
+	return 0
+}
