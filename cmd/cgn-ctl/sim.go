@@ -82,6 +82,7 @@ func simFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.IntVar(&cfg.MaxSeqs, "max-seqs", 256, "sequences in a batch; others wait")
 	f.Float64Var(&cfg.PrefillTokensPerSecond, "prefill-rate", 20000, "prompt tokens per second, shared by the batch")
 	f.DurationVar(&cfg.DecodeStep, "decode-step", 0, "time of one decode step (default 15ms)")
+	f.DurationVar(&cfg.StepCPU, "step-cpu", 0, "CPU time of this host that each step takes, burned by one thread before the step's simulated time; a real engine's takes 1 to 5 ms")
 	f.Float64Var(&cfg.Speed, "speed", 1, "divides every simulated duration")
 	f.Uint64Var(&cfg.Seed, "seed", 0, "another, equally repeatable engine")
 	f.IntVar(&cfg.OutputTokens, "output-tokens", 32, "length of an answer without max_tokens")
@@ -105,8 +106,10 @@ func checkSim(f *pflag.FlagSet, k *engine.KVEvents) error {
 			return fmt.Errorf("--%s %d: must be 1 or more", name, n)
 		}
 	}
-	if step, err := f.GetDuration("decode-step"); err != nil || step < 0 {
-		return fmt.Errorf("--decode-step %s: must not be negative", step)
+	for _, name := range []string{"decode-step", "step-cpu"} {
+		if d, err := f.GetDuration(name); err != nil || d < 0 {
+			return fmt.Errorf("--%s %s: must not be negative", name, d)
+		}
 	}
 	for _, name := range []string{"prefill-rate", "speed"} {
 		if v, err := f.GetFloat64(name); err != nil || !(v > 0) || math.IsInf(v, 0) {

@@ -104,6 +104,7 @@ func TestSimNamesTheFlagThatCannotWork(t *testing.T) {
 		"--prefill-rate -1": "--prefill-rate -1: must be a number above 0",
 		"--speed 0":         "--speed 0: must be a number above 0",
 		"--decode-step -1s": "--decode-step -1s: must not be negative",
+		"--step-cpu -1s":    "--step-cpu -1s: must not be negative",
 		"--kv-events tcp://h:1 --kv-events-form list":      `--kv-events-form "list": must be map or array`,
 		"--kv-events tcp://h:1 --kv-events-hashes x":       "must be int or bytes",
 		"--kv-events-form array":                           "--kv-events-form needs --kv-events",

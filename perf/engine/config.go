@@ -53,6 +53,11 @@ type Config struct {
 	DecodeStep time.Duration
 	// DecodePerSequence is added for each sequence that decodes. Default 0.
 	DecodePerSequence time.Duration
+	// StepCPU is CPU time of the host that each step really takes, as a real
+	// engine's scheduler, sampler and detokeniser do: burned by one thread before
+	// the step's simulated time, so that a host whose CPUs are wanted by others
+	// makes steps longer. Speed does not divide it. Default 0.
+	StepCPU time.Duration
 	// Speed divides every simulated duration. Default 1.
 	Speed float64
 
@@ -149,6 +154,7 @@ func (c Config) validate() error {
 		{"PrefillTokensPerSecond", c.PrefillTokensPerSecond < 0},
 		{"DecodeStep", c.DecodeStep < 0},
 		{"DecodePerSequence", c.DecodePerSequence < 0},
+		{"StepCPU", c.StepCPU < 0},
 		{"Speed", c.Speed < 0},
 		{"OutputTokens", c.OutputTokens < 1},
 	} {

@@ -23,6 +23,8 @@
 // within a token budget, and lasts DecodeStep + DecodePerSequence for each
 // decoded sequence + chunk tokens / PrefillTokensPerSecond. Config.Speed
 // divides all of it, so that a trace can be replayed faster than it happened.
+// Config.StepCPU is added to each step: time of this host's CPU, which is burned
+// and not simulated.
 //
 // # Faults
 //

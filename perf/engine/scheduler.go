@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -104,10 +105,11 @@ func (s *scheduler) run() {
 			due = time.Now()
 			continue
 		}
-		due = due.Add(time.Duration(float64(d) / s.cfg.Speed))
+		host := burn(s.cfg.StepCPU)
+		due = due.Add(host + time.Duration(float64(d)/s.cfg.Speed))
 		s.sleep(time.Until(due))
 		due = later(due, time.Now().Add(-maxLag))
-		s.now += d
+		s.now += d + time.Duration(float64(host)*s.cfg.Speed)
 		s.commit()
 	}
 }
@@ -117,6 +119,21 @@ func later(a, b time.Time) time.Time {
 		return a
 	}
 	return b
+}
+
+// burn takes CPU time on one thread and returns how long that took.
+func burn(cpu time.Duration) time.Duration {
+	if cpu <= 0 {
+		return 0
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	began := time.Now()
+	for until := threadTime() + cpu; threadTime() < until; {
+		for range 1000 { // a look at the clock is a system call
+		}
+	}
+	return time.Since(began)
 }
 
 func (s *scheduler) idle() {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -204,5 +205,19 @@ func TestSpeedDividesTime(t *testing.T) {
 	want := (100*time.Millisecond + 20*15*time.Millisecond) / 10
 	if took := time.Since(begun); took < want {
 		t.Errorf("took %v, want %v or a little more", took, want)
+	}
+}
+
+// TestBurn: the CPU time of a step is really taken, by one thread.
+func TestBurn(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := threadTime()
+	took := burn(5 * time.Millisecond)
+	if used := threadTime() - before; used < 5*time.Millisecond || took < 5*time.Millisecond {
+		t.Errorf("5 ms took %v of CPU in %v", used, took)
+	}
+	if burn(0) != 0 {
+		t.Error("nothing took time")
 	}
 }

@@ -1,0 +1,14 @@
+package engine
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// threadTime is the CPU time that this thread has used.
+func threadTime() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts) // cannot fail
+	return time.Duration(ts.Nano())
+}
