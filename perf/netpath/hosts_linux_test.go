@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -81,17 +82,20 @@ func start(t *testing.T) *hosts {
 
 func (h *hosts) pki() string { return filepath.Join(h.dir, "pki") }
 
-// etcd runs in A, so that B reaches it over the path.
+// etcd is reached in A, so that B does so over the path.
 func (h *hosts) etcd() string {
 	h.t.Helper()
-	var s *etcdserver.Server
-	var err error
-	h.A.Do(func() { s, err = etcdserver.Start(filepath.Join(h.dir, "etcd"), h.A.Addr.String()+":0") })
+	s, err := etcdserver.Start(filepath.Join(h.dir, "etcd"), "127.0.0.1:0")
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	h.t.Cleanup(s.Close)
-	return "http://" + s.Endpoint()
+	door, err := h.A.Door(netip.AddrPortFrom(h.A.Addr, 0), s.Endpoint())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(door.Close)
+	return "http://" + door.Addr.String()
 }
 
 // daemon starts cgn-kvcached and waits until it is ready. It ends with the test.

@@ -39,7 +39,7 @@ func newNetem(a, b *Side, o Options) (*netem, error) {
 		return nil, err
 	}
 	defer there.Close()
-	a.Do(func() { err = veth(there) })
+	a.Do(func() { err = veth(device, there) })
 	if errors.Is(err, errors.ErrUnsupported) {
 		return nil, fmt.Errorf("%w: the kernel has no veth: %w", errors.ErrUnsupported, err)
 	}
@@ -60,12 +60,12 @@ func newNetem(a, b *Side, o Options) (*netem, error) {
 	return n, nil
 }
 
-// veth makes a pair of devices, in the namespace of the calling thread and in there. Both have the same hardware address: from a device without ARP
+// veth makes a pair of devices, in the namespace of the calling thread under the name here, and in there. Both have the same hardware address: from a device without ARP
 // the kernel sends packets to the device's own. Neither takes TCP segments that are larger than the MTU.
-func veth(there *os.File) error {
-	end := func(more ...[]byte) []byte {
+func veth(here string, there *os.File) error {
+	end := func(name string, more ...[]byte) []byte {
 		b := make([]byte, unix.SizeofIfInfomsg)
-		b = attribute(b, unix.IFLA_IFNAME, append([]byte(device), 0))
+		b = attribute(b, unix.IFLA_IFNAME, append([]byte(name), 0))
 		b = attribute(b, unix.IFLA_ADDRESS, []byte{2, 0, 0, 0, 0, 1})
 		b = attribute(b, unix.IFLA_GSO_MAX_SEGS, word(1))
 		for _, m := range more {
@@ -73,10 +73,10 @@ func veth(there *os.File) error {
 		}
 		return b
 	}
-	peer := end(attribute(nil, unix.IFLA_NET_NS_FD, word(uint32(there.Fd()))))
+	peer := end(device, attribute(nil, unix.IFLA_NET_NS_FD, word(uint32(there.Fd()))))
 	info := attribute(nil, unix.IFLA_INFO_KIND, []byte("veth\x00"))
 	info = attribute(info, unix.IFLA_INFO_DATA, attribute(nil, vethPeer, peer))
-	_, err := ask(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, end(attribute(nil, unix.IFLA_LINKINFO, info)))
+	_, err := ask(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, end(here, attribute(nil, unix.IFLA_LINKINFO, info)))
 	return err
 }
 

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Side is one of the two namespaces. It has loopback and a device to the other side, and nothing else.
+// Side is one of the two namespaces. It has loopback and a device to the other side, and nothing else; the hub of a Star one to each host.
 type Side struct {
-	Addr netip.Addr // of its end of the path, in a network of 4 addresses
+	Addr netip.Addr // of its end of the path, in a network of 4 addresses; of a hub loopback's
 
 	jobs chan func() // run on the thread that is in the namespace
 	end  chan struct{}
@@ -58,13 +58,16 @@ func (s *Side) thread(made chan<- error) {
 }
 
 // configure gives the device its address and starts it, and loopback. The calling thread is the side's.
-func (s *Side) configure(queue int) error {
+func (s *Side) configure(queue int) error { return configure(device, s.Addr, queue) }
+
+// configure starts loopback, and a device after it has given that its address in a network of 4. The calling thread is in the device's namespace.
+func configure(device string, addr netip.Addr, queue int) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return os.NewSyscallError("socket", err)
 	}
 	defer unix.Close(fd)
-	address := s.Addr.As4()
+	address := addr.As4()
 	up := func(r *unix.Ifreq) error { r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_NOARP); return nil }
 	for _, step := range []struct {
 		device  string

@@ -1,0 +1,93 @@
+package netpath
+
+import (
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+)
+
+// Door is an address in a namespace behind which a server outside of it answers, of this process or its own namespace.
+type Door struct {
+	Addr netip.AddrPort // in the namespace
+
+	listener net.Listener
+	to       string
+	wait     sync.WaitGroup
+
+	mu     sync.Mutex
+	open   map[net.Conn]bool
+	closed bool
+}
+
+// Door opens one at an address of the namespace (port 0: a free one) to the TCP address to outside. Close it.
+func (s *Side) Door(at netip.AddrPort, to string) (*Door, error) {
+	d := &Door{to: to, open: map[net.Conn]bool{}}
+	var err error
+	s.Do(func() {
+		var l *net.TCPListener
+		if l, err = net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(at)); err == nil {
+			d.listener, d.Addr = l, l.Addr().(*net.TCPAddr).AddrPort()
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.wait.Go(d.accept)
+	return d, nil
+}
+
+func (d *Door) accept() {
+	for {
+		in, err := d.listener.Accept()
+		if err != nil {
+			return // it is closed
+		}
+		out, err := net.Dial("tcp", d.to)
+		if err != nil {
+			_ = in.Close()
+			continue
+		}
+		if d.keep(in, out) {
+			d.wait.Go(func() { d.carry(in, out) })
+			d.wait.Go(func() { d.carry(out, in) })
+		}
+	}
+}
+
+// keep notes the connections that Close has to close, or closes them if that has been.
+func (d *Door) keep(conns ...net.Conn) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range conns {
+		if d.closed {
+			_ = c.Close()
+			continue
+		}
+		d.open[c] = true
+	}
+	return !d.closed
+}
+
+// carry copies one way; what ends one way ends both.
+func (d *Door) carry(to, from net.Conn) {
+	_, _ = io.Copy(to, from) // it ends as either end does
+	for _, c := range []net.Conn{to, from} {
+		_ = c.Close()
+		d.mu.Lock()
+		delete(d.open, c)
+		d.mu.Unlock()
+	}
+}
+
+// Close closes the door and its connections, and waits for its goroutines.
+func (d *Door) Close() {
+	_ = d.listener.Close()
+	d.mu.Lock()
+	d.closed = true
+	for c := range d.open {
+		_ = c.Close()
+	}
+	d.mu.Unlock()
+	d.wait.Wait()
+}

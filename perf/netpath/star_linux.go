@@ -1,0 +1,166 @@
+package netpath
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	tcx "github.com/cilium/ebpf/link"
+)
+
+// mostHosts of a Star: each has a network of its own in 10.77.0.0/16.
+const mostHosts = 64
+
+// Star is a namespace, the hub, and others, the hosts, each joined to the hub by a pair of veth devices, and not to each other.
+type Star struct {
+	Hub   *Side
+	Hosts []*Host
+
+	close sync.Once
+}
+
+// Host is one of the outer namespaces of a Star.
+type Host struct {
+	*Side
+	Hub netip.Addr // of the hub, as this host reaches it
+
+	hub    *Side
+	device string // of the hub, to this host
+	losses []tcx.Link
+}
+
+// NewStar makes a hub and n hosts. What it returns wraps fs.ErrPermission where the process may not make namespaces, and errors.ErrUnsupported where the kernel
+// has no veth.
+func NewStar(n int) (*Star, error) {
+	if n < 1 || n > mostHosts {
+		return nil, fmt.Errorf("netpath: a star of %d hosts: there are 1 to %d", n, mostHosts)
+	}
+	hub, err := newSide(netip.AddrFrom4([4]byte{127, 0, 0, 1}))
+	if err != nil {
+		return nil, err
+	}
+	s := &Star{Hub: hub}
+	for i := range n {
+		h, err := newHost(hub, byte(i+1))
+		if err != nil {
+			s.Close()
+			return nil, fmt.Errorf("netpath: %w", err)
+		}
+		s.Hosts = append(s.Hosts, h)
+	}
+	return s, nil
+}
+
+func newHost(hub *Side, number byte) (*Host, error) {
+	side, err := newSide(netip.AddrFrom4([4]byte{10, 77, number, 2}))
+	if err != nil {
+		return nil, err
+	}
+	h := &Host{Side: side, Hub: netip.AddrFrom4([4]byte{10, 77, number, 1}), hub: hub, device: fmt.Sprintf("%s-%d", device, number)}
+	if err := h.join(); err != nil {
+		side.shut()
+		return nil, err
+	}
+	return h, nil
+}
+
+// join makes the pair of devices.
+func (h *Host) join() error {
+	var there *os.File // the host's namespace
+	var err error
+	h.Do(func() { there, err = os.Open("/proc/thread-self/ns/net") })
+	if err != nil {
+		return err
+	}
+	defer there.Close()
+	h.hub.Do(func() {
+		if err = veth(h.device, there); err == nil {
+			err = configure(h.device, h.Hub, defaultQueue)
+		}
+	})
+	if err == nil {
+		h.Do(func() { err = h.configure(defaultQueue) })
+	}
+	return err
+}
+
+// Lose has the given share of the packets between the host and the hub vanish, each way, independently of each other; 0: none. It takes tcx, of Linux 6.6.
+func (h *Host) Lose(share float64) error {
+	if err := h.heal(); err != nil || share <= 0 {
+		return err
+	}
+	program, err := dropper(share)
+	if err != nil {
+		return err
+	}
+	defer program.Close() // the links keep it
+	h.hub.Do(func() {
+		var d *net.Interface
+		if d, err = net.InterfaceByName(h.device); err != nil {
+			return
+		}
+		for _, way := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
+			var l tcx.Link
+			if l, err = tcx.AttachTCX(tcx.TCXOptions{Interface: d.Index, Program: program, Attach: way}); err != nil {
+				return
+			}
+			h.losses = append(h.losses, l)
+		}
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("netpath: lose packets: %w", err), h.heal())
+	}
+	return nil
+}
+
+func (h *Host) heal() error {
+	var errs []error
+	for _, l := range h.losses {
+		errs = append(errs, l.Close())
+	}
+	h.losses = nil
+	return errors.Join(errs...)
+}
+
+// What tcx does with a packet (enum tcx_action_base).
+const (
+	tcxNext = -1
+	tcxDrop = 2
+)
+
+// dropper is a program that drops the given share of packets.
+func dropper(share float64) (*ebpf.Program, error) {
+	below := min(share*(1<<32), math.MaxUint32)
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "cgn_lose", Type: ebpf.SchedCLS, License: "Dual BSD/GPL", Instructions: asm.Instructions{
+		asm.FnGetPrandomU32.Call(),
+		asm.LoadImm(asm.R1, int64(below), asm.DWord),
+		asm.JLT.Reg(asm.R0, asm.R1, "drop"),
+		asm.Mov.Imm(asm.R0, tcxNext),
+		asm.Return(),
+		asm.Mov.Imm(asm.R0, tcxDrop).WithSymbol("drop"),
+		asm.Return(),
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("netpath: %w", err)
+	}
+	return p, nil
+}
+
+// Close removes the devices and the namespaces, as soon as no program is in them any more.
+func (s *Star) Close() {
+	s.close.Do(func() {
+		for _, h := range s.Hosts {
+			if err := h.heal(); err != nil {
+				panic(err) // of links of this process: a bug
+			}
+			h.shut()
+		}
+		s.Hub.shut()
+	})
+}
