@@ -39,7 +39,7 @@ func TestNodeIsAnnounced(t *testing.T) {
 			t.Errorf("%s is %v, want %v", name, g.got, g.want)
 		}
 	}
-	for name, g := range map[string]cluster.Gauge{"sm_pct": h.SMPct, "power_watts": h.PowerWatts, "runq_us_p99": h.RunqUsP99} {
+	for name, g := range map[string]cluster.Gauge{"sm_pct": h.SMPct, "power_watts": h.PowerWatts, "runq_us_p99": h.RunqUsP99, "engine_wait_pct": h.EngineWaitPct} {
 		if _, known := g.Get(); known {
 			t.Errorf("%s is known, but nobody measures it", name)
 		}

@@ -83,7 +83,8 @@ func (n *node) inFlight() (all, waiting cluster.Gauge) {
 func (n *node) measure(h *cluster.NodeHealth, now time.Time, host *hostReading) {
 	r := n.reading(now, host)
 	h.InFlight, h.QueueDepth = r.InFlight, r.Queue
-	h.CPUPct, h.RunqUsP99, h.SRTTUsP50, h.RetransPPM = r.CPUPct, r.RunqUsP99, r.SRTTUsP50, r.RetransPPM
+	h.CPUPct, h.EngineWaitPct, h.RunqUsP99 = r.CPUPct, r.EngineWaitPct, r.RunqUsP99
+	h.SRTTUsP50, h.RetransPPM = r.SRTTUsP50, r.RetransPPM
 	h.SMPct, h.PowerWatts, h.PowerWattsAvg30 = r.SMPct, r.Watts, r.WattsAvg30
 	h.KernelAgeMs, h.SMAgeMs, h.PowerAgeMs = age(r.At, r.Kernel), age(r.At, r.SM), age(r.At, r.Power)
 }
@@ -98,7 +99,7 @@ func age(now, at time.Time) cluster.Gauge {
 // reading is what routers are told of the node's load.
 func (n *node) reading(now time.Time, host *hostReading) push.Reading {
 	k := n.agent.telemetry.Latest(n.index)
-	r := push.Reading{Node: n.id(), At: now, Kernel: k.At, CPUPct: k.CPUPct, RunqUsP99: k.RunqUsP99, SRTTUsP50: k.SRTTUsP50, RetransPPM: k.RetransPPM}
+	r := push.Reading{Node: n.id(), At: now, Kernel: k.At, CPUPct: k.CPUPct, EngineWaitPct: k.EngineWaitPct, RunqUsP99: k.RunqUsP99, SRTTUsP50: k.SRTTUsP50, RetransPPM: k.RetransPPM}
 	r.InFlight, r.Queue = n.inFlight()
 	devices := n.devices(host.devices)
 	r.SMPct, r.SM = gpu.SMPct(devices), oldest(devices)

@@ -26,7 +26,7 @@ var elsewhere = map[string]bool{
 	"cgn_router_last_resort_total": true, "cgn_router_takeovers_total": true,
 	"cgn_router_node_suspect": true, "cgn_router_node_suspected_total": true, "cgn_router_node_silent_cut_total": true,
 	"cgn_router_node_cpu_ratio": true, "cgn_router_node_power_watts": true, "cgn_router_node_retransmitted_ratio": true, "cgn_router_node_sm_ratio": true,
-	"cgn_router_node_run_delay_p99_seconds": true, "cgn_router_node_rtt_p50_seconds": true, "cgn_router_node_signal_age_seconds": true,
+	"cgn_router_node_engine_wait_ratio": true, "cgn_router_node_run_delay_p99_seconds": true, "cgn_router_node_rtt_p50_seconds": true, "cgn_router_node_signal_age_seconds": true,
 	"cgn_router_node_path_rtt_seconds": true, "cgn_router_node_path_segments_total": true, "cgn_router_node_path_retransmits_total": true, "cgn_router_node_path_timeouts_total": true,
 	"cgn_router_kernel_events_connected": true, "cgn_router_kernel_events_peers": true, "cgn_router_kernel_events_left_out": true, "cgn_router_kernel_events_total": true,
 	"cgn_router_kernel_events_lost_total": true, "cgn_router_kernel_events_breaks_total": true, "cgn_router_kernel_events_malformed_total": true, "cgn_router_kernel_event_lag_seconds": true,

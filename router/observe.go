@@ -26,6 +26,7 @@ const (
 	nodeSignalAge
 	nodeCPU
 	nodeSM
+	nodeEngineWait
 	nodeRunDelay
 	nodeRTT
 	nodeRetransmits
@@ -51,6 +52,7 @@ var nodeGauges = []metric.Def{
 	nodeSignalAge:       {Name: "cgn_router_node_signal_age_seconds", Labels: []string{"node", "signal"}, Help: "Age of the sample in use, by what was sampled: kernel, sm or watts; absent while there is none. Nothing older than 15 s is used."},
 	nodeCPU:             {Name: "cgn_router_node_cpu_ratio", Labels: []string{"node"}, Help: "CPUs that the engine's processes use; this and the following are absent while not known."},
 	nodeSM:              {Name: "cgn_router_node_sm_ratio", Labels: []string{"node"}, Help: "Share of the GPU's multiprocessors in use."},
+	nodeEngineWait:      {Name: "cgn_router_node_engine_wait_ratio", Labels: []string{"node"}, Help: "Threads of the engine's processes that wait for a CPU, on average."},
 	nodeRunDelay:        {Name: "cgn_router_node_run_delay_p99_seconds", Labels: []string{"node"}, Help: "Wait for a CPU that 99 % of the waits on the node's host do not exceed."},
 	nodeRTT:             {Name: "cgn_router_node_rtt_p50_seconds", Labels: []string{"node"}, Help: "Median of the round trips between the agent's front and its clients."},
 	nodeRetransmits:     {Name: "cgn_router_node_retransmitted_ratio", Labels: []string{"node"}, Help: "Share of the segments sent to them that were sent again."},
@@ -226,7 +228,7 @@ func readSignals(emit func(def int, value float64, labels ...string), n *fleet.N
 			emit(nodeSignalAge, now.Sub(at).Seconds(), n.ID, signal)
 		}
 	}
-	for def, value := range map[int]float32{nodeCPU: l.CPU, nodeSM: l.SM, nodeRunDelay: l.RunDelay, nodeRTT: l.RTT, nodeRetransmits: l.Retransmits, nodeWatts: l.Watts} {
+	for def, value := range map[int]float32{nodeCPU: l.CPU, nodeSM: l.SM, nodeEngineWait: l.EngineWait, nodeRunDelay: l.RunDelay, nodeRTT: l.RTT, nodeRetransmits: l.Retransmits, nodeWatts: l.Watts} {
 		if !math.IsNaN(float64(value)) {
 			emit(def, float64(value), n.ID)
 		}

@@ -112,7 +112,7 @@ func differ(all, told []Reading) bool {
 // differs tells whether something has moved by more than its threshold, or has become known or unknown.
 func (r *Reading) differs(told *Reading) bool {
 	return moved(r.InFlight, told.InFlight, 1, 0.02) || moved(r.Queue, told.Queue, 1, 0.02) ||
-		moved(r.CPUPct, told.CPUPct, 5, 0.05) || moved(r.RunqUsP99, told.RunqUsP99, 100, 0.2) ||
+		moved(r.CPUPct, told.CPUPct, 5, 0.05) || moved(r.EngineWaitPct, told.EngineWaitPct, 5, 0.2) || moved(r.RunqUsP99, told.RunqUsP99, 100, 0.2) ||
 		moved(r.SRTTUsP50, told.SRTTUsP50, 50, 0.1) || moved(r.RetransPPM, told.RetransPPM, 100, 0.2) ||
 		moved(r.SMPct, told.SMPct, 1, 0) || moved(r.Watts, told.Watts, 2, 0.02) || moved(r.WattsAvg30, told.WattsAvg30, 2, 0.02)
 }

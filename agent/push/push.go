@@ -49,7 +49,8 @@ type Reading struct {
 	Node                  string
 	At                    time.Time // of the whole
 	InFlight, Queue       cluster.Gauge
-	CPUPct, RunqUsP99     cluster.Gauge
+	CPUPct, EngineWaitPct cluster.Gauge
+	RunqUsP99             cluster.Gauge
 	SRTTUsP50, RetransPPM cluster.Gauge
 	SMPct                 cluster.Gauge
 	Watts, WattsAvg30     cluster.Gauge
@@ -211,7 +212,7 @@ func (r *Reading) message(now time.Time) *pb.NodeLoad {
 	return &pb.NodeLoad{
 		NodeId:   r.Node,
 		InFlight: optional(r.InFlight), QueueDepth: optional(r.Queue),
-		CpuPct: optional(r.CPUPct), RunqUsP99: optional(r.RunqUsP99), SrttUsP50: optional(r.SRTTUsP50), RetransPpm: optional(r.RetransPPM),
+		CpuPct: optional(r.CPUPct), EngineWaitPct: optional(r.EngineWaitPct), RunqUsP99: optional(r.RunqUsP99), SrttUsP50: optional(r.SRTTUsP50), RetransPpm: optional(r.RetransPPM),
 		KernelAgeUs: micros(now, r.Kernel),
 		SmPct:       optional(r.SMPct), SmAgeUs: micros(now, r.SM),
 		PowerWatts: optional(r.Watts), PowerWattsAvg30: optional(r.WattsAvg30), PowerAgeUs: micros(now, r.Power),

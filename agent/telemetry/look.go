@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -14,6 +15,7 @@ type at struct {
 	time  time.Time
 	pid   int // of cpu; 0: not known
 	cpu   time.Duration
+	delay time.Duration // of the same processes: waits for a CPU that have ended
 	front bpf.Sockets
 	known bool // front is
 	waits bpf.Histogram
@@ -25,6 +27,7 @@ type past struct {
 	moments []at // of the window, oldest first, and the last one before it
 	slow    []at // of the socket window likewise, one for each second
 	trips   []trip
+	waiting waiting
 
 	spare  []bpf.Histogram // memory of moments that have been forgotten
 	recent bpf.Histogram   // waits of the window; memory of sample
@@ -38,6 +41,16 @@ func (p *past) histogram() (h bpf.Histogram) {
 	}
 	return h
 }
+
+// waiting is what the threads of a group have waited for a CPU, with what is left of earlier waits.
+type waiting struct {
+	pid int
+	pct float64 // 100 is one thread that always waits
+	at  time.Time
+}
+
+// waitMemory is after how long half of a wait is forgotten.
+const waitMemory = 10 * time.Second
 
 // trip is a mean round trip between two looks.
 type trip struct {
@@ -112,7 +125,7 @@ func (t *Telemetry) readEngine(s *Source, w *watched, m *at) {
 	if pid != 0 && w.there(pid, m.time) {
 		g, err := s.Processes.Group(pid)
 		if err == nil {
-			m.pid, m.cpu = pid, g.CPU
+			m.pid, m.cpu, m.delay = pid, g.CPU, g.Delay
 			return
 		}
 		t.problem(w.what.cpu, err)
@@ -193,7 +206,7 @@ func (p *past) sample() Sample {
 	s := Sample{At: last.time}
 	first := &p.moments[0]
 	if last.pid != 0 {
-		s.CPUPct = p.cpu(last)
+		s.CPUPct, s.EngineWaitPct = p.engine(last)
 	}
 	if p.recent.Subtract(&last.waits, &first.waits); p.recent.Count > 0 && first != last {
 		s.RunqUsP99 = micros(p.recent.Quantile(0.99))
@@ -212,15 +225,30 @@ func (p *past) sample() Sample {
 	return s
 }
 
-// cpu is the share of one CPU that the group of the last moment has used since its first moment in the window.
-func (p *past) cpu(last *at) cluster.Gauge {
-	for i := range p.moments {
-		first := &p.moments[i]
-		if first.pid == last.pid && first != last && last.cpu >= first.cpu {
-			return cluster.Known(100 * float64(last.cpu-first.cpu) / float64(last.time.Sub(first.time)))
+// engine is the share of one CPU that the group of the last moment has used since its first moment in the window, and the time that its threads have waited
+// for one. Of what was waited before, half is left after waitMemory: an engine that gets no requests waits for nothing, on the fullest host.
+func (p *past) engine(last *at) (cpu, wait cluster.Gauge) {
+	if p.waiting.pid != last.pid {
+		p.waiting = waiting{pid: last.pid}
+	}
+	first := since(p.moments, last)
+	if first == nil {
+		return cpu, wait
+	}
+	of := func(d time.Duration) float64 { return 100 * float64(d) / float64(last.time.Sub(first.time)) }
+	left := p.waiting.pct * math.Exp2(-float64(last.time.Sub(p.waiting.at))/float64(waitMemory))
+	p.waiting.pct, p.waiting.at = max(of(last.delay-first.delay), left), last.time
+	return cluster.Known(of(last.cpu - first.cpu)), cluster.Known(p.waiting.pct)
+}
+
+// since is the first moment before last at which the same group was counted; nil: there is none.
+func since(moments []at, last *at) *at {
+	for i := range moments {
+		if first := &moments[i]; first.pid == last.pid && first.time.Before(last.time) && last.cpu >= first.cpu {
+			return first
 		}
 	}
-	return cluster.Gauge{}
+	return nil
 }
 
 // share is how many of all, in a million. Counts that were set back, and nothing at all, are unknown.

@@ -29,6 +29,7 @@ func TestSample(t *testing.T) {
 	}
 	s := step(300, func() {
 		m.cpu += 75 * time.Millisecond
+		m.delay += 10 * time.Millisecond
 		m.front.SegmentsSent += 100
 		m.front.Retransmits++
 		m.rtt = 300 * time.Microsecond
@@ -41,13 +42,19 @@ func TestSample(t *testing.T) {
 	if v, _ := s.RunqUsP99.Get(); v*1e3 < float64(lower) || v*1e3 > float64(upper) {
 		t.Errorf("99 of 100 waits are in %v to %v: %v", lower, upper, s.RunqUsP99)
 	}
-	if s.CPUPct != cluster.Known(150) || s.RetransPPM != cluster.Known(10000) || s.SRTTUsP50 != cluster.Known(300) {
+	if s.CPUPct != cluster.Known(150) || s.EngineWaitPct != cluster.Known(20) || s.RetransPPM != cluster.Known(10000) || s.SRTTUsP50 != cluster.Known(300) {
 		t.Errorf("%+v", s)
+	}
+	if s := step(40, func() {}); s.CPUPct != cluster.Known(0) || !between(s.EngineWaitPct, 17, 17.8) {
+		t.Errorf("of waits, half is left after 10 s: %+v", s)
+	}
+	if s := step(40, func() { m.delay += 40 * time.Millisecond }); s.EngineWaitPct != cluster.Known(80) {
+		t.Errorf("waits of the last second count at once: %+v", s)
 	}
 	if len(p.moments) > 22 || len(p.slow) > mostSlow || len(p.trips) > mostTrips {
 		t.Errorf("%d moments, %d slow ones and %d round trips are kept", len(p.moments), len(p.slow), len(p.trips))
 	}
-	if s := step(25, func() { m.pid, m.cpu = 8, time.Millisecond }); s.CPUPct != cluster.Known(0) || s.RunqUsP99 != (cluster.Gauge{}) || s.SRTTUsP50 != cluster.Known(300) {
+	if s := step(25, func() { m.pid, m.cpu, m.delay = 8, time.Millisecond, 0 }); s.CPUPct != cluster.Known(0) || s.EngineWaitPct != cluster.Known(0) || s.RunqUsP99 != (cluster.Gauge{}) || s.SRTTUsP50 != cluster.Known(300) {
 		t.Errorf("another engine that does nothing: %+v", s)
 	}
 	if s := step(1, func() { m.front = bpf.Sockets{} }); s.RetransPPM != (cluster.Gauge{}) {
@@ -64,4 +71,9 @@ func TestPause(t *testing.T) {
 			t.Errorf("after %v: %v, not %v", cpu, got, want)
 		}
 	}
+}
+
+func between(g cluster.Gauge, low, high float64) bool {
+	v, known := g.Get()
+	return known && v >= low && v <= high
 }

@@ -72,11 +72,12 @@ func (s *Source) close() {
 
 // Sample is what a look found: waits and CPU over the last second, sockets over the last ten. What is not known is unknown.
 type Sample struct {
-	At         time.Time // zero: nobody has looked yet
-	CPUPct     cluster.Gauge
-	RunqUsP99  cluster.Gauge
-	SRTTUsP50  cluster.Gauge
-	RetransPPM cluster.Gauge
+	At            time.Time // zero: nobody has looked yet
+	CPUPct        cluster.Gauge
+	EngineWaitPct cluster.Gauge
+	RunqUsP99     cluster.Gauge
+	SRTTUsP50     cluster.Gauge
+	RetransPPM    cluster.Gauge
 }
 
 // Bounds of looking.

@@ -76,8 +76,8 @@ type nodeRow struct {
 func newNodes(a *app, getenv func(string) string) *cobra.Command {
 	c := &cobra.Command{
 		Use: "nodes", Short: "List the registered nodes", Args: cobra.NoArgs,
-		Long: "Lists the nodes as their agents' last heartbeats have them. KERNEL is what the agent's host tells: CPUs that the engine's processes use (100 % is one),\n" +
-			"the wait for a CPU that 99 % of waits do not exceed, the median round trip between the agent and its clients, and how many in a million\n" +
+		Long: "Lists the nodes as their agents' last heartbeats have them. KERNEL is what the agent's host tells: CPUs that the engine's processes use (100 % is one)\n" +
+			"and how long they wait for one, the wait for a CPU that 99 % of the host's waits do not exceed, the median round trip between the agent and its clients, and how many in a million\n" +
 			"segments it sends them again. In parentheses: how old the sample was at the heartbeat. \"-\": the agent cannot tell; its /readyz says why.\n" +
 			"Routers hear of changes between heartbeats: cgn-ctl top and cgn-ctl route explain.\n\n" +
 			"ROUTER is the node's state in the router at --admin, if one answers there: suspect, and why, while packets to the node are not acknowledged. PATH is what\n" +

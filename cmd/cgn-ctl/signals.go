@@ -45,7 +45,8 @@ func digits(v float64) string {
 }
 
 func kernelCell(h *cluster.NodeHealth) string {
-	return figures(h.KernelAgeMs, figure{"cpu", h.CPUPct, 1, "%"}, figure{"wait", h.RunqUsP99, 1e-3, "ms"}, figure{"rtt", h.SRTTUsP50, 1e-3, "ms"}, figure{"resent", h.RetransPPM, 1, "ppm"})
+	return figures(h.KernelAgeMs, figure{"cpu", h.CPUPct, 1, "%"}, figure{"starved", h.EngineWaitPct, 1, "%"},
+		figure{"wait", h.RunqUsP99, 1e-3, "ms"}, figure{"rtt", h.SRTTUsP50, 1e-3, "ms"}, figure{"resent", h.RetransPPM, 1, "ppm"})
 }
 
 // signalsCell shows what a router knows of a node's load, where from, and how old it is.
@@ -66,7 +67,8 @@ func signalsCell(n *dispatch.ExplainedNode) string {
 	var parts []string
 	for _, text := range []string{
 		figures(age(g.SMAgeMs), figure{"sm", value(n.SM), 100, "%"}),
-		figures(age(g.KernelAgeMs), figure{"cpu", value(g.CPU), 100, "%"}, figure{"wait", value(g.RunDelayMs), 1, "ms"}, figure{"rtt", value(g.RTTMs), 1, "ms"}, figure{"resent", value(g.Retransmits), 1e6, "ppm"}),
+		figures(age(g.KernelAgeMs), figure{"cpu", value(g.CPU), 100, "%"}, figure{"starved", value(g.EngineWait), 100, "%"},
+			figure{"wait", value(g.RunDelayMs), 1, "ms"}, figure{"rtt", value(g.RTTMs), 1, "ms"}, figure{"resent", value(g.Retransmits), 1e6, "ppm"}),
 		figures(age(g.WattsAgeMs), figure{"", value(n.Watts), 1, " W"}),
 	} {
 		if text != "-" {

@@ -56,6 +56,7 @@ type NodeHealth struct {
 
 	SMPct           Gauge `json:"sm_pct,omitzero"`            // 0..100
 	CPUPct          Gauge `json:"cpu_pct,omitzero"`           // of the engine's processes; 100 is one CPU
+	EngineWaitPct   Gauge `json:"engine_wait_pct,omitzero"`   // wait of their threads for one; 100 is one thread that always waits
 	RunqUsP99       Gauge `json:"runq_us_p99,omitzero"`       // wait of the host's threads for a CPU
 	SRTTUsP50       Gauge `json:"srtt_us_p50,omitzero"`       // round trip to the front's clients
 	RetransPPM      Gauge `json:"retrans_ppm,omitzero"`       // segments sent to them again, in a million
@@ -63,7 +64,7 @@ type NodeHealth struct {
 	PowerWattsAvg30 Gauge `json:"power_watts_avg30,omitzero"` // mean of the last 30 s
 
 	PowerSource string `json:"power_source,omitempty"` // who says the watts: redfish, dcmi, nvml, rapl, nvml+rapl; empty: unknown
-	// Ages at Stamp of the samples behind cpu_pct, runq, srtt and retrans; sm_pct; and power.
+	// Ages at Stamp of the samples behind cpu_pct, engine_wait, runq, srtt and retrans; sm_pct; and power.
 	KernelAgeMs Gauge `json:"kernel_age_ms,omitzero"`
 	SMAgeMs     Gauge `json:"sm_age_ms,omitzero"`
 	PowerAgeMs  Gauge `json:"power_age_ms,omitzero"`
@@ -146,7 +147,7 @@ func (h *NodeHealth) measurements() []measurement {
 		{"in_flight", &h.InFlight, maxSlots}, {"queue_depth", &h.QueueDepth, maxSlots},
 		{"free_blocks", &h.FreeBlocks, 1e12}, {"total_blocks", &h.TotalBlocks, 1e12},
 		{"sm_pct", &h.SMPct, 100}, {"cpu_pct", &h.CPUPct, 1e6},
-		{"runq_us_p99", &h.RunqUsP99, 1e12}, {"srtt_us_p50", &h.SRTTUsP50, 1e12}, {"retrans_ppm", &h.RetransPPM, 1e6},
+		{"engine_wait_pct", &h.EngineWaitPct, 1e6}, {"runq_us_p99", &h.RunqUsP99, 1e12}, {"srtt_us_p50", &h.SRTTUsP50, 1e12}, {"retrans_ppm", &h.RetransPPM, 1e6},
 		{"power_watts", &h.PowerWatts, 1e7}, {"power_watts_avg30", &h.PowerWattsAvg30, 1e7},
 		{"kernel_age_ms", &h.KernelAgeMs, 1e12}, {"sm_age_ms", &h.SMAgeMs, 1e12}, {"power_age_ms", &h.PowerAgeMs, 1e12},
 	}

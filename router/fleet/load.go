@@ -19,20 +19,21 @@ type Load struct {
 	Watts       float32 // mean of the last 30 s, or the latest
 	KVUsage     float32 // fraction of the KV cache in use, 0..1
 	CPU         float32 // CPUs that the engine's processes use
+	EngineWait  float32 // threads of them that wait for a CPU, on average
 	RunDelay    float32 // seconds that 99 % of the waits for a CPU on the node's host do not exceed
 	RTT         float32 // seconds, median of round trips between the agent's front and its clients
 	Retransmits float32 // share of the segments sent to them that were sent again, 0..1
 
 	At     time.Time // of the heartbeat or scrape; zero = nothing is known yet
 	Pushed bool      // what follows comes from the agent's stream, else from the heartbeat
-	// When the samples were taken, by this host's clock: of CPU, RunDelay, RTT and Retransmits; of SM; of Watts. Zero: they are not known.
+	// When the samples were taken, by this host's clock: of CPU, EngineWait, RunDelay, RTT and Retransmits; of SM; of Watts. Zero: they are not known.
 	KernelAt, SMAt, WattsAt time.Time
 }
 
 var unknownLoad = Load{
 	EngineQueue: policy.Unknown(), EngineBusy: policy.Unknown(),
 	SM: policy.Unknown(), Watts: policy.Unknown(), KVUsage: policy.Unknown(),
-	CPU: policy.Unknown(), RunDelay: policy.Unknown(), RTT: policy.Unknown(), Retransmits: policy.Unknown(),
+	CPU: policy.Unknown(), EngineWait: policy.Unknown(), RunDelay: policy.Unknown(), RTT: policy.Unknown(), Retransmits: policy.Unknown(),
 }
 
 // trustFor is how old a sample may be that counts: three heartbeats. What is older is unknown, not what it was.
@@ -50,7 +51,8 @@ func loadOfHealth(h *cluster.NodeHealth, ours int32, now time.Time) Load {
 		}
 		return time.Time{}
 	}
-	l.kernel(h.CPUPct, h.RunqUsP99, h.SRTTUsP50, h.RetransPPM, sampled(h.KernelAgeMs, h.CPUPct, h.RunqUsP99, h.SRTTUsP50, h.RetransPPM))
+	l.kernel(&kernel{h.CPUPct, h.EngineWaitPct, h.RunqUsP99, h.SRTTUsP50, h.RetransPPM,
+		sampled(h.KernelAgeMs, h.CPUPct, h.EngineWaitPct, h.RunqUsP99, h.SRTTUsP50, h.RetransPPM)})
 	l.gpu(h.SMPct, sampled(h.SMAgeMs, h.SMPct))
 	l.power(h.PowerWatts, h.PowerWattsAvg30, sampled(h.PowerAgeMs, h.PowerWatts, h.PowerWattsAvg30))
 	free, freeKnown := h.FreeBlocks.Get()
@@ -75,9 +77,17 @@ func (l *Load) requests(inFlight, queue cluster.Gauge, ours int32) {
 	}
 }
 
-func (l *Load) kernel(cpuPct, runqUs, srttUs, retransPPM cluster.Gauge, at time.Time) {
-	l.CPU, l.RunDelay, l.RTT, l.Retransmits = cpuPct.Float32()/100, runqUs.Float32()/1e6, srttUs.Float32()/1e6, retransPPM.Float32()/1e6
-	l.KernelAt = at
+// kernel is what the kernel of a node's host tells, and when it was looked at.
+type kernel struct {
+	cpuPct, engineWaitPct, runqUs, srttUs, retransPPM cluster.Gauge
+
+	at time.Time
+}
+
+func (l *Load) kernel(k *kernel) {
+	l.CPU, l.EngineWait, l.RunDelay = k.cpuPct.Float32()/100, k.engineWaitPct.Float32()/100, k.runqUs.Float32()/1e6
+	l.RTT, l.Retransmits = k.srttUs.Float32()/1e6, k.retransPPM.Float32()/1e6
+	l.KernelAt = k.at
 }
 
 func (l *Load) gpu(smPct cluster.Gauge, at time.Time) { l.SM, l.SMAt = smPct.Float32()/100, at }
@@ -93,7 +103,7 @@ func (l *Load) power(watts, avg30 cluster.Gauge, at time.Time) {
 func (l Load) with(r *signals.Reading, ours int32) Load {
 	l.Pushed, l.Others, l.Waiting, l.EngineBusy = true, 0, 0, policy.Unknown()
 	l.requests(r.InFlight, r.Queue, ours)
-	l.kernel(r.CPUPct, r.RunqUsP99, r.SRTTUsP50, r.RetransPPM, r.Kernel)
+	l.kernel(&kernel{r.CPUPct, r.EngineWaitPct, r.RunqUsP99, r.SRTTUsP50, r.RetransPPM, r.Kernel})
 	l.gpu(r.SMPct, r.SM)
 	l.power(r.Watts, r.WattsAvg30, r.Power)
 	return l
@@ -110,7 +120,7 @@ func (l *Load) forget(now time.Time) {
 		l.KVUsage = unknown.KVUsage
 	}
 	if old(l.KernelAt) {
-		l.CPU, l.RunDelay, l.RTT, l.Retransmits, l.KernelAt = unknown.CPU, unknown.RunDelay, unknown.RTT, unknown.Retransmits, time.Time{}
+		l.kernel(&kernel{})
 	}
 	if old(l.SMAt) {
 		l.SM, l.SMAt = unknown.SM, time.Time{}

@@ -46,6 +46,15 @@ const (
 	pathWindow  = 10 * time.Second
 )
 
+// Resent is the share of the segments on the way between this host and the node that are sent again, of the way that loses more; NaN: of neither is it known.
+func (n *Node) Resent() float32 {
+	from := n.Load().Retransmits
+	if p := n.Path(); p != nil && !(p.Share <= from) && known(p.Share) != nil {
+		return p.Share
+	}
+	return from
+}
+
 // Path is what the kernel counts of connections to the node; nil: nobody tells.
 func (n *Node) Path() *Path { return n.path.Load() }
 

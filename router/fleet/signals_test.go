@@ -10,6 +10,7 @@ import (
 
 	"github.com/cognitora/dataplane/agent/push"
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/router/policy"
 )
 
 // TestSignals: while the agent's stream runs it counts, then the last heartbeat does, and once that is too old nothing is known. None of that is zero.
@@ -23,7 +24,7 @@ func TestSignals(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx, l) }()
-	reading := push.Reading{Node: "n", At: time.Now(), SMPct: cluster.Known(80), SM: time.Now(), RunqUsP99: cluster.Known(1500), Kernel: time.Now(), InFlight: cluster.Known(3), Queue: cluster.Known(2)}
+	reading := push.Reading{Node: "n", At: time.Now(), SMPct: cluster.Known(80), SM: time.Now(), RunqUsP99: cluster.Known(1500), EngineWaitPct: cluster.Known(25), Kernel: time.Now(), InFlight: cluster.Known(3), Queue: cluster.Known(2)}
 	s.Offer([]push.Reading{reading})
 	at := newEngine(t, nil).URL
 	e.put(cluster.NodesPrefix+"n", fmt.Sprintf(`{"node_id":"n","address":%q,"push_address":%q,"models":["m"],"ready":true,"stamp":1,"max_concurrent":8,"sm_pct":40,"sm_age_ms":2000,"power_watts":300}`, at, l.Addr().String()))
@@ -33,7 +34,7 @@ func TestSignals(t *testing.T) {
 	if l := n.Load(); math.Abs(float64(l.SM)-0.8) > 1e-6 || math.Abs(float64(l.RunDelay)-0.0015) > 1e-9 || known(l.Watts) != nil || l.Waiting != 2 || l.Others != 3 || l.EngineBusy != 1 || l.SMAt.IsZero() || known(l.CPU) != nil {
 		t.Errorf("by the stream: %+v", l)
 	}
-	if v := n.View(time.Now()); v.Signals.From != "stream" || v.Signals.KernelAgeMs == nil || v.Signals.WattsAgeMs != nil {
+	if v := n.View(time.Now()); v.Signals.From != "stream" || v.Signals.EngineWait == nil || *v.Signals.EngineWait != 0.25 || v.Signals.KernelAgeMs == nil || v.Signals.WattsAgeMs != nil {
 		t.Errorf("%+v", v.Signals)
 	}
 	stop()
@@ -41,7 +42,7 @@ func TestSignals(t *testing.T) {
 		t.Error(err)
 	}
 	eventually(t, e.Fleet, "the heartbeat again", func(*Snapshot) bool { return !n.Load().Pushed })
-	if l := n.Load(); math.Abs(float64(l.SM)-0.4) > 1e-6 || l.Watts != 300 || l.Waiting != 0 || known(l.RunDelay) != nil || l.At.Sub(l.SMAt) != 2*time.Second {
+	if l := n.Load(); math.Abs(float64(l.SM)-0.4) > 1e-6 || l.Watts != 300 || l.Waiting != 0 || known(l.RunDelay) != nil || known(l.EngineWait) != nil || l.At.Sub(l.SMAt) != 2*time.Second {
 		t.Errorf("by the heartbeat: %+v", l)
 	}
 	if v := n.View(time.Now()); v.Signals.From != "heartbeat" {
@@ -120,4 +121,22 @@ func TestOneStreamForAllNodes(t *testing.T) {
 		eventually(t, e.Fleet, id+" leaves", func(snap *Snapshot) bool { return snap.Node(id) == nil })
 	}
 	eventually(t, e.Fleet, "the stream ends with the last of them", func(*Snapshot) bool { return s.Stats().Followers == 0 })
+}
+
+// TestResent: the way that loses more counts, of those that are known.
+func TestResent(t *testing.T) {
+	u := policy.Unknown()
+	for _, c := range []struct{ from, to, want float32 }{{0.01, u, 0.01}, {u, 0.02, 0.02}, {0.01, 0.02, 0.02}, {0.02, 0.01, 0.02}, {u, u, u}, {0, 0, 0}} {
+		n := &Node{}
+		l := unknownLoad
+		l.Retransmits = c.from
+		n.load.Store(&l)
+		if got := n.Resent(); known(c.to) == nil && got != c.want && known(got) != nil {
+			t.Errorf("%v from the node: %v", c.from, got)
+		}
+		n.path.Store(&Path{Share: c.to})
+		if got := n.Resent(); got != c.want && (known(got) != nil || known(c.want) != nil) {
+			t.Errorf("%v from the node, %v to it: %v, want %v", c.from, c.to, got, c.want)
+		}
+	}
 }

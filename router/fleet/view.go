@@ -60,9 +60,10 @@ type NodeView struct {
 
 // Signals is what a node's agent measures, with the ages of the samples. What is unknown is left out.
 type Signals struct {
-	From        string   `json:"from"`           // stream, heartbeat or nobody
-	CPU         *float64 `json:"cpus,omitempty"` // that the engine's processes use
-	RunDelayMs  *float64 `json:"run_delay_p99_ms,omitempty"`
+	From        string   `json:"from"`                       // stream, heartbeat or nobody
+	CPU         *float64 `json:"cpus,omitempty"`             // that the engine's processes use
+	EngineWait  *float64 `json:"engine_wait,omitempty"`      // threads of them that wait for a CPU, on average
+	RunDelayMs  *float64 `json:"run_delay_p99_ms,omitempty"` // of all threads of the host
 	RTTMs       *float64 `json:"rtt_p50_ms,omitempty"`
 	Retransmits *float64 `json:"retransmitted,omitempty"` // share of the segments
 	KernelAgeMs *int64   `json:"kernel_age_ms,omitempty"` // of the sample of these
@@ -118,7 +119,7 @@ func (l *Load) From() string {
 // Signals describes what the agent has measured, at now.
 func (l *Load) Signals(now time.Time) Signals {
 	return Signals{
-		From: l.From(), CPU: known(l.CPU), RunDelayMs: known(l.RunDelay * 1000), RTTMs: known(l.RTT * 1000), Retransmits: known(l.Retransmits),
+		From: l.From(), CPU: known(l.CPU), EngineWait: known(l.EngineWait), RunDelayMs: known(l.RunDelay * 1000), RTTMs: known(l.RTT * 1000), Retransmits: known(l.Retransmits),
 		KernelAgeMs: ageMs(now, l.KernelAt), SMAgeMs: ageMs(now, l.SMAt), WattsAgeMs: ageMs(now, l.WattsAt),
 	}
 }

@@ -13,10 +13,11 @@ import (
 
 // Bounds of a policy document.
 const (
-	MaxQueueMax  = 1 << 20
-	TTFTSLOmsMax = 3_600_000
-	RunDelayMax  = 60_000   // ms
-	documentMax  = 64 << 10 // bytes
+	MaxQueueMax   = 1 << 20
+	TTFTSLOmsMax  = 3_600_000
+	RunDelayMax   = 60_000   // ms
+	RetransmitMax = 100      // %
+	documentMax   = 64 << 10 // bytes
 )
 
 // FieldError says what is wrong with one field of a policy.
@@ -30,7 +31,7 @@ func (e *FieldError) Error() string {
 
 // Parse reads a policy document, {"mode":…,"weights":{"kv":…,"load":…,"power":…,"capacity":…},
 // "tiers":{"device":…,"host":…,"disk":…},
-// "epsilon":…,"max_queue":…,"ttft_slo_ms":…,"run_delay_ms":…} or the flat form with the weights at the top.
+// "epsilon":…,"max_queue":…,"ttft_slo_ms":…,"run_delay_ms":…,"retransmit_pct":…} or the flat form with the weights at the top.
 // What a document leaves out has its default. It is taken or refused as a whole: the error
 // joins one FieldError per problem.
 func Parse(doc []byte) (*Policy, error) {
@@ -83,6 +84,7 @@ func (p *Policy) faults(section string) (errs []error) {
 	number("max_queue", float64(p.MaxQueue), 0, MaxQueueMax)
 	number("ttft_slo_ms", float64(p.TTFTSLOms), 0, TTFTSLOmsMax)
 	number("run_delay_ms", p.RunDelayMs, 0, RunDelayMax)
+	number("retransmit_pct", p.RetransmitPct, 0, RetransmitMax)
 	return errs
 }
 
@@ -107,7 +109,8 @@ func (p *Policy) MarshalJSON() ([]byte, error) {
 		MaxQueue   int     `json:"max_queue"`
 		TTFTSLOms  int     `json:"ttft_slo_ms"`
 		RunDelayMs float64 `json:"run_delay_ms"`
-	}{p.Mode.String(), weights{p.KV, p.Load, p.Power, p.Capacity}, tiers(p.Tiers), p.Epsilon, p.MaxQueue, p.TTFTSLOms, p.RunDelayMs})
+		Retransmit float64 `json:"retransmit_pct"`
+	}{p.Mode.String(), weights{p.KV, p.Load, p.Power, p.Capacity}, tiers(p.Tiers), p.Epsilon, p.MaxQueue, p.TTFTSLOms, p.RunDelayMs, p.RetransmitPct})
 }
 
 // ParseMode returns the mode of that name.
@@ -128,7 +131,7 @@ type document struct {
 var (
 	weightKeys = []string{"kv", "load", "power", "capacity"}
 	tierKeys   = []string{"device", "host", "disk"}
-	topKeys    = append([]string{"mode", "weights", "tiers", "epsilon", "max_queue", "ttft_slo_ms", "run_delay_ms"}, weightKeys...)
+	topKeys    = append([]string{"mode", "weights", "tiers", "epsilon", "max_queue", "ttft_slo_ms", "run_delay_ms", "retransmit_pct"}, weightKeys...)
 )
 
 // read gathers what doc says, and what is wrong with single members in d.errs. The error is about the document as a whole.
@@ -189,7 +192,9 @@ func (d *document) scalar(key string, value json.RawMessage) {
 	case "max_queue":
 		d.integer(key, value, &d.p.MaxQueue, MaxQueueMax)
 	case "run_delay_ms":
-		d.milliseconds(key, value, &d.p.RunDelayMs)
+		d.upTo(RunDelayMax, key, value, &d.p.RunDelayMs)
+	case "retransmit_pct":
+		d.upTo(RetransmitMax, key, value, &d.p.RetransmitPct)
 	case "ttft_slo_ms":
 		d.integer(key, value, &d.p.TTFTSLOms, TTFTSLOmsMax)
 	default:
@@ -215,9 +220,9 @@ func (d *document) number(field string, value json.RawMessage, into *float64) {
 	}
 }
 
-func (d *document) milliseconds(field string, value json.RawMessage, into *float64) {
+func (d *document) upTo(limit int, field string, value json.RawMessage, into *float64) {
 	if json.Unmarshal(value, into) != nil || bytes.Equal(value, []byte("null")) {
-		d.errs = append(d.errs, &FieldError{field, string(value), fmt.Sprintf("a number from 0 to %d", RunDelayMax)})
+		d.errs = append(d.errs, &FieldError{field, string(value), fmt.Sprintf("a number from 0 to %d", limit)})
 	}
 }
 

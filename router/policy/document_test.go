@@ -41,7 +41,7 @@ func TestParseRefuses(t *testing.T) {
 		`{"kv":NaN}`:                    "malformed JSON",
 		`{"kv":0.5} x`:                  "unexpected data after the object",
 		`{"kv":0.5,"kv":0.6}`:           "kv: given twice",
-		`{"kw":0.5}`:                    `kw: unknown key; there are mode, weights, tiers, epsilon, max_queue, ttft_slo_ms, run_delay_ms, kv, load, power, capacity`,
+		`{"kw":0.5}`:                    `kw: unknown key; there are mode, weights, tiers, epsilon, max_queue, ttft_slo_ms, run_delay_ms, retransmit_pct, kv, load, power, capacity`,
 		`{"kv":-1}`:                     `policy: kv: -1 is refused`,
 		`{"weights":{"kv":-1}}`:         `policy: weights.kv: -1 is refused`,
 		`{"weights":{"lod":0.5}}`:       `weights.lod: unknown key; there are kv, load, power, capacity`,

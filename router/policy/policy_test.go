@@ -271,6 +271,7 @@ func TestExplainAgreesWithPick(t *testing.T) {
 		}
 		p := Default()
 		p.Mode, p.Epsilon = Mode(rng.IntN(len(modeNames))), rng.Float64()*0.1
+		p.RunDelayMs, p.RetransmitPct = float64(rng.IntN(3)*500), float64(rng.IntN(3)*2)
 		k, r := key(rng.Uint64N(3)), rng.Uint64()
 		want := p.Pick(c, 20, k, r)
 		got, why := p.Explain(c, 20, k, r, out)
@@ -296,7 +297,7 @@ func randomCandidate(rng *rand.Rand) Candidate {
 		return float32(rng.Float64() * scale)
 	}
 	return Candidate{IDHash: rng.Uint64(), Matched: rng.Int32N(25), InFlight: rng.Int32N(9), Others: rng.Int32N(3), MaxConcurrent: 1 + rng.Int32N(9),
-		SM: maybe(1), Watts: maybe(700), VRAM: maybe(8e10), Throughput: maybe(8)}
+		SM: maybe(1), Watts: maybe(700), VRAM: maybe(8e10), Throughput: maybe(8), RunDelay: maybe(2), Retransmits: maybe(0.1)}
 }
 
 func TestPickAllocatesNothing(t *testing.T) {
@@ -347,3 +348,48 @@ func BenchmarkPickScore8(b *testing.B)       { benchmarkPick(b, 8, Score) }
 func BenchmarkPickScore1000(b *testing.B)    { benchmarkPick(b, 1000, Score) }
 func BenchmarkPickPowerOfTwo8(b *testing.B)  { benchmarkPick(b, 8, PowerOfTwo) }
 func BenchmarkPickLeastLoaded8(b *testing.B) { benchmarkPick(b, 8, LeastLoaded) }
+
+// TestApartFromTheOthers: waits for a CPU and retransmissions count where they are asked for, and only as far as a node has more of them than its peers.
+func TestApartFromTheOthers(t *testing.T) {
+	u := Unknown()
+	for name, c := range map[string]struct {
+		delay, resent []float32
+		want          []float64 // util
+	}{
+		"all alike, saturated":       {[]float32{0.9, 1, 1.1, 0.8}, nil, []float64{0, 0, 0, 0}},
+		"one waits":                  {[]float32{0.9, 0.1, 0.1, 0.1}, nil, []float64{0.7, 0, 0, 0}},
+		"two of five wait":           {[]float32{1, 1, 0, 0, 0}, nil, []float64{0.5, 0.5, 0, 0, 0}},
+		"one waits with many":        {[]float32{9, 0, 0}, nil, []float64{1, 0, 0}},
+		"two nodes":                  {[]float32{0.6, 0.1}, nil, []float64{0.4, 0}},
+		"only one is known":          {[]float32{0.9, u, u}, nil, []float64{0, 0, 0}},
+		"unknown is nothing special": {[]float32{u, 0.6, 0.1}, nil, []float64{0, 0.4, 0}},
+		"one loses":                  {nil, []float32{0.02, 0, 0}, []float64{0.5, 0, 0}},
+		"all lose":                   {nil, []float32{0.04, 0.03, 0.05}, []float64{0, 0, 0}},
+		"the worse counts":           {[]float32{0.2, 0, 0}, []float32{0.03, 0, 0}, []float64{0.75, 0, 0}},
+	} {
+		cands := blanks(len(c.want))
+		for i := range cands {
+			cands[i].RunDelay, cands[i].Retransmits = u, u
+			if c.delay != nil {
+				cands[i].RunDelay = c.delay[i]
+			}
+			if c.resent != nil {
+				cands[i].Retransmits = c.resent[i]
+			}
+		}
+		p := Default()
+		f := p.survey(cands)
+		for i := range cands {
+			if got := f.util(&cands[i]); got != 0 {
+				t.Errorf("%s: util %v of node %d by default", name, got, i)
+			}
+		}
+		p.RunDelayMs, p.RetransmitPct = 1000, 4
+		f = p.survey(cands)
+		for i := range cands {
+			if got := f.util(&cands[i]); math.Abs(got-c.want[i]) > 1e-6 {
+				t.Errorf("%s: util %v of node %d, want %v", name, got, i, c.want[i])
+			}
+		}
+	}
+}

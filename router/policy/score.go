@@ -4,17 +4,22 @@ import "math"
 
 // fleet is what a score is relative to, taken over all candidates, full ones included.
 type fleet struct {
-	sm, watts, vram, throughput, delay           float64 // means of the known values, 0 when none is
-	wattsMax, vramMax, throughputMax             float64
-	freeMax                                      float64
-	delayScale                                   float64 // full use for each second of wait for a CPU; 0: waits do not count
-	smN, wattsN, vramN, throughputN, delayN, any int
+	sm, watts, vram, throughput                           float64 // means of the known values, 0 when none is
+	delay, resent                                         float64 // sums of the known values
+	wattsMax, vramMax, throughputMax                      float64
+	freeMax                                               float64
+	delayScale                                            float64 // full use for each second of wait for a CPU in a second; 0: waits do not count
+	resentScale                                           float64 // full use for each whole of the segments that are sent again; 0: they do not count
+	smN, wattsN, vramN, throughputN, delayN, resentN, any int
 }
 
 func (p *Policy) survey(cands []Candidate) fleet {
 	var f fleet
 	if p.RunDelayMs > 0 {
 		f.delayScale = 1000 / p.RunDelayMs
+	}
+	if p.RetransmitPct > 0 {
+		f.resentScale = 100 / p.RetransmitPct
 	}
 	for i := range cands {
 		c := &cands[i]
@@ -25,6 +30,9 @@ func (p *Policy) survey(cands []Candidate) fleet {
 		if f.delayScale > 0 {
 			note(c.RunDelay, &f.delay, nil, &f.delayN)
 		}
+		if f.resentScale > 0 {
+			note(c.Retransmits, &f.resent, nil, &f.resentN)
+		}
 		if free := float64(c.free()); free > 0 {
 			f.any++
 			f.freeMax = max(f.freeMax, free)
@@ -32,7 +40,6 @@ func (p *Policy) survey(cands []Candidate) fleet {
 	}
 	f.sm /= float64(max(f.smN, 1))
 	f.watts /= float64(max(f.wattsN, 1))
-	f.delay /= float64(max(f.delayN, 1))
 	f.vram /= float64(max(f.vramN, 1))
 	f.throughput /= float64(max(f.throughputN, 1))
 	return f
@@ -74,9 +81,21 @@ func (f *fleet) util(c *Candidate) float64 {
 	inFlight := float64(c.busy()) / float64(c.slots())
 	used := max(inFlight, orMean(c.SM, f.sm))
 	if f.delayScale > 0 {
-		used = max(used, f.delayScale*orMean(c.RunDelay, f.delay))
+		used = max(used, f.delayScale*apart(c.RunDelay, f.delay, f.delayN))
+	}
+	if f.resentScale > 0 {
+		used = max(used, f.resentScale*apart(c.Retransmits, f.resent, f.resentN))
 	}
 	return min(used, 1)
+}
+
+// apart is what v is more than twice the mean of the other known values, of which there are n with it and which add up to sum with it: what all nodes have alike
+// says nothing of one. It is 0 where v is unknown or the only one.
+func apart(v float32, sum float64, n int) float64 {
+	if !known(v) || n < 2 {
+		return 0
+	}
+	return max(float64(v)-2*(sum-float64(v))/float64(n-1), 0)
 }
 
 // coolness is 1 - norm_watts, and 0 for everybody when no node reports its power.

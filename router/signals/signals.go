@@ -38,7 +38,8 @@ const (
 type Reading struct {
 	Node                  string
 	InFlight, Queue       cluster.Gauge
-	CPUPct, RunqUsP99     cluster.Gauge
+	CPUPct, EngineWaitPct cluster.Gauge
+	RunqUsP99             cluster.Gauge
 	SRTTUsP50, RetransPPM cluster.Gauge
 	SMPct                 cluster.Gauge
 	Watts, WattsAvg30     cluster.Gauge
@@ -192,7 +193,7 @@ func readingOf(n *pb.NodeLoad, sent time.Time) Reading {
 	return Reading{
 		Node:     n.NodeId,
 		InFlight: gauge(n.InFlight, 1<<20), Queue: gauge(n.QueueDepth, 1<<20),
-		CPUPct: gauge(n.CpuPct, 1e6), RunqUsP99: gauge(n.RunqUsP99, 1e12), SRTTUsP50: gauge(n.SrttUsP50, 1e12), RetransPPM: gauge(n.RetransPpm, 1e6),
+		CPUPct: gauge(n.CpuPct, 1e6), EngineWaitPct: gauge(n.EngineWaitPct, 1e6), RunqUsP99: gauge(n.RunqUsP99, 1e12), SRTTUsP50: gauge(n.SrttUsP50, 1e12), RetransPPM: gauge(n.RetransPpm, 1e6),
 		SMPct: gauge(n.SmPct, 100), Watts: gauge(n.PowerWatts, 1e7), WattsAvg30: gauge(n.PowerWattsAvg30, 1e7),
 		Kernel: at(n.KernelAgeUs), SM: at(n.SmAgeUs), Power: at(n.PowerAgeUs),
 	}

@@ -167,10 +167,10 @@ func TestAbsurd(t *testing.T) {
 	u := func(v uint64) *uint64 { return &v }
 	now := time.Now()
 	r := readingOf(&pb.NodeLoad{
-		SmPct: f(101), CpuPct: f(math.NaN()), RunqUsP99: f(math.Inf(1)), SrttUsP50: f(-1), RetransPpm: f(2e6), PowerWatts: f(1e30), InFlight: f(1e18),
+		SmPct: f(101), CpuPct: f(math.NaN()), RunqUsP99: f(math.Inf(1)), EngineWaitPct: f(2e6), SrttUsP50: f(-1), RetransPpm: f(2e6), PowerWatts: f(1e30), InFlight: f(1e18),
 		KernelAgeUs: u(math.MaxUint64), SmAgeUs: u(0),
 	}, now)
-	for what, g := range map[string]cluster.Gauge{"sm": r.SMPct, "cpu": r.CPUPct, "runq": r.RunqUsP99, "srtt": r.SRTTUsP50, "retrans": r.RetransPPM, "watts": r.Watts, "in flight": r.InFlight} {
+	for what, g := range map[string]cluster.Gauge{"sm": r.SMPct, "cpu": r.CPUPct, "runq": r.RunqUsP99, "engine wait": r.EngineWaitPct, "srtt": r.SRTTUsP50, "retrans": r.RetransPPM, "watts": r.Watts, "in flight": r.InFlight} {
 		if v, known := g.Get(); known {
 			t.Errorf("%s is %g", what, v)
 		}

@@ -143,7 +143,8 @@ type NodeLoad struct {
 	PowerWattsAvg30 *float64 `protobuf:"fixed64,12,opt,name=power_watts_avg30,json=powerWattsAvg30,proto3,oneof" json:"power_watts_avg30,omitempty"`
 	PowerAgeUs      *uint64  `protobuf:"varint,13,opt,name=power_age_us,json=powerAgeUs,proto3,oneof" json:"power_age_us,omitempty"`
 	// Age of the last look that showed nothing but what was told before: what has moved, moved later. Left out if nothing has.
-	UnmovedUs     *uint64 `protobuf:"varint,14,opt,name=unmoved_us,json=unmovedUs,proto3,oneof" json:"unmoved_us,omitempty"`
+	UnmovedUs     *uint64  `protobuf:"varint,14,opt,name=unmoved_us,json=unmovedUs,proto3,oneof" json:"unmoved_us,omitempty"`
+	EngineWaitPct *float64 `protobuf:"fixed64,15,opt,name=engine_wait_pct,json=engineWaitPct,proto3,oneof" json:"engine_wait_pct,omitempty"` // wait of the threads of the engine's processes for a CPU; 100 is one thread that always waits. kernel_age_us is its age
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -276,6 +277,13 @@ func (x *NodeLoad) GetUnmovedUs() uint64 {
 	return 0
 }
 
+func (x *NodeLoad) GetEngineWaitPct() float64 {
+	if x != nil && x.EngineWaitPct != nil {
+		return *x.EngineWaitPct
+	}
+	return 0
+}
+
 var File_cognitora_v1_agent_proto protoreflect.FileDescriptor
 
 const file_cognitora_v1_agent_proto_rawDesc = "" +
@@ -285,7 +293,7 @@ const file_cognitora_v1_agent_proto_rawDesc = "" +
 	"\x0eFollowResponse\x12,\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x16.cognitora.v1.NodeLoadR\x05nodes\x12\x17\n" +
 	"\aheld_us\x18\x02 \x01(\x04R\x06heldUs\x12\x1c\n" +
-	"\tcoalesced\x18\x03 \x01(\x04R\tcoalesced\"\xcc\x05\n" +
+	"\tcoalesced\x18\x03 \x01(\x04R\tcoalesced\"\x8d\x06\n" +
 	"\bNodeLoad\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12 \n" +
 	"\tin_flight\x18\x02 \x01(\x01H\x00R\binFlight\x88\x01\x01\x12$\n" +
@@ -307,7 +315,8 @@ const file_cognitora_v1_agent_proto_rawDesc = "" +
 	"\fpower_age_us\x18\r \x01(\x04H\vR\n" +
 	"powerAgeUs\x88\x01\x01\x12\"\n" +
 	"\n" +
-	"unmoved_us\x18\x0e \x01(\x04H\fR\tunmovedUs\x88\x01\x01B\f\n" +
+	"unmoved_us\x18\x0e \x01(\x04H\fR\tunmovedUs\x88\x01\x01\x12+\n" +
+	"\x0fengine_wait_pct\x18\x0f \x01(\x01H\rR\rengineWaitPct\x88\x01\x01B\f\n" +
 	"\n" +
 	"_in_flightB\x0e\n" +
 	"\f_queue_depthB\n" +
@@ -323,7 +332,8 @@ const file_cognitora_v1_agent_proto_rawDesc = "" +
 	"\f_power_wattsB\x14\n" +
 	"\x12_power_watts_avg30B\x0f\n" +
 	"\r_power_age_usB\r\n" +
-	"\v_unmoved_us2O\n" +
+	"\v_unmoved_usB\x12\n" +
+	"\x10_engine_wait_pct2O\n" +
 	"\x04Load\x12G\n" +
 	"\x06Follow\x12\x1b.cognitora.v1.FollowRequest\x1a\x1c.cognitora.v1.FollowResponse(\x010\x01B?Z=github.com/cognitora/dataplane/proto/cognitora/v1;cognitorav1b\x06proto3"
 
