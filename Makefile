@@ -12,7 +12,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
 .PHONY: help build build-gpu up test check check-generate check-gpu check-ipmi-vm check-race check-fuzz check-sdk check-tokens check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-vm check-layout check-takeover check-outage check-kill check-abuse check-seen check-llama check-vllm \
-	bench perf perf-full perf-agent perf-index perf-kv perf-peers gate generate bpf proto lint clean $(BINARIES)
+	bench perf perf-full perf-agent perf-index perf-kv perf-peers perf-signals gate generate bpf proto lint clean $(BINARIES)
 
 help: ## list the targets
 	@printf 'Usage: make TARGET\n\n'
@@ -172,6 +172,10 @@ perf-peers: ## install the KV-aware routers that make perf compares with (needs 
 perf-kv: build ## the KV cache beside redis, bare sockets, quic-go, crypto/tls, grpc-go and fio, in 10 minutes (PARTS=..., TRACE=FILE)
 	@perf/tools.sh redis-server fio
 	@GO='$(GO)' TRACE="$(TRACE)" perf/kv.sh $(PARTS)
+
+perf-signals: build ## what kernel signals are worth: a replay with a CPU hog on one node and packet loss to another, in half an hour (needs root; TRACE=FILE, SIGNALS=flags of cgn-ctl bench disturb)
+	@perf/tools.sh root
+	@bin/cgn-ctl bench disturb --write $(if $(TRACE),--trace '$(TRACE)') $(SIGNALS)
 
 perf-index: ## the index of KV events beside the crate dynamo-kv-router's (needs cargo; TRACE=FILE)
 	@TRACE="$(TRACE)" perf/compare/dynamo/run.sh

@@ -66,7 +66,7 @@ func limited(source trace.Source, requests int) trace.Source {
 }
 
 func newBench(a *app) *cobra.Command {
-	return group("bench", "Load a fleet and measure it", newReplay(a), newTrace(a), newLoad(a), newEngine(a), newCompare(a), newBenchCluster(a), newGate(a))
+	return group("bench", "Load a fleet and measure it", newReplay(a), newTrace(a), newLoad(a), newEngine(a), newCompare(a), newBenchCluster(a), newDisturb(a), newGate(a))
 }
 
 func newReplay(a *app) *cobra.Command {
@@ -139,7 +139,16 @@ type replayReport struct {
 	CachedTokens int64          `json:"cached_tokens"`
 	OutputTokens int64          `json:"output_tokens"`
 	Uncounted    int            `json:"uncounted"`
-	Nodes        []replay.Node  `json:"nodes"`
+	Nodes        []nodeReport   `json:"nodes"`
+}
+
+// nodeReport is a replay.Node in base units.
+type nodeReport struct {
+	ID          string
+	Requests    int
+	Share       float64
+	MaxInFlight int
+	TTFT        percentiles `json:"ttft_seconds"`
 }
 
 type percentiles struct {
@@ -153,10 +162,14 @@ func report(r *replay.Result) replayReport {
 	seconds := func(t replay.Times) percentiles {
 		return percentiles{t.P50.Seconds(), t.P90.Seconds(), t.P99.Seconds(), t.Max.Seconds()}
 	}
+	nodes := make([]nodeReport, 0, len(r.Nodes))
+	for _, n := range r.Nodes {
+		nodes = append(nodes, nodeReport{n.ID, n.Requests, n.Share, n.MaxInFlight, seconds(n.TTFT)})
+	}
 	return replayReport{
 		Requests: r.Requests, Failures: r.Failures, WallSeconds: r.Wall.Seconds(), LateSeconds: r.Late.Seconds(),
 		TTFT: seconds(r.TTFT), E2E: seconds(r.E2E), HitRatio: r.HitRatio(),
-		PromptTokens: r.PromptTokens, CachedTokens: r.CachedTokens, OutputTokens: r.OutputTokens, Uncounted: r.Uncounted, Nodes: r.Nodes,
+		PromptTokens: r.PromptTokens, CachedTokens: r.CachedTokens, OutputTokens: r.OutputTokens, Uncounted: r.Uncounted, Nodes: nodes,
 	}
 }
 

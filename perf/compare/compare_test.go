@@ -221,9 +221,9 @@ func TestTables(t *testing.T) {
 func TestSpread(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
 	for want, got := range map[string]Spread{
-		"-": spread([]float64{nan}), "2.00": spread([]float64{2}), "3.00 (1.00–10.0)": spread([]float64{10, 1, 3, nan}),
-		"2.00 (1.00–3.00)": spread([]float64{3, 1}), "never": spread([]float64{inf}), "0.50 (0.25–2.00)": Ratios([]float64{1, 2, 8}, []float64{4, 4, 4}),
-		"0.0012": spread([]float64{0.00123}), "123": spread([]float64{123.4}),
+		"-": SpreadOf([]float64{nan}), "2.00": SpreadOf([]float64{2}), "3.00 (1.00–10.0)": SpreadOf([]float64{10, 1, 3, nan}),
+		"2.00 (1.00–3.00)": SpreadOf([]float64{3, 1}), "never": SpreadOf([]float64{inf}), "0.50 (0.25–2.00)": Ratios([]float64{1, 2, 8}, []float64{4, 4, 4}),
+		"0.0012": SpreadOf([]float64{0.00123}), "123": SpreadOf([]float64{123.4}),
 	} {
 		if got.String() != want {
 			t.Errorf("%+v is %q, want %q", got, got, want)

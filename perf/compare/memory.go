@@ -247,7 +247,7 @@ func (m *measurement) leave() (Figures, error) {
 				break
 			}
 		}
-		f[name] = spread(all).Max
+		f[name] = SpreadOf(all).Max
 	}
 	return f, nil
 }

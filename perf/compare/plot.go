@@ -54,8 +54,8 @@ func (s *Result) lines() []line {
 	for i := range s.Points {
 		for k := range s.Points[i].Rows {
 			row := &s.Points[i].Rows[k]
-			y := spread(row.values(s.Plot.Figure)).Median
-			if math.IsNaN(y) || math.IsInf(y, 0) || spread(row.values("behind")).Max > 0 {
+			y := SpreadOf(row.values(s.Plot.Figure)).Median
+			if math.IsNaN(y) || math.IsInf(y, 0) || SpreadOf(row.values("behind")).Max > 0 {
 				continue
 			}
 			at, ok := index[row.Contestant]

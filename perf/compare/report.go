@@ -160,7 +160,7 @@ func (s *Result) cells(p *Point, row *Row, shown []string, reference string) []s
 	if s.Sweep != "" {
 		cells = []string{tick(p.Value), row.Contestant}
 	}
-	first := spread(row.values(shown[0])).String()
+	first := SpreadOf(row.values(shown[0])).String()
 	if row.Failed > 0 {
 		first += fmt.Sprintf(", %d of %d", len(row.Figures)-row.Failed, len(row.Figures))
 	}
@@ -169,7 +169,7 @@ func (s *Result) cells(p *Point, row *Row, shown []string, reference string) []s
 		cells = append(cells, p.ratio(row, reference, shown[0]).String())
 	}
 	for _, f := range shown[1:] {
-		cells = append(cells, short(spread(row.values(f)).Median))
+		cells = append(cells, short(SpreadOf(row.values(f)).Median))
 	}
 	return cells
 }

@@ -32,8 +32,8 @@ type Spread struct {
 	N                int
 }
 
-// spread of values; those that are not numbers are left out.
-func spread(values []float64) Spread {
+// SpreadOf values; those that are not numbers are left out.
+func SpreadOf(values []float64) Spread {
 	var v []float64
 	for _, x := range values {
 		if !math.IsNaN(x) {
@@ -59,7 +59,7 @@ func Ratios(of, to []float64) Spread {
 			r = append(r, of[i]/to[i])
 		}
 	}
-	return spread(r)
+	return SpreadOf(r)
 }
 
 // addDelays adds to each row what its times are above those without a router in the same turn: added_p50_ms and so on.

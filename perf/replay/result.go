@@ -18,6 +18,7 @@ type Node struct {
 	ID       string // x-cgn-node; empty where the endpoint does not say
 	Requests int
 	Share    float64 // of the requests answered whole
+	TTFT     Times   // of these
 	// MaxInFlight is the most requests that it had at one time, each counted
 	// from when it was sent to the endpoint until its answer's end.
 	MaxInFlight int
@@ -91,11 +92,14 @@ func (r *Result) addTokens(s *sample) {
 func (r *Result) addNodes(byNode map[string][]sample, answered int) {
 	for id, samples := range byNode {
 		n := Node{ID: id, MaxInFlight: maxInFlight(samples)}
+		var ttft []time.Duration
 		for _, s := range samples {
 			if s.failure == "" {
 				n.Requests++
+				ttft = append(ttft, s.first-s.due)
 			}
 		}
+		n.TTFT = percentiles(ttft)
 		if answered > 0 {
 			n.Share = float64(n.Requests) / float64(answered)
 		}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cognitora/dataplane/perf/compare"
+	"github.com/cognitora/dataplane/perf/disturb"
+)
+
+// disturbSection is where the report goes in perf/RESULTS.md.
+const disturbSection = "disturb"
+
+func newDisturb(a *app) *cobra.Command {
+	cfg := disturb.Config{Progress: a.err}
+	root, write := "", false
+	c := &cobra.Command{
+		Use:   "disturb",
+		Short: "Replay a trace with a CPU hog on one node and packet loss to another, with the kernel's signals and without",
+		Long: "Starts etcd, a router, and engines with their agents in network namespaces and control groups, disturbs two of the nodes and replays\n" +
+			"a trace, in each mode in turn. Needs root, and takes about a minute for each mode and round. Run it in the repository, after make build;\n" +
+			"make perf-signals does.",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := cfg.Check(); err != nil {
+				return err
+			}
+			if write && len(cfg.Modes) > 0 {
+				return fmt.Errorf("--write with --modes would replace the whole table by a part of it")
+			}
+			cfg.Bin = filepath.Join(root, "bin")
+			if _, err := os.Stat(filepath.Join(cfg.Bin, "cgn-router")); err != nil {
+				return hinted{err, "run it in the repository after make build, or give its directory with --root"}
+			}
+			ctx, release := interruptible(c.Context())
+			defer release()
+			report, err := disturb.Run(ctx, cfg)
+			if report == nil || len(report.Results) == 0 {
+				return err
+			}
+			text := report.Markdown(disturbCommand(&cfg))
+			if showErr := a.show(report, func(t *table) { t.line(text) }); err == nil {
+				err = showErr
+			}
+			if err != nil || !write {
+				return err
+			}
+			return compare.WriteSection(filepath.Join(root, "perf", "RESULTS.md"), disturbSection, text)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&root, "root", ".", "the repository, whose bin is measured")
+	f.StringSliceVar(&cfg.Modes, "modes", nil, "only these: "+strings.Join(disturb.Modes(), ", "))
+	f.IntVar(&cfg.Rounds, "rounds", 5, "runs of each mode, in turn")
+	f.StringVar(&cfg.Policy, "policy", disturb.DefaultPolicy, "policy document of the mode on")
+	f.IntVar(&cfg.Nodes, "nodes", 6, "nodes; the first has the hogs, the second the loss")
+	f.IntVar(&cfg.Hogs, "hogs", 12, "processes that never sleep, on the first node")
+	f.Float64Var(&cfg.Loss, "loss", 0.1, "share of the packets that are lost at the second node, each way")
+	f.StringVar(&cfg.Trace, "trace", "", "trace file in Mooncake's format; default: the project's own generator")
+	f.IntVar(&cfg.Requests, "requests", 400, "requests of each run")
+	f.Float64Var(&cfg.Speed, "speed", 2, "divides the time between requests")
+	f.StringVar(&cfg.Keep, "keep", "", "folder to keep logs, metrics and what the router knew of the nodes in; empty: nothing is kept")
+	f.BoolVar(&write, "write", false, "write the result into perf/RESULTS.md")
+	return c
+}
+
+// disturbCommand is how to make the same report.
+func disturbCommand(cfg *disturb.Config) string {
+	command := fmt.Sprintf("cgn-ctl bench disturb --rounds %d --nodes %d --hogs %d --loss %g --requests %d --speed %g", cfg.Rounds, cfg.Nodes, cfg.Hogs, cfg.Loss, cfg.Requests, cfg.Speed)
+	if cfg.Trace != "" {
+		command += " --trace " + filepath.Base(cfg.Trace)
+	}
+	if cfg.Policy != disturb.DefaultPolicy {
+		command += fmt.Sprintf(" --policy '%s'", cfg.Policy)
+	}
+	if len(cfg.Modes) > 0 {
+		command += " --modes " + strings.Join(cfg.Modes, ",")
+	}
+	return command
+}

@@ -1,0 +1,141 @@
+package disturb
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Mode is what a run goes with.
+type Mode struct {
+	Name, What string
+
+	disturbed bool   // hogs run, and packets are lost
+	signals   bool   // agents measure, and the router looks at its connections
+	policy    string // of the router
+}
+
+// modes in the order in which they are run.
+var modes = []Mode{
+	{Name: "undisturbed", What: "neither hogs nor loss, no signals: what the fleet can do", policy: "{}"},
+	{Name: "off", What: "no signals: agents with `--telemetry off`, the router with `watch_nodes = false` and no `kernel_events`", disturbed: true, policy: "{}"},
+	{Name: "suspicion", What: "signals, with the default policy: `watch_nodes` and `kernel_events` make nodes suspect, and what is measured does not count in the score", disturbed: true, signals: true, policy: "{}"},
+	{Name: "on", What: "signals, which count in the score by the policy `%s`", disturbed: true, signals: true},
+}
+
+// Modes lists the names of the modes.
+func Modes() []string {
+	var all []string
+	for _, m := range modes {
+		all = append(all, m.Name)
+	}
+	return all
+}
+
+// Config of Run. The zero value of a field stands for the default given beside it.
+type Config struct {
+	Bin    string   // folder with cgn-router, cgn-agent and cgn-ctl
+	Modes  []string // default: all
+	Rounds int      // of each mode, in turn; default 5
+	Policy string   // of the mode on; default DefaultPolicy
+
+	Nodes         int           // default 6: the first has the hogs, the second the loss
+	Hogs          int           // processes that never sleep; default 12
+	Loss          float64       // share of packets, each way; default 0.1
+	CPU           float64       // of one CPU, for each node with its hogs; default 0.5
+	StepCPU       time.Duration // of the engines; default 2 ms
+	DecodeStep    time.Duration // of the engines; default 25 ms
+	PrefillRate   float64       // tokens per second of an engine; default 80000
+	MaxConcurrent int           // requests of an engine; default 32
+
+	Trace      string  // file; default: the generator's
+	Requests   int     // of each run; default 400
+	Speed      float64 // of the trace; default 2
+	MostInput  int     // tokens of a prompt: longer ones are left out; default 32768
+	MostOutput int     // tokens of an answer; default 128
+
+	Progress io.Writer // nil: nobody is told
+	Keep     string    // folder for the logs of all runs; default: none are kept
+}
+
+// DefaultPolicy counts a node as fully used whose engine waits for a CPU all the time, and one that has to send 3 % of its segments again.
+const DefaultPolicy = `{"run_delay_ms":1000,"retransmit_pct":3}`
+
+func def[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+func (c Config) withDefaults() Config {
+	if len(c.Modes) == 0 {
+		c.Modes = Modes()
+	}
+	def(&c.Rounds, 5)
+	def(&c.Policy, DefaultPolicy)
+	def(&c.Nodes, 6)
+	def(&c.Hogs, 12)
+	def(&c.Loss, 0.1)
+	def(&c.CPU, 0.5)
+	def(&c.StepCPU, 2*time.Millisecond)
+	def(&c.DecodeStep, 25*time.Millisecond)
+	def(&c.PrefillRate, 80000)
+	def(&c.MaxConcurrent, 32)
+	def(&c.Requests, 400)
+	def(&c.Speed, 2)
+	def(&c.MostInput, 32768)
+	def(&c.MostOutput, 128)
+	def[io.Writer](&c.Progress, io.Discard)
+	return c
+}
+
+// Check says which field no run could be made with.
+func (c Config) Check() error {
+	c = c.withDefaults()
+	for _, name := range c.Modes {
+		if !slices.Contains(Modes(), name) {
+			return fmt.Errorf("mode %q: must be some of %s", name, strings.Join(Modes(), ", "))
+		}
+	}
+	switch {
+	case c.Rounds < 1 || c.Requests < 1 || c.Hogs < 1:
+		return fmt.Errorf("%d rounds of %d requests beside %d hogs: each must be 1 or more", c.Rounds, c.Requests, c.Hogs)
+	case c.Nodes < 3 || c.Nodes > 32:
+		return fmt.Errorf("%d nodes: must be 3 to 32, of which two are disturbed", c.Nodes)
+	case !(c.Loss > 0 && c.Loss < 1):
+		return fmt.Errorf("loss %v: must be above 0 and below 1", c.Loss)
+	case !(c.CPU >= 0.05 && c.CPU <= 64):
+		return fmt.Errorf("%v CPUs for each node: must be 0.05 to 64", c.CPU)
+	case !(c.Speed > 0):
+		return fmt.Errorf("speed %v: must be above 0", c.Speed)
+	}
+	return nil
+}
+
+func (c *Config) mode(name string) Mode {
+	m := modes[slices.IndexFunc(modes, func(m Mode) bool { return m.Name == name })]
+	if m.policy == "" {
+		m.policy, m.What = c.Policy, fmt.Sprintf(m.What, c.Policy)
+	}
+	return m
+}
+
+// The disturbed nodes.
+const (
+	hogged = 0
+	lossy  = 1
+)
+
+func nodeID(i int) string {
+	switch i {
+	case hogged:
+		return "node-hog"
+	case lossy:
+		return "node-loss"
+	}
+	return "node-" + strconv.Itoa(i)
+}

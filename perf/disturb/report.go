@@ -1,0 +1,169 @@
+package disturb
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/buildinfo"
+	"github.com/cognitora/dataplane/perf/compare"
+	"github.com/cognitora/dataplane/perf/process"
+)
+
+// Report is all runs.
+type Report struct {
+	Config  Config              `json:"-"`
+	Results map[string][]Result `json:"results"` // by mode, in the order of the rounds
+	Took    time.Duration       `json:"took_ns"`
+}
+
+// Result is one run.
+type Result struct {
+	Mode   string `json:"mode"`
+	Replay Replay `json:"replay"`
+	// Of the router: requests sent to a further node, nodes that became suspect, breakers that opened.
+	Retries   float64 `json:"retries"`
+	Suspected float64 `json:"suspected"`
+	Opens     float64 `json:"breaker_opens"`
+}
+
+// Replay is what bench replay prints, in seconds.
+type Replay struct {
+	Requests int            `json:"requests"`
+	Failures map[string]int `json:"failures"`
+	Late     float64        `json:"late_seconds"`
+	TTFT     Times          `json:"ttft_seconds"`
+	E2E      Times          `json:"e2e_seconds"`
+	HitRatio float64        `json:"hit_ratio"`
+	Nodes    []Node         `json:"nodes"`
+}
+
+// Node is what came of the requests that one node has answered.
+type Node struct {
+	ID    string
+	Share float64 // of all answers
+	TTFT  Times   `json:"ttft_seconds"`
+}
+
+// Times are percentiles over the requests that were answered whole.
+type Times struct {
+	P50 float64 `json:"p50"`
+	P90 float64 `json:"p90"`
+	P99 float64 `json:"p99"`
+	Max float64 `json:"max"`
+}
+
+// node is one node's part, which may be nothing.
+func (r *Result) node(i int) Node {
+	for _, n := range r.Replay.Nodes {
+		if n.ID == nodeID(i) {
+			return n
+		}
+	}
+	return Node{}
+}
+
+func (n Node) p90() float64 {
+	if n.Share == 0 {
+		return math.NaN()
+	}
+	return 1e3 * n.TTFT.P90
+}
+
+func (r *Result) failed() float64 {
+	n := 0
+	for _, count := range r.Replay.Failures {
+		n += count
+	}
+	return float64(n)
+}
+
+func (r *Result) line() string {
+	t := r.Replay.TTFT
+	return fmt.Sprintf("%s: TTFT p50 %.0f, p90 %.0f, p99 %.0f ms; %.0f failed, %.0f retried, %.0f times suspect; hogged %.1f %%, lossy %.1f %% of the requests",
+		r.Mode, 1e3*t.P50, 1e3*t.P90, 1e3*t.P99, r.failed(), r.Retries, r.Suspected, 100*r.node(hogged).Share, 100*r.node(lossy).Share)
+}
+
+func (r *Report) add(x *Result) {
+	if r.Results == nil {
+		r.Results = map[string][]Result{}
+	}
+	r.Results[x.Mode] = append(r.Results[x.Mode], *x)
+}
+
+// columns of the table.
+var columns = []struct {
+	title string
+	value func(r *Result) float64
+}{
+	{"TTFT p50 ms", func(r *Result) float64 { return 1e3 * r.Replay.TTFT.P50 }},
+	{"p90", func(r *Result) float64 { return 1e3 * r.Replay.TTFT.P90 }},
+	{"p99", func(r *Result) float64 { return 1e3 * r.Replay.TTFT.P99 }},
+	{"E2E p99 ms", func(r *Result) float64 { return 1e3 * r.Replay.E2E.P99 }},
+	{"to the hogged node %", func(r *Result) float64 { return 100 * r.node(hogged).Share }},
+	{"TTFT p90 there", func(r *Result) float64 { return r.node(hogged).p90() }},
+	{"to the lossy node %", func(r *Result) float64 { return 100 * r.node(lossy).Share }},
+	{"TTFT p90 there", func(r *Result) float64 { return r.node(lossy).p90() }},
+	{"hit ratio", func(r *Result) float64 { return r.Replay.HitRatio }},
+	{"failed", (*Result).failed},
+	{"retried", func(r *Result) float64 { return r.Retries }},
+	{"nodes suspect", func(r *Result) float64 { return r.Suspected }},
+}
+
+const p99Column = 2
+
+func (r *Report) values(mode string, column int) []float64 {
+	all := r.Results[mode]
+	v := make([]float64, len(all))
+	for i := range all {
+		v[i] = columns[column].value(&all[i])
+	}
+	return v
+}
+
+// Markdown is the report as text; command is how it was made.
+func (r *Report) Markdown(command string) string {
+	var b strings.Builder
+	c := &r.Config
+	source := "the project's generator"
+	if c.Trace != "" {
+		source = "the public conversation trace"
+	}
+	fmt.Fprintf(&b, "Measured %s, commit %s, %s, %s, in %.0f s.\n\n    %s\n\n", time.Now().UTC().Format("2006-01-02"), buildinfo.Commit(),
+		process.Machine(runtime.NumCPU()), runtime.Version(), r.Took.Seconds(), command)
+	fmt.Fprintf(&b, "%d nodes with %g of a CPU each; %d hogs on the first, %g %% of the packets lost each way at the second. %d requests of %s at %gx its speed,\n"+
+		"prompts of %d tokens at most, answers of %d; engines of %g prompt tokens/s, %v and %v of CPU a step, %d slots. Medians (smallest–largest) of %d rounds, all modes in turn.\n\n",
+		c.Nodes, c.CPU, c.Hogs, 100*c.Loss, c.Requests, source, c.Speed, c.MostInput, c.MostOutput, c.PrefillRate, c.DecodeStep, c.StepCPU, c.MaxConcurrent, c.Rounds)
+	for _, name := range c.Modes {
+		fmt.Fprintf(&b, "- %s: %s\n", name, c.mode(name).What)
+	}
+	b.WriteString("\n| mode |")
+	for _, col := range columns {
+		b.WriteString(" " + col.title + " |")
+	}
+	b.WriteString(" p99 ÷ off |\n|---|" + strings.Repeat("---|", len(columns)+1) + "\n")
+	for _, name := range c.Modes {
+		b.WriteString("| " + name + " |")
+		for i := range columns {
+			b.WriteString(" " + compare.SpreadOf(r.values(name, i)).String() + " |")
+		}
+		b.WriteString(" " + compare.Ratios(r.values(name, p99Column), r.values("off", p99Column)).String() + " |\n")
+	}
+	return b.String()
+}
+
+// metric adds up the samples of a metric of the router whose labels hold the given text.
+func metric(text []byte, name, label string) (total float64) {
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, name); ok && (rest[0] == '{' || rest[0] == ' ') && strings.Contains(rest, label) {
+			v, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndexByte(rest, ' '):]), 64)
+			if err == nil {
+				total += v
+			}
+		}
+	}
+	return total
+}

@@ -1,0 +1,82 @@
+package disturb
+
+import (
+	"errors"
+	"io"
+	"os"
+
+	"github.com/cognitora/dataplane/perf/trace"
+)
+
+// traceStep is what the timestamps of the public traces are multiples of, in milliseconds, but for one more or less.
+const traceStep = 3000
+
+// source is the trace in a file, its requests spread evenly over its steps, or the generator's if there is no file. It is read into memory as far as n requests
+// of at most the given number of prompt tokens, as an engine whose context is no longer gets them.
+func source(file string, n, mostInput int) (list, error) {
+	var all trace.Source = (&trace.Generator{Requests: 4 * n, Seed: 1}).Source()
+	if file != "" {
+		in, err := os.Open(file)
+		if err != nil {
+			return nil, err
+		}
+		defer in.Close()
+		all = trace.NewReader(in)
+	}
+	var kept list
+	for len(kept) < n {
+		q, err := all.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if q.InputLength <= mostInput {
+			kept = append(kept, q)
+		}
+	}
+	if file != "" {
+		spread(kept)
+	}
+	return kept, nil
+}
+
+// writeTrace writes requests into a file.
+func writeTrace(to string, all list) error {
+	out, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	_, err = trace.Write(out, &all)
+	return errors.Join(err, out.Close())
+}
+
+// spread gives the requests of one step different times within it, in their order.
+func spread(all []trace.Request) {
+	step := func(i int) int64 { return (all[i].Timestamp + traceStep/2) / traceStep }
+	for first := 0; first < len(all); {
+		end := first
+		for end < len(all) && step(end) == step(first) {
+			end++
+		}
+		at := step(first) * traceStep
+		for i := first; i < end; i++ {
+			all[i].Timestamp = at + int64(i-first)*traceStep/int64(end-first)
+		}
+		first = end
+	}
+}
+
+// list is a trace in memory.
+type list []trace.Request
+
+// Next takes the first request out of the list.
+func (l *list) Next() (trace.Request, error) {
+	if len(*l) == 0 {
+		return trace.Request{}, io.EOF
+	}
+	q := (*l)[0]
+	*l = (*l)[1:]
+	return q, nil
+}
