@@ -66,14 +66,14 @@ type BackendConfig struct {
 	APIKeyFile    string `toml:"api_key_file" help:"file with the key sent as Authorization: Bearer"`
 	CA            string `toml:"ca" help:"PEM file that https certificates are checked against; the system's when empty"`
 	KV            string `toml:"kv" help:"gRPC address of the cgn-kvcached on the engine's host, host:port (checked with upstream_tls) or unix:///path; what it holds then counts in routing"`
-	KVEvents      string `toml:"kv_events" help:"where the engine publishes KV events (vLLM: --kv-events-config), tcp://host:port or ipc:///path; the router then knows exactly what the engine has of prompts that are given as token ids, and of all others for a model with a tokenizer ([[model]]), for the engine's base model. For engines without an agent: an agent follows them itself"`
+	KVEvents      string `toml:"kv_events" help:"where the engine publishes KV events (vLLM: --kv-events-config), tcp://host:port or ipc:///path; the router then knows exactly what the engine has of prompts that are given as token ids, and of all others for a model with a tokenizer, for the engine's base model. Its [[model]] must have one, or tokenizer = \"none\". For engines without an agent: an agent follows them itself"`
 	KVReplay      string `toml:"kv_replay" help:"where the engine answers for KV events that were missed (vLLM: replay_endpoint); without, what is known is forgotten with each event that is missing"`
 }
 
 // ModelConfig overrides timeouts and caps for one served model.
 type ModelConfig struct {
 	Name           string          `toml:"name" help:"model these values are for"`
-	Tokenizer      string          `toml:"tokenizer" help:"directory with the model's own tokenizer.json, tokenizer_config.json and, where there is one, chat_template.jinja, as the engine has them: prompts are then counted in the engine's tokens, as its KV events need it; empty: predicted from the text. Byte-level BPE only; what cannot be followed exactly is an error at start"`
+	Tokenizer      string          `toml:"tokenizer" help:"directory with the model's own tokenizer.json, tokenizer_config.json and, where there is one, chat_template.jinja, as the engine has them: prompts are then counted in the engine's tokens, as its KV events need it; empty: predicted from the text. Byte-level BPE only; what cannot be followed exactly is an error at start. none: its prompts are given as token ids, so that KV events count for those alone, and that is meant"`
 	ChatTemplate   string          `toml:"chat_template" help:"file with the chat template, where the engine was started with another than the model's (vLLM: --chat-template)"`
 	FirstByte      config.Duration `toml:"first_byte" help:"overrides timeouts.first_byte"`
 	Idle           config.Duration `toml:"idle" help:"overrides timeouts.idle"`
@@ -88,7 +88,7 @@ type PrefixConfig struct {
 	MaxHeld   int             `toml:"max_held" default:"4194304" help:"blocks that cache daemons and engines say they hold which the router remembers, about 16 bytes each; further ones do not count"`
 	Memo      config.Size     `toml:"memo" default:"32MiB" help:"beginnings of prompts that are remembered so that they are not scanned and hashed again, 1 KB for every 4 KiB of them; prompts below 8 KiB are not; 0: none"`
 	Lifetime  config.Duration `toml:"lifetime" default:"120s" help:"how long a predicted block is believed, until feedback has taught better"`
-	MaxExact  config.Size     `toml:"max_exact" default:"512KiB" help:"largest request body whose prompt is tokenised, for models with a tokenizer; those of larger ones are predicted. 1 KB takes about 20 µs the first time"`
+	MaxExact  config.Size     `toml:"max_exact" default:"512KiB" help:"largest request body whose prompt is tokenised, for models with a tokenizer; those of larger ones, and of prompts with a word of more than 4 KiB, are predicted. 1 KB takes 20 to 50 µs the first time"`
 	ExactMemo config.Size     `toml:"exact_memo" default:"64MiB" help:"tokens of prompts that are remembered, for models with a tokenizer: 2 KB for each KB of text, so that the next turn of a conversation is tokenised from where it is new; taken as it fills"`
 	Feedback  bool            `toml:"feedback" default:"true" help:"correct predictions by the engine's cached-token counts; adds stream_options.include_usage to streams"`
 }
@@ -211,6 +211,7 @@ func (c *Config) validateBackends(bad problem) {
 	if err := fleet.CheckBackends(all); err != nil {
 		bad("backend", "%v", err)
 	}
+	c.validateEvents(all, bad)
 }
 
 func (c *Config) validateTLS(bad problem) {
@@ -354,7 +355,7 @@ func (c *Config) validateModels(bad problem) {
 			bad(field, "%q is configured twice", m.Name)
 		}
 		seen[m.Name] = true
-		if m.ChatTemplate != "" && m.Tokenizer == "" {
+		if m.ChatTemplate != "" && (m.Tokenizer == "" || m.Tokenizer == noTokenizer) {
 			bad(fmt.Sprintf("model[%d].chat_template", i), "needs model[%d].tokenizer; name the directory with the model's tokenizer.json, or leave it out", i)
 		}
 		for key, v := range map[string]int{"max_queue": m.MaxQueue, "max_queue_decode": m.MaxQueueDecode} {

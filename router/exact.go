@@ -3,16 +3,64 @@ package router
 import (
 	"errors"
 	"fmt"
+	"slices"
 
+	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/tokens"
 )
+
+// noTokenizer in [[model]] tokenizer says that prompts are given as token ids.
+const noTokenizer = "none"
+
+// tokenises tells whether text of the model is made tokens of, or is not meant to be.
+func (c *Config) tokenises(model string) bool {
+	return slices.ContainsFunc(c.Models, func(m ModelConfig) bool { return m.Tokenizer != "" && m.Name == model })
+}
+
+// validateEvents refuses KV events that would count for nothing but token ids without anybody having said so.
+func (c *Config) validateEvents(backends []fleet.Backend, bad problem) {
+	const fix = `; add [[model]] with its name and tokenizer = DIRECTORY of the model's tokenizer.json, or tokenizer = "none" if its prompts are given as token ids`
+	some := slices.ContainsFunc(c.Models, func(m ModelConfig) bool { return m.Tokenizer != "" })
+	for _, b := range backends {
+		switch {
+		case b.KVEvents == "":
+		case b.Model != "" && !c.tokenises(b.Model):
+			bad("backend.kv_events", "%s: KV events are of the engine's tokens, and no [[model]] makes such of text for %s"+fix, b.URL, b.Model)
+		case !some:
+			bad("backend.kv_events", "%s: KV events are of the engine's tokens, and no [[model]] makes such of text"+fix, b.URL)
+		}
+	}
+}
+
+// untokenised are the nodes whose engines tell what they have in tokens that the router cannot make of text, with their models.
+func (r *Router) untokenised() map[string]string {
+	all := map[string]string{}
+	for _, n := range r.fleet.Load().Nodes {
+		models := n.Info().Models
+		if len(models) > 0 && r.holdings.Reports(n.ID) && !slices.ContainsFunc(models, r.config.tokenises) {
+			all[n.ID] = models[0]
+		}
+	}
+	return all
+}
+
+// complain says once of each node that it is one of those.
+func (r *Router) complain(said map[string]string) (now map[string]string) {
+	now = r.untokenised()
+	for node, model := range now {
+		if said[node] != model {
+			r.log.Error("an engine tells by KV events what it has cached, but the router cannot make its tokens of text, which is predicted: add [[model]] with name and tokenizer, or tokenizer = \"none\" if prompts are given as token ids", "node", node, "model", model)
+		}
+	}
+	return now
+}
 
 // loadTokens reads the tokenizers that models name; every one that cannot be used is named with its field. It returns nil
 // where no model has one.
 func (c *Config) loadTokens() (*tokens.Set, error) {
 	models, errs := map[string]*tokens.Model{}, []error{}
 	for i, m := range c.Models {
-		if m.Tokenizer == "" {
+		if m.Tokenizer == "" || m.Tokenizer == noTokenizer {
 			continue
 		}
 		model, err := tokens.Load(m.Tokenizer, m.ChatTemplate)

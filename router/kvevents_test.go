@@ -99,6 +99,7 @@ func TestStaticBackendsEvents(t *testing.T) {
 	with := engines[1].URL() + ",id=sim-1,kv-events=" + pub + ",kv-replay=" + replay
 	s := serve(t, nil, func(c *router.Config) {
 		c.Router.Backends = []string{engines[0].URL() + ",id=sim-0", with}
+		c.Models = []router.ModelConfig{{Name: "sim", Tokenizer: "none"}}
 	})
 	eventually(t, "both nodes are eligible", func() bool { return s.eligible() == 2 })
 	eventually(t, "the events are followed", func() bool {
@@ -149,11 +150,18 @@ func TestAgentsEvents(t *testing.T) {
 			s := serve(t, nil, func(c *router.Config) {
 				files := pki.FilesIn(certificates, pki.Router)
 				c.Etcd.Endpoints = []string{etcd.endpoint}
+				if way == "socket" { // that is meant
+					c.Models = []router.ModelConfig{{Name: "sim", Tokenizer: "none"}}
+				}
 				c.Upstream = router.UpstreamTLS{CA: files.CA, Cert: files.Cert, Key: files.Key}
 			})
 			eventually(t, "the node is eligible", func() bool { return s.eligible() == 1 })
 			eventually(t, "its engine reports", func() bool { return s.metrics().sum("cgn_router_caches_engines") == 1 })
 			s.exact(engines[0], "a")
+			untokenised := s.metrics().sum("cgn_router_kv_events_untokenised", `node="a"`)
+			if want := map[bool]float64{true: 0, false: 1}[way == "socket"]; untokenised != want {
+				t.Errorf("untokenised is %v, want %v", untokenised, want)
+			}
 		})
 	}
 }

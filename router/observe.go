@@ -161,14 +161,16 @@ const (
 	eventsFollowing = iota
 	eventsComplete
 	eventsBlocks
+	eventsUntokenised
 	eventsCounted // the first of the counters
 )
 
 var eventDefs = func() []metric.Def {
 	defs := []metric.Def{
-		eventsFollowing: {Name: "cgn_router_kv_events_following", Labels: []string{"node"}, Help: "1 while what the engine has cached is known by the KV events that the router follows itself."},
-		eventsComplete:  {Name: "cgn_router_kv_events_complete", Labels: []string{"node"}, Help: "1 while that is so since the engine had nothing cached; 0: blocks from before do not count."},
-		eventsBlocks:    {Name: "cgn_router_kv_events_blocks", Labels: []string{"node"}, Help: "Blocks of the engine that it is known to have."},
+		eventsFollowing:   {Name: "cgn_router_kv_events_following", Labels: []string{"node"}, Help: "1 while what the engine has cached is known by the KV events that the router follows itself."},
+		eventsComplete:    {Name: "cgn_router_kv_events_complete", Labels: []string{"node"}, Help: "1 while that is so since the engine had nothing cached; 0: blocks from before do not count."},
+		eventsBlocks:      {Name: "cgn_router_kv_events_blocks", Labels: []string{"node"}, Help: "Blocks of the engine that it is known to have."},
+		eventsUntokenised: {Name: "cgn_router_kv_events_untokenised", Labels: []string{"node"}, Help: "1 while an engine tells what it has cached, by whatever way, but its model has no tokenizer ([[model]]), so that text is predicted all the same."},
 	}
 	for _, c := range kvevents.Counters {
 		defs = append(defs, metric.Def{Name: "cgn_router_kv_events_" + c.Name + "_total", Labels: []string{"node"}, Kind: metric.Counter, Help: c.Help})
@@ -177,6 +179,9 @@ var eventDefs = func() []metric.Def {
 }()
 
 func (r *Router) readEvents(emit func(def int, value float64, labels ...string)) {
+	for node := range r.untokenised() {
+		emit(eventsUntokenised, 1, node)
+	}
 	r.events.Each(func(node string, s *kvevents.Stats) {
 		emit(eventsFollowing, number(s.Following), node)
 		emit(eventsComplete, number(s.Complete), node)

@@ -79,6 +79,7 @@ const agentsEvery = 500 * time.Millisecond
 func (r *Router) followAgents(ctx context.Context) error {
 	tick := time.NewTicker(agentsEvery)
 	defer tick.Stop()
+	said := map[string]string{}
 	var seen *fleet.Snapshot
 	var backends *map[string]string
 	for {
@@ -86,6 +87,7 @@ func (r *Router) followAgents(ctx context.Context) error {
 			seen, backends = now, static
 			r.holdings.SetStatic(r.caches())
 		}
+		said = r.complain(said)
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

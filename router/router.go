@@ -181,7 +181,6 @@ func (r *Router) joinFleet() error {
 	r.staticCaches.Store(&static)
 	r.events = kvevents.New(kvevents.Options{Model: r.onlyModel, Log: r.log})
 	if sources := eventSources(backends); len(sources) > 0 {
-		r.log.Warn("KV events count for prompts that are given as token ids, and for models with a tokenizer ([[model]]): other prompts are predicted", "backends", len(sources))
 		r.events.Set(sources)
 	}
 	r.holdings = holdings.New(holdings.Options{

@@ -2,6 +2,7 @@ package realengine
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -50,11 +51,12 @@ func (w *site) startRouter(t *testing.T) {
 		argv = append(argv, "--backend", e.url()+",id="+e.id+e.options)
 	}
 	for _, e := range w.engines {
-		if e.tokenizer == "" {
+		if e.tokenizer == "" && !strings.Contains(e.options, "kv-events=") {
 			continue
 		}
+		tokenizer := cmp.Or(e.tokenizer, "none")
 		file := filepath.Join(w.setup.run, e.id+".toml")
-		page := fmt.Sprintf("[[model]]\nname = %q\ntokenizer = %q\nchat_template = %q\n", model, e.tokenizer, e.template)
+		page := fmt.Sprintf("[[model]]\nname = %q\ntokenizer = %q\nchat_template = %q\n", model, tokenizer, e.template)
 		if err := os.WriteFile(file, []byte(page), 0o600); err != nil {
 			t.Fatal(err)
 		}

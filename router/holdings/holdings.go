@@ -104,6 +104,9 @@ func (m *Map) Empty() bool {
 	return len(v.byAddress)+len(v.engines) == 0
 }
 
+// Reports tells whether the node's engine tells what it has in its own memory.
+func (m *Map) Reports(node string) bool { return m.view.Load().engines[node] != nil }
+
 // Run follows the daemons until ctx ends.
 func (m *Map) Run(ctx context.Context) error {
 	defer m.wg.Wait()

@@ -90,7 +90,7 @@ func New() *Router {
 		Pick:           s.Histogram("cgn_router_pick_seconds", "Time from a request read to its node chosen.", pickBuckets).WithLabelValues(),
 		Passed:         s.Counter("cgn_router_prompt_passed_bytes_total", "Bytes of prompts that began as one before, and were neither scanned nor hashed again.").WithLabelValues(),
 		RelayLag:       s.Histogram("cgn_router_relay_lag_seconds", "Time of one turn of a relay loop: the longest that a piece of a stream which came meanwhile has waited to be looked at.", lagBuckets).WithLabelValues(),
-		Tokenised:      s.Counter("cgn_router_tokenised_total", "Prompts for models with a tokenizer: exact, or predicted because of their size (large), images and the like (media), an option whose effect is not followed (option), or a chat template that refused them or cannot be followed (template).", "result"),
+		Tokenised:      s.Counter("cgn_router_tokenised_total", "Prompts for models with a tokenizer: exact, or predicted because of their size, or a word of more than 4 KiB (large), images and the like (media), content of a form that engines differ in (form), an option whose effect is not followed (option), or a chat template that refused them or cannot be followed (template).", "result"),
 		TokenBytes:     s.Counter("cgn_router_tokenised_bytes_total", "Bytes of prompts that were tokenised, for models with a tokenizer.").WithLabelValues(),
 		TokensKnown:    s.Counter("cgn_router_tokenised_known_bytes_total", "Bytes of such prompts whose tokens were remembered.").WithLabelValues(),
 		TokenSeconds:   s.Histogram("cgn_router_tokenise_seconds", "Time to make the tokens of a prompt, its chat template included; part of cgn_router_pick_seconds.", pickBuckets).WithLabelValues(),
