@@ -76,11 +76,13 @@ check-sdk: build ## OpenAI and Anthropic SDK suites against `cgn-ctl up` (needs 
 	@perf/tools.sh python node
 	@perf/sdk/run.sh
 
-check-tokens: ## the router's tokenizers against Hugging Face's on random texts (needs python3 with venv; fetches 10 MB once)
-	@perf/tools.sh python
+check-tokens: ## the router's tokenizers against Hugging Face's on random texts, with Llama 3's vocabulary too (needs python3 with venv, npm; fetches 20 MB once)
+	@perf/tools.sh python node
 	@test -x .cache/tokens/bin/python || { mkdir -p .cache && python3 -m venv .cache/tokens; }
 	@.cache/tokens/bin/pip install -q --disable-pip-version-check --no-deps tokenizers==0.23.3
-	TOKENS_PYTHON='$(CURDIR)/.cache/tokens/bin/python' CGO_ENABLED=0 $(GO) test -count=1 -v -run '^TestAgainstTokenizers$$' ./router/tokens
+	@test -s .cache/tokens/llama3.json || { cd .cache/tokens && npm pack --silent llama3-tokenizer-js@1.2.0 >/dev/null && tar xzf llama3-tokenizer-js-1.2.0.tgz && \
+		bin/python ../../router/tokens/testdata/large.py package/src/data-converted.js >llama3.part && mv llama3.part llama3.json; }
+	TOKENS_LARGE='$(CURDIR)/.cache/tokens/llama3.json' TOKENS_PYTHON='$(CURDIR)/.cache/tokens/bin/python' CGO_ENABLED=0 $(GO) test -count=1 -v -run '^Test(AgainstTokenizers|LargeVocabulary)$$' ./router/tokens
 
 check-kv: build ## redis and S3 clients against kvcached (needs python3 with venv, node, npm, redis-cli)
 	@perf/tools.sh python node redis-cli

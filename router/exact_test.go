@@ -67,8 +67,11 @@ func TestExactDigests(t *testing.T) {
 	}
 	set := tokenizer.NewSet(map[string]*tokenizer.Model{"sim": model}, 1<<20, 1<<20)
 	text := strings.Repeat("The router and the cache, the prefill of the token block for the engine 123, Größe 日本語.\n", 25)
+	forms := map[string]tokenizer.API{"completions": tokenizer.Completions, "chat": tokenizer.Chat, "responses": tokenizer.Responses, "messages": tokenizer.Messages}
 	for api, body := range map[string]map[string]any{
 		"completions": {"model": "sim", "prompt": text},
+		"messages":    {"model": "sim", "max_tokens": 5, "system": []any{map[string]any{"type": "text", "text": text[700:]}}, "messages": []any{map[string]any{"role": "user", "content": "hi"}}},
+		"responses":   {"model": "sim", "instructions": text[900:], "input": "hi"},
 		"chat":        {"model": "sim", "messages": []any{map[string]any{"role": "system", "content": text[500:]}, map[string]any{"role": "user", "content": "hi"}}},
 	} {
 		for _, salt := range []string{"", "tenant"} {
@@ -80,7 +83,7 @@ func TestExactDigests(t *testing.T) {
 			if e := s.explainAs(api, string(page)); e.Candidates[0].Matched != 0 {
 				t.Fatalf("%s: %+v is known before", api, e)
 			}
-			ids := set.Make("sim", api == "chat", page, nil).IDs
+			ids := set.Make("sim", forms[api], page, nil).IDs
 			direct, _ := json.Marshal(map[string]any{"model": "sim", "prompt": ids, "max_tokens": 1, "cache_salt": salt})
 			if salt == "" {
 				direct, _ = json.Marshal(map[string]any{"model": "sim", "prompt": ids, "max_tokens": 1})
@@ -121,6 +124,7 @@ func TestTokenizersAreChecked(t *testing.T) {
 		"model[0].tokenizer (sim): open /nowhere/tokenizer.json": {Name: "sim", Tokenizer: "/nowhere"},
 		`the tag "include" is not supported`:                     {Name: "sim", Tokenizer: bad},
 		"model[0].chat_template: needs model[0].tokenizer":       {Name: "sim", ChatTemplate: "x"},
+		"model[0].chat_template: needs":                          {Name: "sim", Tokenizer: "none", ChatTemplate: "x"},
 		"chat template: open /nowhere.jinja":                     {Name: "sim", Tokenizer: good, ChatTemplate: "/nowhere.jinja"},
 	} {
 		c := router.Config{Router: router.RouterConfig{Backends: []string{"http://127.0.0.1:8001"}, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0"}, Models: []router.ModelConfig{m}}
@@ -133,6 +137,29 @@ func TestTokenizersAreChecked(t *testing.T) {
 		}
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
+		}
+	}
+}
+
+// TestEventsNeedATokenizer: KV events that would count for token ids alone are refused, unless that is what is meant.
+func TestEventsNeedATokenizer(t *testing.T) {
+	const events = "http://127.0.0.1:8001,kv-events=tcp://127.0.0.1:5557"
+	none, some := []router.ModelConfig{{Name: "m", Tokenizer: "none"}}, []router.ModelConfig{{Name: "m", Tokenizer: "/m"}}
+	for _, c := range []struct {
+		backend string
+		models  []router.ModelConfig
+		refused bool
+	}{
+		{events, nil, true}, {events, []router.ModelConfig{{Name: "m"}}, true}, {events, none, false}, {events, some, false},
+		{events + ",model=n", some, true}, {events + ",model=m", some, false}, {"http://127.0.0.1:8001", nil, false},
+	} {
+		conf := router.Config{Router: router.RouterConfig{Backends: []string{c.backend}}, Models: c.models}
+		if err := config.Defaults(&conf); err != nil {
+			t.Fatal(err)
+		}
+		err := conf.Validate()
+		if (err != nil) != c.refused || err != nil && !(strings.Contains(err.Error(), "backend.kv_events: http://127.0.0.1:8001") && strings.Contains(err.Error(), "tokenizer = DIRECTORY")) {
+			t.Errorf("%s %v: %v", c.backend, c.models, err)
 		}
 	}
 }

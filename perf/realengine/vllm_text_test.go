@@ -83,17 +83,17 @@ func chats() map[string]object {
 // ids: the ids are those that the engine's own /tokenize tells.
 func (x *exactText) ids(t *testing.T) {
 	for name, body := range chats() {
-		x.same(t, name, true, body)
+		x.same(t, name, tokenizer.Chat, body)
 	}
-	x.same(t, "text", false, object{"prompt": passage(3)})
-	x.same(t, "text without special tokens", false, object{"prompt": " x", "add_special_tokens": false})
+	x.same(t, "text", tokenizer.Completions, object{"prompt": passage(3)})
+	x.same(t, "text without special tokens", tokenizer.Completions, object{"prompt": " x", "add_special_tokens": false})
 }
 
-func (x *exactText) same(t *testing.T, name string, chat bool, body object) {
+func (x *exactText) same(t *testing.T, name string, api tokenizer.API, body object) {
 	t.Helper()
 	body["model"] = model
 	page, _ := json.Marshal(body)
-	r := x.set.Make(model, chat, page, nil)
+	r := x.set.Make(model, api, page, nil)
 	if r.Outcome != tokenizer.Exact {
 		t.Errorf("%s: %s", name, r.Outcome)
 		return
@@ -136,6 +136,8 @@ func (x *exactText) overlap(t *testing.T) {
 			messages = append(messages, asUser(fmt.Sprint("turn ", turn, " ", passage(1))), object{"role": "assistant", "content": "ok"})
 		}
 		cached += x.holds(t, fmt.Sprint("chat ", i), "/v1/chat/completions", object{"messages": messages[:len(messages)-1]})
+		cached += x.holds(t, fmt.Sprint("messages ", i), "/v1/messages", object{"system": []any{object{"type": "text", "text": passage(2)}}, "messages": messages[1 : len(messages)-1]})
+		cached += x.holds(t, fmt.Sprint("responses ", i), "/v1/responses", object{"input": messages[:len(messages)-1]})
 		cached += x.holds(t, fmt.Sprint("chat with tools ", i), "/v1/chat/completions", object{"messages": messages[:len(messages)-1], "tools": []any{weather}, "tool_choice": "none"})
 	}
 	if cached < 1000 {
@@ -147,7 +149,10 @@ func (x *exactText) overlap(t *testing.T) {
 func (x *exactText) holds(t *testing.T, what, path string, body object) (cached int) {
 	t.Helper()
 	body["model"], body["max_tokens"], body["temperature"] = model, 2, 0
-	api := map[string]string{"/v1/completions": "completions", "/v1/chat/completions": "chat"}[path]
+	if path == "/v1/responses" {
+		body["max_output_tokens"] = 2
+	}
+	api := map[string]string{"/v1/completions": "completions", "/v1/chat/completions": "chat", "/v1/messages": "messages", "/v1/responses": "responses"}[path]
 	known := x.knows(t, api, body)
 	a := x.must(t, path, body)
 	c, ok := a.counts()

@@ -8,6 +8,9 @@ import (
 	"github.com/cognitora/dataplane/router/tokens"
 )
 
+// tokenised are the APIs whose prompts a model's tokenizer can make.
+var tokenised = map[scan.API]tokens.API{scan.Completions: tokens.Completions, scan.Chat: tokens.Chat, scan.Responses: tokens.Responses, scan.Messages: tokens.Messages}
+
 // exactly makes the job's chain one of the model's own tokens: those that the client gave, or those that the model's tokenizer
 // makes of the prompt, where one is configured. It reports whether it did; begin follows otherwise.
 func (d *Dispatcher) exactly(j *Job, seed prefix.Digest) bool {
@@ -15,11 +18,12 @@ func (d *Dispatcher) exactly(j *Job, seed prefix.Digest) bool {
 		j.exact = true // begin makes the chain of them
 		return false
 	}
-	if j.API != scan.Chat && j.API != scan.Completions || !d.tokens.Has(j.model.name) {
+	api, ok := tokenised[j.API]
+	if !ok || !d.tokens.Has(j.model.name) {
 		return false
 	}
 	start := time.Now()
-	r := d.tokens.Make(j.model.name, j.API == scan.Chat, j.Body, j.ids[:0])
+	r := d.tokens.Make(j.model.name, api, j.Body, j.ids[:0])
 	j.ids = r.IDs
 	d.metrics.Tokenised.WithLabelValues(string(r.Outcome)).Inc()
 	if r.Outcome != tokens.Exact {

@@ -4,9 +4,10 @@ import "math"
 
 // bpe is byte-level BPE: words to ids.
 type bpe struct {
-	bytes  [256]uint32       // id of each byte
-	words  map[string]uint32 // those that are one token
+	bytes  [256]uint32 // id of each byte
+	words  words
 	merges pairs
+	starts []pair // merges of two bytes, by both: where every word begins
 }
 
 // symbol is a token on its way through the merges.
@@ -25,14 +26,21 @@ type scratch struct {
 	symbols []symbol
 	heap    []candidate
 	chunk   chunk
+
+	longest int  // bytes of a word above which it is not encoded
+	over    bool // there was such a word
 }
 
 const noRank = math.MaxUint32
 
 // append appends the ids of one word.
 func (b *bpe) append(dst []uint32, word string, s *scratch) []uint32 {
-	if id, ok := b.words[word]; ok {
+	if id, ok := b.words.find(word); ok {
 		return append(dst, id)
+	}
+	if len(word) > s.longest {
+		s.over = true
+		return dst
 	}
 	if len(word) > few {
 		return b.long(dst, word, s)
@@ -47,7 +55,7 @@ func (b *bpe) short(dst []uint32, word string, s *scratch) []uint32 {
 		ids = append(ids, b.bytes[word[i]])
 	}
 	for i := range len(ids) - 1 {
-		ranks = append(ranks, b.merges.rank(ids[i], ids[i+1]))
+		ranks = append(ranks, b.start(word[i], word[i+1]).rank)
 	}
 	for {
 		best, at := uint32(noRank), -1
@@ -73,6 +81,18 @@ func (b *bpe) short(dst []uint32, word string, s *scratch) []uint32 {
 	return append(dst, ids...)
 }
 
+// start is the merge of two bytes.
+func (b *bpe) start(left, right byte) *pair { return &b.starts[int(left)<<8|int(right)] }
+
+// findStarts notes the merges of two bytes.
+func (b *bpe) findStarts() {
+	b.starts = make([]pair, 1<<16)
+	for i := range b.starts {
+		left, right := b.bytes[i>>8], b.bytes[i&0xff]
+		b.starts[i] = pair{rank: b.merges.rank(left, right), merged: b.merges.merged(left, right)}
+	}
+}
+
 // candidate is a pair that may be merged; it counts while its two symbols are still what they were.
 type candidate struct {
 	rank        uint32
@@ -93,7 +113,9 @@ func (b *bpe) long(dst []uint32, word string, s *scratch) []uint32 {
 	sym[len(sym)-1].next = -1
 	s.heap = s.heap[:0]
 	for i := range len(sym) - 1 {
-		b.offer(s, sym, int32(i))
+		if p := b.start(word[i], word[i+1]); p.rank != noRank {
+			s.push(candidate{p.rank, int32(i), sym[i].id, sym[i+1].id})
+		}
 	}
 	const gone = math.MaxUint32
 	for len(s.heap) > 0 {
@@ -164,7 +186,6 @@ func (s *scratch) pop() candidate {
 // pairs is a hash table from two ids to the rank of their merge and the id that it makes.
 type pairs struct {
 	slots []pair
-	shift uint
 }
 
 type pair struct {
@@ -173,17 +194,11 @@ type pair struct {
 	merged uint32
 }
 
-func newPairs(n int) pairs {
-	bits := uint(4)
-	for 1<<bits < 2*n {
-		bits++
-	}
-	return pairs{slots: make([]pair, 1<<bits), shift: 64 - bits}
-}
+func newPairs(n int) pairs { return pairs{slots: make([]pair, tableSize(n))} }
 
 func (p *pairs) slot(a, b uint32) (*pair, uint64) {
 	key := (uint64(a)<<32 | uint64(b)) + 1
-	for i := key * 0x9e3779b97f4a7c15 >> p.shift; ; i = (i + 1) & uint64(len(p.slots)-1) {
+	for i := place(key*spread, len(p.slots)); ; i = (i + 1) & (len(p.slots) - 1) {
 		if s := &p.slots[i]; s.key == key || s.key == 0 {
 			return s, key
 		}

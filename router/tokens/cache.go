@@ -39,9 +39,13 @@ func NewCache(bytes int) *Cache {
 	return &Cache{table: memo.New(bytes, chunkWords), seed: maphash.MakeSeed()}
 }
 
-// Encode is Tokenizer.Encode with what is remembered; encoded is how many bytes of text were not.
-func (c *Cache) Encode(t *Tokenizer, dst []uint32, text string, special bool) (ids []uint32, encoded int) {
-	ids = t.encode(dst, text, special, func(dst []uint32, text string, s *scratch) []uint32 {
+// maxWord bounds the bytes of a word, whose cost grows with its length; no text of people has such, and no code.
+const maxWord = 4 << 10
+
+// Encode is Tokenizer.Encode with what is remembered; encoded is how many bytes of text were not. It is false, and the ids
+// are not all, where a word has more than 4 KiB.
+func (c *Cache) Encode(t *Tokenizer, dst []uint32, text string, special bool) (ids []uint32, encoded int, ok bool) {
+	ids, ok = t.encode(dst, text, special, maxWord, func(dst []uint32, text string, s *scratch) []uint32 {
 		for text != "" {
 			end := t.breakOf(text)
 			if end < 0 {
@@ -56,7 +60,7 @@ func (c *Cache) Encode(t *Tokenizer, dst []uint32, text string, special bool) (i
 		}
 		return dst
 	})
-	return ids, encoded
+	return ids, encoded, ok
 }
 
 // chunk appends the ids of one chunk.
@@ -68,7 +72,7 @@ func (c *Cache) chunk(t *Tokenizer, dst []uint32, text string, s *scratch) (_ []
 	}
 	start := len(dst)
 	dst = t.pieces(dst, text, s)
-	if r.n = uint64(len(dst) - start); r.n <= chunkIDs {
+	if r.n = uint64(len(dst) - start); r.n <= chunkIDs && !s.over {
 		copy(r.ids[:], dst[start:])
 		c.table.Put(key, r.words())
 	}

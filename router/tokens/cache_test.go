@@ -35,7 +35,7 @@ func TestChunks(t *testing.T) {
 			text := longText(g, r, 12<<10)
 			for range 2 {
 				want := tok.Encode(nil, text, true)
-				got, encoded := c.Encode(tok, nil, text, true)
+				got, encoded, _ := c.Encode(tok, nil, text, true)
 				if !slices.Equal(got, want) {
 					t.Fatalf("%s: with chunks the ids of %q are others", name, text)
 				}
@@ -58,7 +58,7 @@ func TestChunksOfOthers(t *testing.T) {
 	}
 	for _, name := range []string{"llama3", "qwen", "gpt2"} {
 		tok := g.tokenizer(t, name)
-		if got, encoded := c.Encode(tok, nil, text, false); !slices.Equal(got, tok.Encode(nil, text, false)) || encoded != len(text) {
+		if got, encoded, _ := c.Encode(tok, nil, text, false); !slices.Equal(got, tok.Encode(nil, text, false)) || encoded != len(text) {
 			t.Error(name, encoded)
 		}
 	}
@@ -72,7 +72,7 @@ func TestEncodeAllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(10, func() { dst = tok.Encode(dst[:0], text, true) }); n > 8 {
 		t.Errorf("%v allocations", n)
 	}
-	if n := testing.AllocsPerRun(10, func() { dst, _ = c.Encode(tok, dst[:0], text, true) }); n > 8 {
+	if n := testing.AllocsPerRun(10, func() { dst, _, _ = c.Encode(tok, dst[:0], text, true) }); n > 8 {
 		t.Errorf("%v allocations with the cache", n)
 	}
 }
@@ -100,6 +100,20 @@ func BenchmarkKnown(b *testing.B) {
 	b.SetBytes(int64(len(text)))
 	var dst []uint32
 	for b.Loop() {
-		dst, _ = c.Encode(tok, dst[:0], text, true)
+		dst, _, _ = c.Encode(tok, dst[:0], text, true)
+	}
+}
+
+// TestLongWords: a prompt with a word of more than 4 KiB is left alone, and the next one is not.
+func TestLongWords(t *testing.T) {
+	s := NewSet(map[string]*Model{"m": load(t, readGolden(t), chatML)}, 1<<20, 1<<20)
+	for word, want := range map[int]Outcome{maxWord: Exact, maxWord + 1: Large, 20 * maxWord: Large} {
+		r := s.Make("m", Completions, []byte(`{"prompt":"the cache. `+strings.Repeat("x", word-1)+`"}`), nil)
+		if r.Outcome != want || (len(r.IDs) > 0) != (want == Exact) {
+			t.Errorf("%d bytes: %s, %d ids", word, r.Outcome, len(r.IDs))
+		}
+		if r := s.Make("m", Completions, []byte(`{"prompt":"the cache"}`), nil); r.Outcome != Exact {
+			t.Errorf("behind %d bytes: %s", word, r.Outcome)
+		}
 	}
 }

@@ -4,102 +4,147 @@ import (
 	"strings"
 
 	"github.com/cognitora/dataplane/internal/jinja"
-	"github.com/cognitora/dataplane/internal/jsonscan"
 )
 
-// Chat makes the prompt of a body of /v1/chat/completions as vLLM does. most bounds its bytes.
-func (m *Model) Chat(body []byte, most int) (p Prompt, err error) {
-	r, err := readRequest(body)
+// talk is a chat as a body tells it: with messages as those of /v1/chat/completions, whatever the API.
+type talk struct {
+	messages  jinja.List
+	tools     *jinja.List // as the template gets them, nil for none
+	documents jinja.Value
+	options   jinja.Value // chat_template_kwargs
+	effort    string      // of reasoning, empty for none
+
+	generate, goOn, special bool
+	asWritten               bool // members of tool calls have the order in which they are written
+}
+
+func (t *talk) say(message *jinja.Dict) { t.messages.Items = append(t.messages.Items, message) }
+
+// readChat reads a body of /v1/chat/completions.
+func readChat(body []byte) (*talk, error) {
+	r, err := read(body, []string{"messages", "tools", "documents", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt", "continue_final_message", "add_special_tokens"},
+		[]string{"chat_template", "truncate_prompt_tokens", "prompt_embeds", "mm_processor_kwargs", "functions", "function_call"})
 	if err != nil {
-		return p, err
+		return nil, err
 	}
-	tools, err := toolsOf(r.tools)
-	if err != nil {
-		return p, err
+	t := &talk{documents: member(r, "documents"), options: member(r, "chat_template_kwargs")}
+	messages, err := list(r, "messages")
+	if err != nil || messages == nil {
+		return nil, ErrBody
 	}
+	t.messages = *messages
+	if t.tools, err = toolsOf(member(r, "tools")); err != nil {
+		return nil, err
+	}
+	if t.effort, err = text(r, "reasoning_effort"); err != nil {
+		return nil, err
+	}
+	for _, f := range []struct {
+		name   string
+		to     *bool
+		absent bool
+	}{{"add_generation_prompt", &t.generate, true}, {"continue_final_message", &t.goOn, false}, {"add_special_tokens", &t.special, false}} {
+		if *f.to, err = flag(r, f.name, f.absent); err != nil {
+			return nil, err
+		}
+	}
+	if t.goOn && t.generate {
+		return nil, ErrBody // the engine refuses both
+	}
+	return t, nil
+}
+
+// chatPrompt renders a chat. most bounds its bytes.
+func (m *Model) chatPrompt(t *talk, most int) (p Prompt, err error) {
 	template := m.chat
-	if tools != nil && m.tools != nil {
+	if t.tools != nil && m.tools != nil {
 		template = m.tools
 	}
 	if template == nil {
 		return p, ErrTemplate
 	}
-	messages, err := conversation(r.messages, template.parts)
+	messages, err := t.conversation(template.parts)
 	if err != nil {
 		return p, err
 	}
-	p.Turn = turn(messages)
-	if or(r.goOn, false) {
+	p.Turn, p.Special = turn(messages), t.special
+	if t.goOn {
 		if err := leaveOpen(messages); err != nil {
 			return p, err
 		}
 	}
-	variables, err := m.variables(&r, messages, tools)
+	variables, err := m.variables(t, messages)
 	if err != nil {
 		return p, err
 	}
 	if p.Text, err = template.Render(variables, jinja.Limits{Bytes: most, Steps: most + 100_000}); err != nil {
 		return p, err
 	}
-	if or(r.goOn, false) {
-		if p.Text, err = cutOpen(p.Text); err != nil {
-			return p, err
-		}
+	if t.goOn {
+		p.Text, err = cutOpen(p.Text)
 	}
-	p.Special = or(r.special, false)
-	return p, nil
+	return p, err
 }
 
-func (m *Model) variables(r *request, messages, tools *jinja.List) (*jinja.Dict, error) {
+func (m *Model) variables(t *talk, messages *jinja.List) (*jinja.Dict, error) {
 	v := &jinja.Dict{}
 	for i := range m.specials.Len() {
 		v.Set(m.specials.Member(i))
 	}
 	v.Set("messages", messages)
 	v.Set("tools", nil)
-	if tools != nil {
-		v.Set("tools", tools)
+	if t.tools != nil {
+		v.Set("tools", t.tools)
 	}
-	v.Set("documents", r.documents)
-	v.Set("add_generation_prompt", or(r.generate, true))
-	if or(r.goOn, false) && or(r.generate, true) {
-		return nil, ErrBody // the engine refuses both
+	v.Set("documents", t.documents)
+	v.Set("add_generation_prompt", t.generate)
+	if t.effort != "" {
+		v.Set("enable_thinking", t.effort != "none")
 	}
-	if r.effort != nil {
-		v.Set("reasoning_effort", r.effort)
+	if t.options != nil {
+		if err := setOptions(v, t.options); err != nil {
+			return nil, err
+		}
 	}
-	if r.options == nil {
-		return v, nil
+	if t.effort != "" {
+		v.Set("reasoning_effort", t.effort)
 	}
-	options, ok := r.options.(*jinja.Dict)
+	return v, nil
+}
+
+// setOptions adds the variables of chat_template_kwargs.
+func setOptions(v *jinja.Dict, given jinja.Value) error {
+	options, ok := given.(*jinja.Dict)
 	if !ok {
-		return nil, ErrBody
+		return ErrBody
 	}
 	for i := range options.Len() {
 		key, value := options.Member(i)
 		switch key {
 		case "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "conversation", "tokenize",
 			"padding", "truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs":
-			return nil, ErrOption
+			return ErrOption
+		}
+		if value == nil || value == jinja.Value("auto") {
+			return ErrOption // which of the APIs leave such out depends on the version
 		}
 		v.Set(key, value)
 	}
-	return v, nil
+	return nil
 }
 
 // conversation is the messages as the template gets them: with the members that matter, in a fixed order.
-func conversation(v jinja.Value, parts bool) (*jinja.List, error) {
-	list, ok := v.(*jinja.List)
-	if !ok || len(list.Items) == 0 {
+func (t *talk) conversation(parts bool) (*jinja.List, error) {
+	if len(t.messages.Items) == 0 {
 		return nil, ErrBody
 	}
-	out := &jinja.List{Items: make([]jinja.Value, 0, len(list.Items))}
-	for _, item := range list.Items {
+	out := &jinja.List{Items: make([]jinja.Value, 0, len(t.messages.Items))}
+	for _, item := range t.messages.Items {
 		from, ok := item.(*jinja.Dict)
 		if !ok {
 			return nil, ErrBody
 		}
-		to, err := message(from, parts)
+		to, err := t.message(from, parts)
 		if err != nil {
 			return nil, err
 		}
@@ -108,28 +153,29 @@ func conversation(v jinja.Value, parts bool) (*jinja.List, error) {
 	return out, nil
 }
 
-func message(from *jinja.Dict, parts bool) (*jinja.Dict, error) {
+func (t *talk) message(from *jinja.Dict, parts bool) (*jinja.Dict, error) {
 	role, _ := member(from, "role").(string)
 	if role == "" || role == "developer" {
-		return nil, ErrOption
+		return nil, ErrForm
 	}
 	content, err := contentOf(member(from, "content"), parts && role != "tool")
 	if err != nil {
 		return nil, err
 	}
-	to := &jinja.Dict{}
-	to.Set("role", role)
-	to.Set("content", content)
+	if role == "system" && billed(content) {
+		return nil, ErrForm
+	}
+	to := dict("role", role, "content", content)
 	switch role {
 	case "assistant":
-		if err := setCalls(to, member(from, "tool_calls")); err != nil {
+		if err := t.setCalls(to, member(from, "tool_calls")); err != nil {
 			return nil, err
 		}
 		if thought := member(from, "reasoning"); thought != nil {
 			to.Set("reasoning", thought)
 			to.Set("reasoning_content", thought)
 		} else if member(from, "reasoning_content") != nil {
-			return nil, ErrOption // which of the names an engine takes depends on its version
+			return nil, ErrForm // which of the names an engine takes depends on its version
 		}
 	case "tool":
 		if id, ok := from.Get("tool_call_id"); ok {
@@ -140,14 +186,24 @@ func message(from *jinja.Dict, parts bool) (*jinja.Dict, error) {
 		to.Set("name", name)
 	}
 	if member(from, "task") != nil {
-		return nil, ErrOption
+		return nil, ErrForm
 	}
 	return to, nil
 }
 
-func member(d *jinja.Dict, name string) jinja.Value {
-	v, _ := d.Get(name)
-	return v
+// billed tells of Claude Code's header in a system prompt, of which versions of vLLM leave out the line, the part or nothing.
+func billed(content jinja.Value) bool {
+	switch content := content.(type) {
+	case string:
+		return strings.HasPrefix(content, billing)
+	case *jinja.List:
+		for _, part := range content.Items {
+			if said, _ := member(part.(*jinja.Dict), "text").(string); strings.HasPrefix(said, billing) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // contentOf is a message's content as parts, or as one text with a line for each.
@@ -205,97 +261,6 @@ func partText(v jinja.Value) (text string, ok bool, err error) {
 		}
 	}
 	return "", false, ErrBody
-}
-
-// setCalls gives an assistant's message its tool calls, whose arguments become values.
-func setCalls(to *jinja.Dict, v jinja.Value) error {
-	calls, ok := v.(*jinja.List)
-	if !ok && v != nil {
-		return ErrBody
-	}
-	if v == nil || len(calls.Items) == 0 {
-		return nil
-	}
-	out := &jinja.List{}
-	for _, item := range calls.Items {
-		call, _ := item.(*jinja.Dict)
-		if call == nil {
-			return ErrBody
-		}
-		function, _ := member(call, "function").(*jinja.Dict)
-		if function == nil || function.Len() != 2 || member(function, "name") == nil || member(call, "id") == nil || call.Len() > 3 {
-			return ErrOption
-		}
-		arguments, err := argumentsOf(member(function, "arguments"))
-		if err != nil {
-			return err
-		}
-		f, c := &jinja.Dict{}, &jinja.Dict{}
-		f.Set("arguments", arguments)
-		f.Set("name", member(function, "name"))
-		c.Set("id", member(call, "id"))
-		c.Set("function", f)
-		c.Set("type", "function")
-		out.Items = append(out.Items, c)
-	}
-	to.Set("tool_calls", out)
-	return nil
-}
-
-// argumentsOf reads the arguments of a call, which are JSON; what is none is an empty object.
-func argumentsOf(v jinja.Value) (jinja.Value, error) {
-	text, ok := v.(string)
-	if !ok {
-		return nil, ErrOption
-	}
-	c := jsonscan.New([]byte(text))
-	value, err := jinja.Read(&c)
-	if err != nil && c.Err() == nil {
-		return nil, err // a number that is not kept
-	}
-	if c.End(); c.Err() != nil {
-		return &jinja.Dict{}, nil
-	}
-	return value, nil
-}
-
-// toolsOf is the list of tools as the template gets it, nil for none.
-func toolsOf(v jinja.Value) (*jinja.List, error) {
-	list, ok := v.(*jinja.List)
-	if v == nil || ok && len(list.Items) == 0 {
-		return nil, nil
-	}
-	if !ok {
-		return nil, ErrBody
-	}
-	out := &jinja.List{}
-	for _, item := range list.Items {
-		tool, _ := item.(*jinja.Dict)
-		if tool == nil {
-			return nil, ErrBody
-		}
-		function, _ := member(tool, "function").(*jinja.Dict)
-		if function == nil || tool.Len() > 2 {
-			return nil, ErrOption
-		}
-		f, t := &jinja.Dict{}, &jinja.Dict{}
-		for _, name := range []string{"name", "description", "parameters"} {
-			f.Set(name, member(function, name))
-		}
-		for i := range function.Len() {
-			switch name, value := function.Member(i); {
-			case name == "name", name == "description", name == "parameters":
-			case name != "strict":
-				return nil, ErrOption // engines differ in what else they keep
-			case value != nil:
-				f.Set(name, value)
-			}
-		}
-		t.Set("type", "function")
-		t.Set("function", f)
-		out.Items = append(out.Items, t)
-	}
-	return out, nil
 }
 
 // openEnd marks the end of the last message, which the model is to go on with, as transformers does.

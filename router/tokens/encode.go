@@ -1,6 +1,7 @@
 package tokens
 
 import (
+	"math"
 	"sync"
 
 	"golang.org/x/text/unicode/norm"
@@ -18,16 +19,22 @@ type Tokenizer struct {
 	mark   uint64   // tells its chunks from other tokenizers'
 }
 
+// keptSymbols bounds what a scratch keeps.
+const keptSymbols = 4 * maxWord
+
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
 // Encode appends to dst the ids of text, with the tokens that the model puts before and behind a prompt (BOS) if special.
 func (t *Tokenizer) Encode(dst []uint32, text string, special bool) []uint32 {
-	return t.encode(dst, text, special, t.pieces)
+	dst, _ = t.encode(dst, text, special, math.MaxInt, t.pieces)
+	return dst
 }
 
-func (t *Tokenizer) encode(dst []uint32, text string, special bool, pieces func([]uint32, string, *scratch) []uint32) []uint32 {
+// encode tells whether no word has more than the longest's bytes; else the ids are not all.
+func (t *Tokenizer) encode(dst []uint32, text string, special bool, longest int, pieces func([]uint32, string, *scratch) []uint32) ([]uint32, bool) {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
+	s.longest, s.over = longest, false
 	if special {
 		dst = append(dst, t.before...)
 	}
@@ -35,7 +42,10 @@ func (t *Tokenizer) encode(dst []uint32, text string, special bool, pieces func(
 	if special {
 		dst = append(dst, t.after...)
 	}
-	return dst
+	if s.symbols != nil && cap(s.symbols) > keptSymbols {
+		s.symbols, s.heap = nil, nil
+	}
+	return dst, !s.over
 }
 
 // pieces appends the ids of text, added tokens first.

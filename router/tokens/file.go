@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 )
@@ -205,24 +206,28 @@ func (t *Tokenizer) readModel(f *file) error {
 			return fmt.Errorf("merges[%d]: %q, %q are there twice", rank, pair.left, pair.right)
 		}
 	}
+	t.bpe.findStarts()
 	t.findWords(m.Vocab, m.IgnoreMerges)
 	return nil
 }
 
 // findWords notes the words that are one token: those whose merges end in it, or all.
 func (t *Tokenizer) findWords(vocab map[string]uint32, all bool) {
-	t.bpe.words = make(map[string]uint32, len(vocab))
+	t.bpe.words = newWords(nil)
 	words := make(map[string]uint32, len(vocab))
-	var s scratch
+	s := scratch{longest: math.MaxInt}
 	var ids []uint32
 	for token, id := range vocab {
 		word, ok := bytesOf(token)
 		if !ok || word == "" {
 			continue
 		}
-		if ids = t.bpe.append(ids[:0], word, &s); all || len(ids) == 1 && ids[0] == id {
+		if !all {
+			ids = t.bpe.append(ids[:0], word, &s)
+		}
+		if all || len(ids) == 1 && ids[0] == id {
 			words[word] = id
 		}
 	}
-	t.bpe.words = words
+	t.bpe.words = newWords(words)
 }

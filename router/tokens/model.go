@@ -31,9 +31,12 @@ const (
 	maxSmall     = 8 << 20
 )
 
-// Load reads tokenizer.json, tokenizer_config.json and chat_template.jinja of a directory; template, if not empty, is a file
+// Load reads tokenizer.json, tokenizer_config.json, chat_template.jinja and config.json of a directory; template, if not empty, is a file
 // with the chat template that the engine was started with (vLLM: --chat-template). The error names the file and the fix.
 func Load(directory, template string) (*Model, error) {
+	if err := checkEngine(directory); err != nil {
+		return nil, fmt.Errorf("%w; its prompts cannot be made exactly: leave tokenizer out for this model", err)
+	}
 	path := filepath.Join(directory, "tokenizer.json")
 	doc, err := readFile(path, maxTokenizer)
 	if err != nil {
@@ -69,6 +72,38 @@ func readFile(path string, most int64) ([]byte, error) {
 		err = fmt.Errorf("%s has more than %d bytes", path, most)
 	}
 	return doc, err
+}
+
+// renderers are what vLLM renders the chats of some models with instead of their template.
+var renderers = map[string]string{
+	"GptOssForCausalLM": "harmony", "DeepseekV32ForCausalLM": "deepseek_v32", "DeepseekV4ForCausalLM": "deepseek_v4", "DeepseekV4ForConditionalGeneration": "deepseek_v4",
+	"DeepseekV41ForCausalLM": "deepseek_v41", "KimiK3ForConditionalGeneration": "kimi_k3", "InklingForCausalLM": "inkling", "InklingForConditionalGeneration": "inkling",
+}
+
+// checkEngine refuses models of which the engine uses other things than tokenizer.json and the template.
+func checkEngine(directory string) error {
+	path := filepath.Join(directory, "tekken.json")
+	if _, err := os.Stat(path); err == nil {
+		return fmt.Errorf("%s: engines use it instead of tokenizer.json and the template (with vLLM's --tokenizer-mode hf they do not: then name a directory without it)", path)
+	}
+	path = filepath.Join(directory, "config.json")
+	doc, err := readFile(path, maxSmall)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var c struct{ Architectures []string }
+	if err == nil {
+		err = json.Unmarshal(doc, &c)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	for _, a := range c.Architectures {
+		if by := renderers[a]; by != "" {
+			return fmt.Errorf("%s: chats of %s are not rendered by a template (vLLM: %s)", path, a, by)
+		}
+	}
+	return nil
 }
 
 // config is a tokenizer_config.json, as far as it matters.

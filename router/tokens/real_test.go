@@ -3,6 +3,7 @@ package tokens
 import (
 	"bufio"
 	"encoding/json"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -13,14 +14,21 @@ import (
 	"unicode"
 )
 
-// TestAgainstTokenizers compares with Hugging Face's tokenizers on random texts of all of Unicode. TOKENS_PYTHON is a Python
-// that has the package.
-func TestAgainstTokenizers(t *testing.T) {
+// huggingFace is a Python that has Hugging Face's tokenizers.
+type huggingFace struct {
+	in      io.WriteCloser
+	answers *bufio.Scanner
+	bytes   int
+}
+
+// startHuggingFace starts the Python that TOKENS_PYTHON names, with the large tokenizer too where there is one.
+func startHuggingFace(t *testing.T, large ...string) *huggingFace {
+	t.Helper()
 	python := os.Getenv("TOKENS_PYTHON")
 	if python == "" {
 		t.Skip("TOKENS_PYTHON is not set: make check-tokens does")
 	}
-	p := exec.Command(python, "testdata/real.py", "serve", "testdata")
+	p := exec.Command(python, append([]string{"testdata/real.py", "serve", "testdata"}, large...)...)
 	p.Stderr = os.Stderr
 	in, err := p.StdinPipe()
 	if err != nil {
@@ -33,35 +41,53 @@ func TestAgainstTokenizers(t *testing.T) {
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer p.Wait()
-	defer in.Close()
-	answers := bufio.NewScanner(out)
-	answers.Buffer(nil, 64<<20)
-	g, r, bytes := readGolden(t), rand.New(rand.NewPCG(rand.Uint64(), 0)), 0
+	t.Cleanup(func() {
+		in.Close()
+		p.Wait()
+	})
+	h := &huggingFace{in: in, answers: bufio.NewScanner(out)}
+	h.answers.Buffer(nil, 64<<20)
+	return h
+}
+
+// same holds the ids of texts to Hugging Face's.
+func (h *huggingFace) same(t *testing.T, variant string, tok *Tokenizer, texts []string) {
+	t.Helper()
+	line, _ := json.Marshal(map[string]any{"variant": variant, "texts": texts})
+	if _, err := h.in.Write(append(line, '\n')); err != nil || !h.answers.Scan() {
+		t.Fatal("no answer: ", err, h.answers.Err())
+	}
+	var want [][]uint32
+	if err := json.Unmarshal(h.answers.Bytes(), &want); err != nil {
+		t.Fatal(err)
+	}
+	for i, text := range texts {
+		if got := tok.Encode(nil, text, false); !slices.Equal(got, want[i]) {
+			t.Fatalf("%s: %+q:\n got %v\nwant %v", variant, text, got, want[i])
+		}
+		h.bytes += len(text)
+	}
+}
+
+// TestAgainstTokenizers compares with Hugging Face's tokenizers on random texts of all of Unicode.
+func TestAgainstTokenizers(t *testing.T) {
+	h := startHuggingFace(t)
+	g, r := readGolden(t), rand.New(rand.NewPCG(rand.Uint64(), 0))
 	for _, name := range slices.Sorted(maps.Keys(g.Variants)) {
 		tok := g.tokenizer(t, name)
 		for range 30 {
-			texts := make([]string, 200)
-			for i := range texts {
-				texts[i] = noise(g, r)
-				bytes += len(texts[i])
-			}
-			line, _ := json.Marshal(map[string]any{"variant": name, "texts": texts})
-			if _, err := in.Write(append(line, '\n')); err != nil || !answers.Scan() {
-				t.Fatal("no answer: ", err, answers.Err())
-			}
-			var want [][]uint32
-			if err := json.Unmarshal(answers.Bytes(), &want); err != nil {
-				t.Fatal(err)
-			}
-			for i, text := range texts {
-				if got := tok.Encode(nil, text, false); !slices.Equal(got, want[i]) {
-					t.Fatalf("%s: %+q:\n got %v\nwant %v", name, text, got, want[i])
-				}
-			}
+			h.same(t, name, tok, noises(g, r))
 		}
 	}
-	t.Logf("%d variants, %d bytes: all ids alike", len(g.Variants), bytes)
+	t.Logf("%d variants, %d bytes: all ids alike", len(g.Variants), h.bytes)
+}
+
+func noises(g *golden, r *rand.Rand) []string {
+	texts := make([]string, 200)
+	for i := range texts {
+		texts[i] = noise(g, r)
+	}
+	return texts
 }
 
 // known is r, or another character where tables differ: the package knows letters newer than Go's Unicode 15, but not the

@@ -2,6 +2,7 @@ package tokens
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/cognitora/dataplane/internal/jinja"
 	"github.com/cognitora/dataplane/internal/jsonscan"
@@ -10,72 +11,22 @@ import (
 // What stands in the way of a prompt's exact ids.
 var (
 	ErrMedia    = errors.New("it has more than text")
+	ErrForm     = errors.New("it has a form of content that engines differ in")
 	ErrOption   = errors.New("it has an option whose effect on the prompt is not known")
-	ErrTemplate = errors.New("the model has no chat template")
+	ErrTemplate = errors.New("the model has no chat template, or the engine does not use it")
 	ErrBody     = errors.New("it is not what the API takes")
 )
 
-// request is what a body says about its prompt. Values are nil where they are absent or null.
-type request struct {
-	messages, tools, toolChoice, documents, options, prompt, effort jinja.Value
+// API says in which form a body gives its prompt.
+type API uint8
 
-	generate, goOn, special *bool
-}
-
-// strange are members that change the prompt in ways that are not followed.
-var strange = map[string]bool{
-	"chat_template": true, "truncate_prompt_tokens": true, "prompt_embeds": true, "mm_processor_kwargs": true, "suffix": true, "functions": true, "function_call": true,
-}
-
-// readRequest reads a body.
-func readRequest(body []byte) (r request, err error) {
-	c := jsonscan.New(body)
-	if c.Kind() != jsonscan.Object {
-		return r, ErrBody
-	}
-	for ok := c.Object(); ok; ok = c.NextMember() {
-		key := string(c.Key())
-		if c.Kind() == jsonscan.Null {
-			c.Literal()
-			continue
-		}
-		if strange[key] {
-			return r, ErrOption
-		}
-		if err := r.member(&c, key); err != nil {
-			return r, err
-		}
-	}
-	return r, c.Err()
-}
-
-func (r *request) member(c *jsonscan.Cursor, key string) (err error) {
-	values := map[string]*jinja.Value{
-		"messages": &r.messages, "tools": &r.tools, "tool_choice": &r.toolChoice, "documents": &r.documents, "chat_template_kwargs": &r.options,
-		"prompt": &r.prompt, "reasoning_effort": &r.effort,
-	}
-	flags := map[string]**bool{"add_generation_prompt": &r.generate, "continue_final_message": &r.goOn, "add_special_tokens": &r.special}
-	if v := values[key]; v != nil {
-		*v, err = jinja.Read(c)
-		return err
-	}
-	if f := flags[key]; f == nil {
-		c.Skip()
-	} else if c.Kind() != jsonscan.Bool {
-		return ErrBody
-	} else {
-		set := c.Literal()
-		*f = &set
-	}
-	return nil
-}
-
-func or(flag *bool, other bool) bool {
-	if flag == nil {
-		return other
-	}
-	return *flag
-}
+// The forms.
+const (
+	Completions API = iota
+	Chat
+	Responses
+	Messages // Anthropic's
+)
 
 // Prompt is a prompt as the engine's tokenizer gets it.
 type Prompt struct {
@@ -84,18 +35,116 @@ type Prompt struct {
 	Turn    string // what the conversation begins with: all up to the end of the first user turn; empty for a completion
 }
 
-// Completion makes the prompt of a body of /v1/completions.
-func (m *Model) Completion(body []byte) (p Prompt, err error) {
-	r, err := readRequest(body)
+// Prompt makes the prompt of a body as vLLM does. most bounds its bytes.
+func (m *Model) Prompt(api API, body []byte, most int) (Prompt, error) {
+	var t *talk
+	var err error
+	switch api {
+	case Completions:
+		return completion(body)
+	case Chat:
+		t, err = readChat(body)
+	case Responses:
+		t, err = readResponses(body)
+	case Messages:
+		t, err = readMessages(body)
+	}
+	if err != nil {
+		return Prompt{}, err
+	}
+	return m.chatPrompt(t, most)
+}
+
+// read takes the wanted members of a body that are not null. It fails at a member that changes the prompt in ways that are not
+// followed.
+func read(body []byte, wanted, strange []string) (*jinja.Dict, error) {
+	c := jsonscan.New(body)
+	if c.Kind() != jsonscan.Object {
+		return nil, ErrBody
+	}
+	out := &jinja.Dict{}
+	for ok := c.Object(); ok; ok = c.NextMember() {
+		key := string(c.Key())
+		switch {
+		case c.Kind() == jsonscan.Null:
+			c.Literal()
+		case slices.Contains(wanted, key):
+			v, err := jinja.Read(&c)
+			if err != nil {
+				return nil, err
+			}
+			out.Set(key, v)
+		case slices.Contains(strange, key):
+			return nil, ErrOption
+		default:
+			c.Skip()
+		}
+	}
+	return out, c.Err()
+}
+
+// member is nil where there is none.
+func member(d *jinja.Dict, name string) jinja.Value {
+	v, _ := d.Get(name)
+	return v
+}
+
+// flag is a member that is true or false, or absent.
+func flag(d *jinja.Dict, name string, absent bool) (bool, error) {
+	switch v := member(d, name).(type) {
+	case nil:
+		return absent, nil
+	case bool:
+		return v, nil
+	}
+	return false, ErrBody
+}
+
+// text is a member that is a string, or absent.
+func text(d *jinja.Dict, name string) (string, error) {
+	switch v := member(d, name).(type) {
+	case nil:
+		return "", nil
+	case string:
+		return v, nil
+	}
+	return "", ErrBody
+}
+
+// list is a member that is a list, nil where it is absent.
+func list(d *jinja.Dict, name string) (*jinja.List, error) {
+	switch v := member(d, name).(type) {
+	case nil:
+		return nil, nil
+	case *jinja.List:
+		return v, nil
+	}
+	return nil, ErrBody
+}
+
+// dict makes an object of names and values in turn.
+func dict(members ...any) *jinja.Dict {
+	d := &jinja.Dict{}
+	for i := 0; i < len(members); i += 2 {
+		d.Set(members[i].(string), members[i+1])
+	}
+	return d
+}
+
+// completion makes the prompt of a body of /v1/completions.
+func completion(body []byte) (p Prompt, err error) {
+	r, err := read(body, []string{"prompt", "add_special_tokens"}, []string{"truncate_prompt_tokens", "prompt_embeds", "suffix"})
 	if err != nil {
 		return p, err
 	}
-	if l, ok := r.prompt.(*jinja.List); ok && len(l.Items) == 1 {
-		r.prompt = l.Items[0]
+	prompt := member(r, "prompt")
+	if l, ok := prompt.(*jinja.List); ok && len(l.Items) == 1 {
+		prompt = l.Items[0]
 	}
-	text, ok := r.prompt.(string)
-	if !ok {
+	var ok bool
+	if p.Text, ok = prompt.(string); !ok {
 		return p, ErrBody // several prompts, or token ids
 	}
-	return Prompt{Text: text, Special: or(r.special, true)}, nil
+	p.Special, err = flag(r, "add_special_tokens", true)
+	return p, err
 }

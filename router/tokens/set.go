@@ -24,14 +24,15 @@ type Outcome string
 // The outcomes.
 const (
 	Exact    Outcome = "exact"
-	Large    Outcome = "large"    // more bytes than are tokenised
+	Large    Outcome = "large"    // more bytes than are tokenised, or a word of more than 4 KiB
 	Media    Outcome = "media"    // images and the like
+	Form     Outcome = "form"     // content of a form that engines differ in
 	Option   Outcome = "option"   // an option whose effect is not followed
-	Template Outcome = "template" // the template refused it, or it cannot be rendered exactly
+	Template Outcome = "template" // the template refused it, it cannot be rendered exactly, or the engine does not use it
 )
 
 // Outcomes are all of them.
-var Outcomes = []Outcome{Exact, Large, Media, Option, Template}
+var Outcomes = []Outcome{Exact, Large, Media, Form, Option, Template}
 
 // Result is a prompt's ids.
 type Result struct {
@@ -46,23 +47,19 @@ type Result struct {
 func (s *Set) Has(model string) bool { return s != nil && s.models[model] != nil }
 
 // Make makes the ids of a body for a model that the set has, and appends them to ids.
-func (s *Set) Make(model string, chat bool, body []byte, ids []uint32) Result {
+func (s *Set) Make(model string, api API, body []byte, ids []uint32) Result {
 	r := Result{IDs: ids, Outcome: Exact}
 	if len(body) > s.most {
 		r.Outcome = Large
 		return r
 	}
 	m := s.models[model]
-	var p Prompt
-	var err error
-	if chat {
-		p, err = m.Chat(body, s.most)
-	} else {
-		p, err = m.Completion(body)
-	}
+	p, err := m.Prompt(api, body, s.most)
 	switch {
 	case errors.Is(err, ErrMedia):
 		r.Outcome = Media
+	case errors.Is(err, ErrForm):
+		r.Outcome = Form
 	case errors.Is(err, ErrOption), errors.Is(err, ErrBody):
 		r.Outcome = Option
 	case err != nil:
@@ -72,7 +69,10 @@ func (s *Set) Make(model string, chat bool, body []byte, ids []uint32) Result {
 			r.Turn = xxhash.Sum64String(p.Turn)
 		}
 		r.Bytes = len(p.Text)
-		r.IDs, r.Encoded = s.cache.Encode(m.tokenizer, ids, p.Text, p.Special)
+		var ok bool
+		if r.IDs, r.Encoded, ok = s.cache.Encode(m.tokenizer, ids, p.Text, p.Special); !ok {
+			r.Outcome, r.IDs = Large, ids
+		}
 	}
 	return r
 }

@@ -123,14 +123,16 @@ def golden(folder):
         json.dump(found, f, separators=(",", ":"))
 
 
-def serve(folder):
+def serve(folder, large=None):
     with open(folder + "/tokenizers.json") as f:
         base = json.load(f)
     toks = {n: Tokenizer.from_str(json.dumps(build(base, v["file"]))) for n, v in base["variants"].items()}
+    if large:
+        toks["large"] = Tokenizer.from_file(large)
     for line in sys.stdin:
         ask = json.loads(line)
         print(json.dumps([toks[ask["variant"]].encode(t, add_special_tokens=False).ids for t in ask["texts"]]), flush=True)
 
 
 if __name__ == "__main__":
-    {"golden": golden, "serve": serve}[sys.argv[1]](sys.argv[2])
+    {"golden": golden, "serve": serve}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,114 @@
+package tokens
+
+import (
+	"strings"
+
+	"github.com/cognitora/dataplane/internal/jinja"
+	"github.com/cognitora/dataplane/internal/jsonscan"
+)
+
+// setCalls gives an assistant's message its tool calls, whose arguments become values.
+func (t *talk) setCalls(to *jinja.Dict, v jinja.Value) error {
+	calls, ok := v.(*jinja.List)
+	if !ok && v != nil {
+		return ErrBody
+	}
+	if v == nil || len(calls.Items) == 0 {
+		return nil
+	}
+	out := &jinja.List{}
+	for _, item := range calls.Items {
+		call, _ := item.(*jinja.Dict)
+		if call == nil {
+			return ErrBody
+		}
+		function, _ := member(call, "function").(*jinja.Dict)
+		if function == nil || function.Len() != 2 || member(function, "name") == nil || member(call, "id") == nil || call.Len() > 3 {
+			return ErrOption
+		}
+		arguments, err := argumentsOf(member(function, "arguments"))
+		if err != nil {
+			return err
+		}
+		f := dict("arguments", arguments, "name", member(function, "name"))
+		if t.asWritten {
+			f = dict("name", member(function, "name"), "arguments", arguments)
+		}
+		out.Items = append(out.Items, dict("id", member(call, "id"), "function", f, "type", "function"))
+	}
+	to.Set("tool_calls", out)
+	return nil
+}
+
+// argumentsOf reads the arguments of a call, which are an object in JSON; what is none is an empty one.
+func argumentsOf(v jinja.Value) (*jinja.Dict, error) {
+	if object, ok := v.(*jinja.Dict); ok {
+		return object, nil
+	}
+	text, ok := v.(string)
+	if !ok {
+		return nil, ErrForm
+	}
+	c := jsonscan.New([]byte(text))
+	value, err := jinja.Read(&c)
+	if err != nil && c.Err() == nil {
+		return nil, err // a number that is not kept
+	}
+	if c.End(); c.Err() != nil {
+		if strings.Contains(text, "NaN") || strings.Contains(text, "Infinity") {
+			return nil, ErrForm // Python reads them
+		}
+		return &jinja.Dict{}, nil
+	}
+	if object, ok := value.(*jinja.Dict); ok {
+		return object, nil
+	}
+	return &jinja.Dict{}, nil
+}
+
+// toolsOf is the list of tools as the template gets it, nil for none.
+func toolsOf(v jinja.Value) (*jinja.List, error) {
+	list, ok := v.(*jinja.List)
+	if v == nil || ok && len(list.Items) == 0 {
+		return nil, nil
+	}
+	if !ok {
+		return nil, ErrBody
+	}
+	out := &jinja.List{}
+	for _, item := range list.Items {
+		tool, _ := item.(*jinja.Dict)
+		if tool == nil {
+			return nil, ErrBody
+		}
+		function, _ := member(tool, "function").(*jinja.Dict)
+		if function == nil || tool.Len() > 2 {
+			return nil, ErrOption
+		}
+		for i := range function.Len() {
+			switch name, _ := function.Member(i); name {
+			case "name", "description", "parameters", "strict":
+			default:
+				return nil, ErrForm // engines differ in what else they keep
+			}
+		}
+		t, err := asTool(member(function, "name"), member(function, "description"), member(function, "parameters"), member(function, "strict"))
+		if err != nil {
+			return nil, err
+		}
+		out.Items = append(out.Items, t)
+	}
+	return out, nil
+}
+
+// asTool is a tool as the template gets it.
+func asTool(name, description, parameters, strict jinja.Value) (*jinja.Dict, error) {
+	if name, _ := name.(string); name == "" {
+		return nil, ErrBody
+	}
+	f := dict("name", name, "description", description, "parameters", parameters)
+	if strict != nil {
+		f.Set("strict", strict)
+	}
+	return dict("type", "function", "function", f), nil
+}
