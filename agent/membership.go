@@ -92,8 +92,7 @@ func (m *membership) followCordon(ctx context.Context, client *cluster.Client) {
 		Put: put,
 		Delete: func(deleted string) {
 			if deleted == key {
-				m.cordon.Store(nil)
-				m.log.Info("node is no longer cordoned")
+				m.uncordon()
 			}
 		},
 		Lost: func(err error) {
@@ -105,6 +104,16 @@ func (m *membership) followCordon(ctx context.Context, client *cluster.Client) {
 
 func (m *membership) setCordon(value []byte) {
 	c := cluster.ParseCordon(value)
+	if c.Open {
+		m.uncordon()
+		return
+	}
 	m.cordon.Store(&c)
 	m.log.Info("node is cordoned", "reason", c.Reason, "drain", c.Drain)
+}
+
+func (m *membership) uncordon() {
+	if m.cordon.Swap(nil) != nil {
+		m.log.Info("node is no longer cordoned")
+	}
 }

@@ -67,7 +67,8 @@ func TestCluster(t *testing.T) {
 	want(t, must("drain", "n1", "--wait", "20s"), "n1 is drained")
 	want(t, must("drain", "n1", "--wait", "0"), "n1 is draining")
 	want(t, must("uncordon", "n1"), "n1 is open for requests")
-	want(t, must("uncordon", "n1"), "it was not cordoned")
+	want(t, must("uncordon", "n1"), "it was not cordoned in etcd")
+	want(t, must("uncordon", "backend", "--unregistered"), "backend is open for requests")
 
 	want(t, must("policy"), "default: none is stored")
 	want(t, must("set-policy", `{"mode":"score","kv":0.6,"load":0.3,"power":0,"capacity":0.1}`), "0.6", "stored now")

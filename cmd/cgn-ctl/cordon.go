@@ -132,8 +132,11 @@ func (a *app) showChange(c change) error {
 }
 
 func newUncordon(a *app) *cobra.Command {
-	return &cobra.Command{
+	var unregistered bool
+	c := &cobra.Command{
 		Use: "uncordon NODE", Short: "Let a cordoned or draining node take requests again", Args: oneArgument("NODE"),
+		Long: "Lets a cordoned or draining node take requests again. Routers keep the cordons that they know where etcd has lost its data:\n" +
+			"cgn-ctl top shows them, cgn-ctl cluster nodes does not. They are lifted in the same way.",
 		Example: "  cgn-ctl cluster uncordon gpu1-9081",
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.withEtcd(c.Context(), func(ctx context.Context, client *cluster.Client) error {
@@ -141,8 +144,8 @@ func newUncordon(a *app) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if r.node == nil && !r.cordoned {
-					return r.unknown("")
+				if r.node == nil && !r.cordoned && !unregistered {
+					return r.unknown("For a static backend, or a node that is gone, whose cordon etcd has lost and routers remember, add --unregistered.")
 				}
 				was, err := client.Uncordon(ctx, args[0])
 				if err != nil {
@@ -150,12 +153,14 @@ func newUncordon(a *app) *cobra.Command {
 				}
 				done := change{Node: args[0], State: "open for requests", Was: was}
 				if !was {
-					done.Detail = "it was not cordoned"
+					done.Detail = "it was not cordoned in etcd; routers that remember a cordon have been told"
 				}
 				return a.showChange(done)
 			})
 		},
 	}
+	c.Flags().BoolVar(&unregistered, "unregistered", false, "also a node of which etcd knows nothing, but routers may")
+	return c
 }
 
 func newDrain(a *app) *cobra.Command {

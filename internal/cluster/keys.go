@@ -20,7 +20,7 @@ const (
 // NodeKey is the key of a node's NodeHealth; it lives as long as the agent's lease.
 func NodeKey(id string) string { return NodesPrefix + id }
 
-// CordonKey is the key whose presence keeps new requests away from a node.
+// CordonKey is the key whose presence keeps new requests away from a node, unless its value says that it is open.
 func CordonKey(id string) string { return CordonPrefix + id }
 
 // ModelKey is the key of a model's aliases, tokenizer and role pools. A model name may hold slashes.

@@ -16,6 +16,8 @@ type Cordon struct {
 	Reason string `json:"reason,omitempty"`
 	Drain  bool   `json:"drain,omitempty"`
 	Stamp  int64  `json:"stamp,omitempty"` // Unix milliseconds
+	// Open says that the node is not cordoned after all; the key is about to go.
+	Open bool `json:"open,omitempty"`
 }
 
 // ParseCordon reads the value of a cordon key. Presence alone cordons, so a value that cannot be read is a plain cordon.
@@ -42,12 +44,24 @@ func (c *Client) PutCordon(ctx context.Context, id string, cordon Cordon) error 
 	return c.put(ctx, CordonKey(id), value)
 }
 
-// Uncordon lets a node take requests again and says whether it was cordoned.
+// Uncordon lets a node take requests again and says whether etcd had it cordoned. The key is written before it is removed:
+// routers that remember a cordon which etcd has lost are told in this way, since to remove what is not there tells nobody.
 func (c *Client) Uncordon(ctx context.Context, id string) (was bool, err error) {
 	if err := CheckNodeID(id); err != nil {
 		return false, err
 	}
-	return c.remove(ctx, CordonKey(id))
+	value, err := json.Marshal(Cordon{Open: true, Stamp: time.Now().UnixMilli()})
+	if err != nil {
+		return false, fmt.Errorf("uncordon %s: %w", id, err)
+	}
+	asked, cancel := c.bounded(ctx)
+	defer cancel()
+	old, err := c.etcd.Put(asked, CordonKey(id), string(value), clientv3.WithPrevKV())
+	if err != nil {
+		return false, fmt.Errorf("etcd put %s: %w", CordonKey(id), err)
+	}
+	_, err = c.remove(ctx, CordonKey(id))
+	return old.PrevKv != nil && !ParseCordon(old.PrevKv.Value).Open, err
 }
 
 // Cordons lists the cordoned nodes by id.
@@ -58,7 +72,9 @@ func (c *Client) Cordons(ctx context.Context) (map[string]Cordon, error) {
 	}
 	cordons := make(map[string]Cordon, len(resp.Kvs))
 	for _, kv := range resp.Kvs {
-		cordons[strings.TrimPrefix(string(kv.Key), CordonPrefix)] = ParseCordon(kv.Value)
+		if cordon := ParseCordon(kv.Value); !cordon.Open {
+			cordons[strings.TrimPrefix(string(kv.Key), CordonPrefix)] = cordon
+		}
 	}
 	return cordons, nil
 }

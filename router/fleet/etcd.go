@@ -3,6 +3,8 @@ package fleet
 import (
 	"context"
 	"crypto/tls"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -210,7 +212,10 @@ func (f *Fleet) listCordons(l cluster.Listing) {
 		listed[strings.TrimPrefix(e.Key, cluster.CordonPrefix)] = true
 	}
 	if l.DataLost {
-		f.opts.Log.Warn("etcd lost its data; the cordons known last stay in force", "cordons", len(f.etcd.cordons))
+		if kept := f.unlisted(listed); len(kept) > 0 {
+			f.opts.Log.Warn("etcd lost its data; the cordons known last stay in force until `cgn-ctl cluster uncordon NODE` (with --unregistered for a static backend)",
+				"cordons", len(kept), "nodes", kept[:min(len(kept), mostCordonsNamed)])
+		}
 		return
 	}
 	for id := range f.etcd.cordons {
@@ -220,8 +225,17 @@ func (f *Fleet) listCordons(l cluster.Listing) {
 	}
 }
 
+// mostCordonsNamed bounds the nodes that one line of the log names.
+const mostCordonsNamed = 16
+
+// unlisted are the nodes, sorted, whose cordons etcd does not list.
+func (f *Fleet) unlisted(listed map[string]bool) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(f.etcd.cordons)), func(id string) bool { return listed[id] })
+}
+
 func (f *Fleet) putCordon(e cluster.Entry) {
-	f.setCordon(strings.TrimPrefix(e.Key, cluster.CordonPrefix), cluster.ParseCordon(e.Value), true)
+	c := cluster.ParseCordon(e.Value)
+	f.setCordon(strings.TrimPrefix(e.Key, cluster.CordonPrefix), c, !c.Open)
 }
 
 func (f *Fleet) deleteCordon(key string) {

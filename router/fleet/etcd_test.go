@@ -263,6 +263,10 @@ func TestEtcdComesBackEmpty(t *testing.T) {
 	if _, reason := n2.Eligible(time.Now()); reason != "cordoned" {
 		t.Errorf("the loss of data lifted a cordon: %q", reason)
 	}
+	if was, err := e.client.Uncordon(context.Background(), "n2"); was || err != nil {
+		t.Errorf("etcd had the cordon still: %v, %v", was, err)
+	}
+	eventually(t, e.Fleet, "the cordon that only routers remember lifted", func(*Snapshot) bool { _, reason := n2.Eligible(time.Now()); return reason != "cordoned" })
 	eventually(t, e.Fleet, "the dead one gone after the grace period", func(s *Snapshot) bool { return s.Node("n2") == nil })
 	close(stop)
 	if err := <-watched; err != nil {
