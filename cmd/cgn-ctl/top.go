@@ -24,10 +24,12 @@ func newTop(a *app, getenv func(string) string) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "top",
 		Short: "Show the fleet as a router sees it, and keep showing it",
-		Long: "Shows each node as a router sees it. \"-\" stands for what nobody has reported: SM %, WATTS and KV % come from the engine or\n" +
-			"its agent, and no agent measures the first two so far.\n\n" +
-			"  STATE       healthy; unproven: never answered yet; half-open: back, on trial; open: failing, so out of\n" +
-			"              service; aside: takes requests and answers none; suspect: acknowledges no packets; NOTE says why a node gets no requests, or few\n" +
+		Long: "Shows each node as a router sees it. \"-\" stands for what nobody has reported: KV % comes from the engine, SM % from an agent\n" +
+			"built with NVML, WATTS from an agent that finds a meter ([power] in its configuration).\n\n" +
+			"  STATE       healthy; unproven: never answered yet; no model: answers, and names no model; half-open: back, on trial;\n" +
+			"              open: failing, so out of service; aside: takes requests and answers none; suspect: acknowledges no packets\n" +
+			"  NOTE        why a node gets no requests, or few: its state, what its last check failed with, a cordon, an agent that is\n" +
+			"              not ready or no longer heard of\n" +
 			"  IN FLIGHT   requests of this router on the node, of how many it is given at once\n" +
 			"  QUEUED      requests that wait inside the engine\n" +
 			"  SM %        use of the GPU; WATTS: its power; KV %: share of the KV cache in use\n" +
@@ -154,8 +156,16 @@ func (l *look) write(t *table, before *look) {
 			state, n.Reason = "suspect", n.SuspectWhy
 		}
 		t.row(n.ID, state, fmt.Sprintf("%d/%d", n.InFlight, n.MaxConcurrent), number(n.EngineQueue, 0), percent(n.SM), number(n.Watts, 0),
-			percent(n.KVUsage), fmt.Sprintf("%.0fs", n.Lifetime), prediction, dash(strings.Join(n.Models, ",")), n.Address, dash(n.Reason))
+			percent(n.KVUsage), fmt.Sprintf("%.0fs", n.Lifetime), prediction, dash(strings.Join(n.Models, ",")), n.Address, dash(n.note()))
 	}
+}
+
+// note says why a node gets no requests, or few, with what its last check failed with.
+func (n *fleetNode) note() string {
+	if n.LastError == "" {
+		return n.Reason
+	}
+	return strings.TrimSpace(n.Reason + " (" + n.LastError + ")")
 }
 
 func percent(share *float64) string {

@@ -36,7 +36,7 @@ func TestFailuresWithoutALineAreTold(t *testing.T) {
 	now := time.Now().Add(complainEvery)
 	d.complainOfRest(now)
 	lines(4)
-	if s := log.String(); !strings.Contains(s, `msg="more requests failed on node"`) || strings.Count(s, "_since_last_line=3") != 2 {
+	if s := log.String(); !strings.Contains(s, `msg="earlier failures on node that no line has told of yet"`) || strings.Count(s, "_since_last_line=3") != 2 {
 		t.Errorf("%s", s)
 	}
 	d.complainOfRest(now.Add(2 * complainEvery))

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -19,7 +20,8 @@ const (
 
 // discovery is what an engine says of itself. It is immutable.
 type discovery struct {
-	asked       bool // it was asked for its models
+	asked       bool   // it was asked for its models
+	refusal     string // what it answered instead of a list of them
 	models      []string
 	engine      string
 	blockTokens int
@@ -36,7 +38,7 @@ func (p *prober) discover(ctx context.Context) error {
 		return err
 	}
 	d := p.discovered()
-	d.asked = true
+	d.asked, d.refusal = true, ""
 	switch {
 	case status == http.StatusOK:
 		if d.models, d.engine, err = readModels(body); err != nil {
@@ -49,10 +51,34 @@ func (p *prober) discover(ctx context.Context) error {
 		}
 	case status >= 500 && status != http.StatusNotImplemented:
 		return fmt.Errorf("/v1/models answers %d", status)
+	default:
+		d.refusal = refusal(status, body)
 	}
 	p.modelsAt = now
 	p.publish(ctx, d)
 	return nil
+}
+
+// refusal describes an answer that is no list of models. Servers tell who speaks HTTP to their HTTPS port.
+func refusal(status int, body []byte) string {
+	text := fmt.Sprintf("its /v1/models answers %d", status)
+	if status == http.StatusBadRequest && bytes.Contains(body[:min(len(body), 1<<10)], []byte("HTTPS")) {
+		text += " (is its URL https://?)"
+	}
+	return text
+}
+
+// noModels says why no model of the node is known, and what to do.
+func (d *discovery) noModels() string {
+	if d.refusal != "" {
+		return d.refusal + ", so no model is known; give one with model="
+	}
+	return "its /v1/models names no model; give one with model="
+}
+
+func (n *Node) noModels() string {
+	d := n.probe.discovered()
+	return d.noModels()
 }
 
 // clientKeys tells whether the engine may ask for the keys of clients: its model is configured and a key of its own is not.
@@ -65,6 +91,9 @@ func (p *prober) publish(ctx context.Context, d discovery) {
 		return
 	}
 	p.found.Store(&d)
+	if d.asked && len(d.models) == 0 && len(p.node.Info().Models) == 0 {
+		p.node.setFlag(flagNoModel, true) // before its check is well
+	}
 	p.fleet.send(ctx, func(f *Fleet) {
 		if m := f.members[p.node.ID]; m != nil && m.node == p.node {
 			f.refresh(m)

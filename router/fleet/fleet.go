@@ -323,9 +323,13 @@ func (f *Fleet) breakerMoved(n *Node, from, to State, why string) {
 	n.probe.kick()
 	switch {
 	case to == Open || to == Aside:
-		f.opts.Log.Warn("node takes no requests", "node", n.ID, "state", to.String(), "why", why)
+		said := []any{"node", n.ID, "state", to.String(), "why", why}
+		if last := n.probe.lastError(); last != "" {
+			said = append(said, "error", last)
+		}
+		f.opts.Log.Warn("node takes no requests", said...)
 	case to == Healthy && n.flags.Load() == 0:
-		f.opts.Log.Info("node takes requests", "node", n.ID, "after", from.String())
+		f.opts.Log.Info("node takes requests", "node", n.ID, "was", from.String())
 	}
 }
 
@@ -341,6 +345,6 @@ func (f *Fleet) tell(m *member) {
 	case m.told != "":
 		f.opts.Log.Info("node takes no requests", "node", n.ID, "why", m.told)
 	case s == Healthy || s == HalfOpen:
-		f.opts.Log.Info("node takes requests", "node", n.ID, "after", before)
+		f.opts.Log.Info("node takes requests", "node", n.ID, "was", before)
 	}
 }

@@ -204,6 +204,7 @@ const (
 	flagDraining
 	flagNotReady
 	flagSilent
+	flagNoModel
 )
 
 func (n *Node) setFlag(flag uint32, on bool) {
@@ -222,6 +223,9 @@ func (n *Node) Eligible(now time.Time) (ok bool, reason string) {
 	return n.health.eligible(now)
 }
 
+// noModel is the reason against a node that answers, and names no model.
+const noModel = "it names no model"
+
 func flagReason(flags uint32) string {
 	switch {
 	case flags&flagGone != 0:
@@ -232,8 +236,10 @@ func flagReason(flags uint32) string {
 		return "draining"
 	case flags&flagNotReady != 0:
 		return "its agent says it is not ready"
-	default:
+	case flags&flagSilent != 0:
 		return "its heartbeat is stale"
+	default:
+		return noModel
 	}
 }
 

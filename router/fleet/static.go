@@ -146,14 +146,20 @@ func (f *Fleet) refresh(m *member) {
 	d := m.node.probe.discovered()
 	m.heard = d.asked || m.backend.Model != ""
 	info := staticInfo(m.backend, d)
-	if d.asked && len(info.Models) == 0 {
-		f.problem(ofBackend, m.node.ID, "its /v1/models names no model; give one with model=")
+	none := d.asked && len(info.Models) == 0
+	if none {
+		f.problem(ofBackend, m.node.ID, d.noModels())
 	} else {
 		f.solved(ofBackend, m.node.ID)
 	}
 	if !sameInfo(info, m.node.Info()) {
 		m.node.setInfo(info)
 		f.dirty = true
+	}
+	had := m.node.flags.Load()&flagNoModel != 0
+	m.node.setFlag(flagNoModel, none)
+	if had && !none && m.node.flags.Load() == 0 && m.node.State() == Healthy {
+		f.opts.Log.Info("node takes requests", "node", m.node.ID, "was", noModel)
 	}
 }
 

@@ -37,7 +37,7 @@ func TestNodesOfEtcdAreTold(t *testing.T) {
 	eventually(t, e.Fleet, "gone", log.has(`msg="node left the fleet" node=n1`))
 
 	e.agent(node("n1", eng.URL))
-	eventually(t, e.Fleet, "back", log.has(`msg="node takes requests" node=n1 after=joined`))
+	eventually(t, e.Fleet, "back", log.has(`msg="node takes requests" node=n1 was=joined`))
 	if err := e.client.PutCordon(context.Background(), "n1", cluster.Cordon{}); err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestNodesOfEtcdAreTold(t *testing.T) {
 	if _, err := e.client.Uncordon(context.Background(), "n1"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, e.Fleet, "uncordoned", log.has(`msg="node takes requests" node=n1 after=cordoned`))
+	eventually(t, e.Fleet, "uncordoned", log.has(`msg="node takes requests" node=n1 was=cordoned`))
 	log.mu.Lock()
 	defer log.mu.Unlock()
 	if n := strings.Count(log.b.String(), "node=n1"); n != 5 {

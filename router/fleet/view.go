@@ -35,7 +35,7 @@ type NodeView struct {
 	Engine        string   `json:"engine,omitempty"`
 	Models        []string `json:"models"`
 	Upstream      []string `json:"upstream_models,omitempty"` // where they are called otherwise by the engine
-	State         string   `json:"state"`
+	State         string   `json:"state"`                     // of its breaker, or "no model"
 	Eligible      bool     `json:"eligible"`
 	Suspect       bool     `json:"suspect"`               // packets to it are not acknowledged
 	SuspectWhy    string   `json:"suspect_why,omitempty"` // what has shown it
@@ -160,6 +160,8 @@ func (n *Node) View(now time.Time) NodeView {
 	}
 	v.Eligible, v.Reason = n.Eligible(now)
 	switch {
+	case v.Reason == noModel:
+		v.State, v.Reason = "no model", n.noModels()
 	case !v.Eligible:
 	case n.Suspect():
 		v.Suspect, v.Reason = true, SuspectReason
