@@ -2,6 +2,7 @@ package router_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -46,6 +47,7 @@ func TestEveryMetricMoves(t *testing.T) {
 	})
 	t.Cleanup(unclog) // before the router stops
 	write(t, policy, `{"mode":"score","epsilon":0.02}`)
+	s.NoteReload(errors.New("a mistake"))
 	before := s.metrics()
 	s.succeed()
 	during := s.stall()

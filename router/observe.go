@@ -84,6 +84,7 @@ func (r *Router) observe() {
 	s.GaugeFunc("cgn_router_index_blocks", "Blocks in the prefix index.", func() float64 { return float64(r.index.Len()) })
 	s.GaugeFunc("cgn_router_fleet_nodes", "Nodes in the fleet's snapshot.", func() float64 { return float64(len(r.fleet.Load().Nodes)) })
 	s.GaugeFunc("cgn_router_fleet_stale", "1 while etcd does not answer and the last snapshot serves.", func() float64 { return number(r.fleet.Load().Stale) })
+	s.GaugeFunc("cgn_router_reload_failed", "1 if the last SIGHUP changed nothing because the configuration has a mistake, until one succeeds.", func() float64 { return number(r.reloadFailed.Load()) })
 	s.CounterFunc("cgn_router_fleet_malformed_total", "Values in etcd that were refused since the start.", func() float64 { return float64(r.fleet.Malformed()) })
 	told := r.fleetSignals()
 	s.CounterFunc("cgn_router_signal_readings_total", "Readings of load that agents have told.", func() float64 { return float64(told.Readings.Load()) })

@@ -28,6 +28,9 @@ func (r *Router) ReopenAccessLog() error {
 	return r.access.Reopen()
 }
 
+// NoteReload says how the last attempt to reload has ended, for the metrics.
+func (r *Router) NoteReload(err error) { r.reloadFailed.Store(err != nil) }
+
 // reloadable are the settings that ReloadConfig takes over.
 var reloadable = []string{"router.backends", "backend"}
 

@@ -60,6 +60,7 @@ type Router struct {
 	gateway      *gateway.Gateway
 	admin        *http.Server
 	handover     handover
+	reloadFailed atomic.Bool // by the last attempt
 }
 
 // Run is New followed by Router.Run. The end of ctx starts the drain.

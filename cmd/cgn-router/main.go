@@ -70,13 +70,8 @@ func reload(r *router.Router, options config.Options, log *slog.Logger) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reloadLimit)
 	defer cancel()
-	var next router.Config
-	if err := config.Load(&next, options); err != nil {
-		log.Error("not reloaded, backends and settings stay as they are", "error", err)
-		return
-	}
-	next.SocketByDefault()
-	backends, kept, err := r.ReloadConfig(ctx, &next)
+	backends, kept, err := reloadConfig(ctx, r, options)
+	r.NoteReload(err)
 	if err != nil {
 		log.Error("not reloaded, backends and settings stay as they are", "error", err)
 		return
@@ -85,4 +80,14 @@ func reload(r *router.Router, options config.Options, log *slog.Logger) {
 	if len(kept) > 0 {
 		log.Warn("changed settings stay as they are until a restart; a reload takes over the backends only", "settings", strings.Join(kept, " "))
 	}
+}
+
+// reloadConfig reads the configuration anew, and has the router take over what it can.
+func reloadConfig(ctx context.Context, r *router.Router, options config.Options) (backends int, kept []string, err error) {
+	var next router.Config
+	if err := config.Load(&next, options); err != nil {
+		return 0, nil, err
+	}
+	next.SocketByDefault()
+	return r.ReloadConfig(ctx, &next)
 }
