@@ -171,10 +171,10 @@ func (c *Config) dispatchOptions() dispatch.Options {
 	}
 }
 
-func (c *Config) gatewayLimits() gateway.Limits {
+func (c *Config) gatewayLimits(connections int) gateway.Limits {
 	l := &c.Limits
 	return gateway.Limits{
-		MaxBody: int(l.MaxBody), MaxBodies: int(l.MaxBodyTotal), MaxHeader: int(l.MaxHeader), MaxConnections: l.MaxConnections, MaxStreams: l.MaxStreams,
+		MaxBody: int(l.MaxBody), MaxBodies: int(l.MaxBodyTotal), MaxHeader: int(l.MaxHeader), MaxConnections: connections, MaxStreams: l.MaxStreams,
 		HeaderTimeout: l.HeaderTimeout.Std(), BodyTimeout: l.BodyTimeout.Std(),
 		KeepAlive: l.KeepAlive.Std(), SlowReader: l.SlowReader.Std(),
 	}

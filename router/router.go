@@ -212,7 +212,7 @@ func (r *Router) assemble() {
 	r.gateway = gateway.New(gateway.Parts{
 		Dispatch: r.dispatch, Fleet: r.fleet, Metrics: r.metrics,
 		Watcher: r.watcher, Loops: r.loops, Access: r.access, Log: r.log,
-	}, c.gatewayLimits(), c.Router.ForwardAuth)
+	}, c.gatewayLimits(maxConnections(c.Limits.MaxConnections, r.log)), c.Router.ForwardAuth)
 	r.applyPolicy(r.policy.Load())
 	r.observe()
 	r.admin = &http.Server{Handler: r.handover.closing(r.adminRoutes()), ConnState: r.handover.count, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
