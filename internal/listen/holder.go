@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// ByHolder is " by NAME (process N)", a process whose socket keeps others from listening on addr,
+// ByHolder is " by NAME (process N)", a process whose socket keeps others from listening on addr, host:port or unix:///path,
 // or "" where /proc does not tell.
 func ByHolder(addr string) string {
 	if who := holder(addr); who != "" {
@@ -22,6 +22,9 @@ func ByHolder(addr string) string {
 }
 
 func holder(addr string) string {
+	if path, ok := strings.CutPrefix(addr, "unix://"); ok {
+		return unixHolder(path)
+	}
 	host, text, err := net.SplitHostPort(addr)
 	if err != nil {
 		return ""
@@ -49,6 +52,26 @@ func holder(addr string) string {
 		return ""
 	}
 	return ownerOf("socket:[" + others[0].inode + "]")
+}
+
+// accepting is the flag of a Unix socket that listens, __SO_ACCEPTCON, in /proc/net/unix.
+const accepting = "00010000"
+
+// unixHolder finds the process that listens at path: "Num RefCount Protocol Flags Type St Inode Path".
+func unixHolder(path string) string {
+	f, err := os.Open("/proc/net/unix")
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		head, at, ok := strings.Cut(lines.Text(), " "+path)
+		if cols := strings.Fields(head); ok && at == "" && len(cols) == 7 && cols[3] == accepting {
+			return ownerOf("socket:[" + cols[6] + "]")
+		}
+	}
+	return ""
 }
 
 const stateListen = "0A"

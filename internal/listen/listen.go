@@ -132,8 +132,16 @@ func OpenFor(setting, flag, address string) (net.Listener, error) {
 	if flag == "" {
 		name, with = setting, setting
 	}
+	path, unix := strings.CutPrefix(address, "unix://")
 	switch {
-	case errors.Is(err, syscall.EADDRINUSE) && !strings.HasPrefix(address, "unix:"):
+	case errors.Is(err, syscall.EADDRINUSE) && unix:
+		if info, err := os.Lstat(path); err == nil && info.Mode().Type() != fs.ModeSocket {
+			return nil, fmt.Errorf("%s %s: there is a file that is no socket; remove it, or give another path with %s", name, address, with)
+		}
+		return nil, fmt.Errorf("%s %s: the socket is in use%s; stop that program, or give another path with %s", name, address, ByHolder(address), with)
+	case err != nil && unix:
+		return nil, fmt.Errorf("%s %s: the socket cannot be made: %w; make its directory, or give another path with %s", name, address, err, with)
+	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("%s %s: the port is in use%s; stop that program, or give another address with %s", name, address, ByHolder(address), with)
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w; give an address of this host with %s", name, err, with)

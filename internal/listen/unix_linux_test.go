@@ -2,10 +2,12 @@ package listen
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -80,5 +82,27 @@ func TestPeerOf(t *testing.T) {
 	c.Close()
 	if _, err := PeerOf(raw); err == nil {
 		t.Error("a closed socket has a peer")
+	}
+}
+
+// TestOpenForNamesWhatIsThere: a socket that somebody listens on, a plain file, a directory that is missing.
+func TestOpenForNamesWhatIsThere(t *testing.T) {
+	dir := t.TempDir()
+	l, err := Open("unix://" + dir + "/taken")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := os.WriteFile(dir+"/file", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		"taken": fmt.Sprintf("the socket is in use by listen.test (process %d); stop that program", os.Getpid()),
+		"file":  "there is a file that is no socket; remove it", "no/s": "the socket cannot be made",
+	} {
+		_, err := OpenFor("router.listen", "--listen", "unix://"+dir+"/"+path)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "address of this host") || !strings.Contains(err.Error(), "give another path with --listen") {
+			t.Errorf("%s: %v", path, err)
+		}
 	}
 }
