@@ -427,6 +427,8 @@ func plainError(err error) error {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("no answer in time: %w", err)
+	case strings.Contains(err.Error(), "readLoopPeekFailLocked"): // bytes, or an end, where nothing was asked yet
+		return errors.New("it speaks before it is asked, so it is no HTTP server")
 	case strings.Contains(err.Error(), `malformed HTTP response "\x15\x03`): // a TLS alert
 		return fmt.Errorf("it speaks TLS (is its URL https://?): %w", err)
 	}

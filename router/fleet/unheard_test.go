@@ -2,10 +2,12 @@ package fleet
 
 import (
 	"crypto/tls"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -36,7 +38,9 @@ func TestWhyABackendNeverAnswered(t *testing.T) {
 			t.Parallel()
 			var log said
 			o := fast(Backend{URL: c.url, ID: "n"})
-			o.ProbeTimeout = 300 * time.Millisecond
+			if o.ProbeTimeout = 10 * time.Second; name == "mute" {
+				o.ProbeTimeout = 100 * time.Millisecond
+			}
 			o.Log = slog.New(slog.NewTextHandler(&log, nil))
 			f := run(t, o)
 			const line = `level=WARN msg="node has not answered yet, so it takes no requests" node=n`
@@ -110,6 +114,19 @@ func TestANodeWithoutAModelTakesNoRequests(t *testing.T) {
 	eventually(t, f, "it is told", log.has(`msg="node takes requests" node=n was="it names no model"`))
 	if v := f.Load().View(time.Now()).Nodes[0]; v.State != "healthy" || !v.Eligible {
 		t.Errorf("view %+v", v)
+	}
+}
+
+// TestPlainErrors: what net/http says in words of its own.
+func TestPlainErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		"readLoopPeekFailLocked: <nil>":          "it speaks before it is asked",
+		`malformed HTTP response "\x15\x03\x01"`: "is its URL https://?",
+		"connection refused":                     "connection refused",
+	} {
+		if got := plainError(&url.Error{Op: "Get", URL: "http://secret", Err: errors.New(text)}).Error(); !strings.Contains(got, want) || strings.Contains(got, "secret") {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
 	}
 }
 
