@@ -178,10 +178,22 @@ func TestAccessLogTells(t *testing.T) {
 	hung := s.chat(chatBody("hello", plain), "x-request-id", "hung", "x-sim-fault", "hang", "x-cgn-deadline-ms", "150", "x-cgn-node", "sim-1")
 	running := s.begin("/v1/chat/completions", chatBody("hello", streaming), "x-request-id", "running", "x-sim-fault", "stall_after=1", "x-cgn-node", "sim-0")
 	readTokens(t, running, `"content":"`, 1)
+	whole := s.chat(chatBody("whole", plain), "x-request-id", "whole")
+	unknown := s.chat(`{"model":"nobody's","messages":[]}`, "x-request-id", "unknown")
+	lost := s.post("/v2/none", "{}", "x-request-id", "lost")
 	if err := s.stop(); err != nil {
 		t.Error(err)
 	}
 	lines := accessLines(t, file)
+	if l := lines["whole"]; l.Bytes != len(whole.body) || l.Stream {
+		t.Errorf("%+v of %d bytes", l, len(whole.body))
+	}
+	if l := lines["unknown"]; l.Model != "nobody's" || l.Cause != "model_not_found" || l.End != "refused" || l.Status != 404 || l.Bytes != len(unknown.body) {
+		t.Errorf("of a model that nobody serves: %+v, answered %s", l, unknown.body)
+	}
+	if l := lines["lost"]; l.Cause == "" || l.End != "refused" || l.Bytes != len(lost.body) {
+		t.Errorf("of a path that is none: %+v, answered %s", l, lost.body)
+	}
 	for id, r := range map[string]*reply{"first": first, "again": again, "moved": moved} {
 		l := lines[id]
 		var matched, total int
@@ -192,7 +204,7 @@ func TestAccessLogTells(t *testing.T) {
 		if l.Matched != matched || l.Total != total || total < 90 {
 			t.Errorf("%s: overlap %d/%d, the answer says %d/%d", id, l.Matched, l.Total, matched, total)
 		}
-		if l.TTFT <= 0 || l.TTFT > l.Duration || l.Duration > r.took.Seconds()+5 || l.Bytes == 0 {
+		if l.TTFT <= 0 || l.TTFT > l.Duration || l.Duration > r.took.Seconds()+5 || l.Bytes != len(r.body) {
 			t.Errorf("%s: first byte after %v s, end after %v s, %d bytes", id, l.TTFT, l.Duration, l.Bytes)
 		}
 		for name, n := range map[string]int{"prompt_tokens": l.Prompt, "completion_tokens": l.Completion, "cached_tokens": l.Cached} {

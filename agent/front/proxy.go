@@ -237,7 +237,7 @@ func (p *passage) Body([]byte, bool) {}
 func (p *passage) Tail(dst []byte, _ relay.Outcome, _ error) []byte { return dst }
 
 // Done ends the passage of a request whose answer was begun.
-func (p *passage) Done(o relay.Outcome, err error) {
+func (p *passage) Done(o relay.Outcome, _ int64, err error) {
 	s := p.s
 	defer func() {
 		if bug := recover(); bug != nil {

@@ -12,12 +12,13 @@ import (
 type Entry struct {
 	Time      time.Time // when the request was accepted
 	RequestID []byte    // 128 bytes
-	Model     string    // 128 bytes
+	Model     string    // 128 bytes; canonical, "" where no node serves it
+	Asked     []byte    // 128 bytes; the client's name for it, in the line where Model is ""
 	Node      string    // 64 bytes; the node that answered or was asked last, "" when none was
 	Method    string    // 8 bytes
 	API       string    // 48 bytes; the endpoint, e.g. chat; other for unknown paths
 	End       string    // 24 bytes; how it ended: complete, client_gone, refused, shutdown, …
-	Cause     string    // 24 bytes; how the last attempt that failed did, "" when none has: reset, protocol, …; node_set_aside where the client left first
+	Cause     string    // 24 bytes; how the last attempt that failed did, "" when none has: reset, protocol, …; node_set_aside where the client left first; else the code of the router's own error
 
 	Status   int
 	TTFT     time.Duration // to the first body byte from the node; below 0 = there was none
@@ -26,7 +27,7 @@ type Entry struct {
 	PromptTokens, CompletionTokens, CachedTokens int64 // below 0 = not reported
 	OverlapMatched, OverlapTotal                 int   // blocks believed cached on the node, of the prompt's
 	Attempts                                     int   // nodes asked
-	Bytes                                        int64 // body bytes sent to the client
+	Bytes                                        int64 // of the body, handed to the client's connection: without head, chunks' size lines and TLS
 	Stream                                       bool
 }
 
@@ -52,10 +53,12 @@ type record struct {
 
 func (r *record) set(e *Entry) {
 	r.entry = *e
-	r.entry.RequestID, r.entry.Model, r.entry.Node = nil, "", ""
+	r.entry.RequestID, r.entry.Asked, r.entry.Model, r.entry.Node = nil, nil, "", ""
 	r.entry.Method, r.entry.API, r.entry.End, r.entry.Cause = "", "", "", ""
 	r.requestID.n = uint8(copy(r.requestID.b[:], e.RequestID))
-	r.model.n = uint8(copy(r.model.b[:], e.Model))
+	if r.model.n = uint8(copy(r.model.b[:], e.Model)); e.Model == "" {
+		r.model.n = uint8(copy(r.model.b[:], e.Asked))
+	}
 	r.node.n = uint8(copy(r.node.b[:], e.Node))
 	r.api.n = uint8(copy(r.api.b[:], e.API))
 	r.end.n = uint8(copy(r.end.b[:], e.End))

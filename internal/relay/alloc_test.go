@@ -74,7 +74,7 @@ type quiet struct{}
 func (quiet) Event(sse.Event, time.Time) bool            { return true }
 func (quiet) Body([]byte, bool)                          {}
 func (quiet) Tail(dst []byte, _ Outcome, _ error) []byte { return dst }
-func (quiet) Done(Outcome, error)                        {}
+func (quiet) Done(Outcome, int64, error)                 {}
 
 // TestProxyDoesNotAllocate counts the whole way of a request: fasthttp, header
 // fields, Send, Reply and Watch.

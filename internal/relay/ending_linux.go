@@ -46,13 +46,13 @@ func (n *ending) end() {
 	defer n.hangUp()
 	s := n.s
 	s.closeLent()
-	observer, outcome, cause := s.observer, s.outcome, s.cause
+	observer, outcome, sent, cause := s.observer, s.outcome, s.sent, s.cause
 	s.recycle()
 	if n.top != nil && outcome == SlowReader {
 		n.client.resetOnClose()
 	}
 	if observer != nil {
-		observer.Done(outcome, cause)
+		observer.Done(outcome, sent, cause)
 	}
 }
 

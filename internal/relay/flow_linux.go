@@ -214,18 +214,24 @@ func (f *flow) finish(out []byte, mark int) []byte {
 	s := f.s
 	err := s.e.ended
 	if err == nil {
-		return closeChunk(out, mark)
+		return f.closeChunk(out, mark)
 	}
 	if err == io.EOF {
 		err = s.end()
 	}
 	if err != io.EOF {
-		return f.fail(closeChunk(out, mark), err)
+		return f.fail(f.closeChunk(out, mark), err)
 	}
 	f.drained = true
 	out = append(out, s.filter.Pending()...)
 	s.filter.Reset()
-	return append(closeChunk(out, mark), lastChunk...)
+	return append(f.closeChunk(out, mark), lastChunk...)
+}
+
+// closeChunk is closeChunk, and counts the chunk's data.
+func (f *flow) closeChunk(out []byte, mark int) []byte {
+	f.s.sent += int64(len(out) - mark - chunkRoom)
+	return closeChunk(out, mark)
 }
 
 // fail ends the response by what its observer has to say, or cuts it.
@@ -241,7 +247,7 @@ func (f *flow) fail(out []byte, err error) []byte {
 		return out
 	}
 	out, mark := openChunk(out)
-	return append(closeChunk(append(out, tail...), mark), lastChunk...)
+	return append(f.closeChunk(append(out, tail...), mark), lastChunk...)
 }
 
 // failUpstream ends the stream for a reason other than what was read.

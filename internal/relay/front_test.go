@@ -30,6 +30,7 @@ type observed struct {
 	tail   string
 	done   chan Outcome
 	cause  error
+	sent   int64
 }
 
 func newObserved() *observed {
@@ -51,9 +52,9 @@ func (o *observed) Body(piece []byte, whole bool) {
 
 func (o *observed) Tail(dst []byte, _ Outcome, _ error) []byte { return append(dst, o.tail...) }
 
-func (o *observed) Done(outcome Outcome, err error) {
+func (o *observed) Done(outcome Outcome, sent int64, err error) {
 	o.mu.Lock()
-	o.cause = err
+	o.cause, o.sent = err, sent
 	o.mu.Unlock()
 	o.done <- outcome
 }

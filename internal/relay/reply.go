@@ -56,8 +56,9 @@ type Observer interface {
 	// any, the connection is cut.
 	Tail(dst []byte, o Outcome, err error) []byte
 	// Done is called exactly once, last, when the exchange has been closed.
-	// err is the cause of an outcome other than Complete.
-	Done(o Outcome, err error)
+	// err is the cause of an outcome other than Complete, sent the bytes of the
+	// body, without chunks' size lines, that were handed to the client's connection.
+	Done(o Outcome, sent int64, err error)
 }
 
 // ReplyOptions say how Reply treats the client.

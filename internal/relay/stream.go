@@ -32,6 +32,7 @@ type stream struct {
 	mustClose bool                 // events that end without a closing one have been cut
 	closed    bool                 // an event has come after which the stream may end
 	unread    []byte               // of Read
+	sent      int64                // bytes of the body handed on to the client's connection
 	outcome   Outcome
 	cause     error
 }
@@ -59,10 +60,11 @@ func (s *stream) event(e sse.Event) bool {
 	return s.observer == nil || s.observer.Event(e, s.now)
 }
 
-// step returns what is to be sent next, at least one byte. io.EOF is the end
+// step returns what is to be sent next, at least one byte, and counts it. io.EOF is the end
 // of a response that may be ended properly, a failure told in its tail
 // included; after another error the connection has to be cut.
-func (s *stream) step() ([]byte, error) {
+func (s *stream) step() (piece []byte, err error) {
+	defer func() { s.sent += int64(len(piece)) }()
 	if len(s.ahead) > 0 {
 		piece := s.ahead
 		s.ahead = nil
@@ -71,7 +73,7 @@ func (s *stream) step() ([]byte, error) {
 	if s.complete {
 		return nil, io.EOF
 	}
-	piece, err := s.next()
+	piece, err = s.next()
 	if err == nil {
 		if s.e.drained() {
 			s.unwatch() // the client may leave once it has this piece
@@ -269,10 +271,10 @@ func (s *stream) CloseWithError(err error) error {
 		cc.resetOnClose()
 	}
 	s.closeUpstream()
-	observer, outcome, cause := s.observer, s.outcome, s.cause
+	observer, outcome, sent, cause := s.observer, s.outcome, s.sent, s.cause
 	s.recycle()
 	if observer != nil {
-		observer.Done(outcome, cause)
+		observer.Done(outcome, sent, cause)
 	}
 	return nil
 }

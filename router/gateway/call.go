@@ -31,7 +31,8 @@ type call struct {
 	streaming bool // the client asked for a stream, and counts as one
 	refused   bool // by the router itself: nothing was relayed
 	status    int
-	bytes     int64
+	bytes     int64  // of the answer's body, sent to the client
+	why       string // code of the router's own error
 
 	// Methods bound once, so that handing them over costs nothing.
 	picked, left, detached func()
@@ -106,19 +107,15 @@ func (c *call) Event(e sse.Event, at time.Time) (keep bool) {
 	}
 	keep = true
 	defer c.stumble()
-	if keep = c.job.Event(e, at); keep {
-		c.bytes += int64(len(e.Data))
-	}
-	return keep
+	return c.job.Event(e, at)
 }
 
-// Body counts a piece of the answer.
+// Body looks at a piece of the answer.
 func (c *call) Body(piece []byte, whole bool) {
 	if c.blind {
 		return
 	}
 	defer c.stumble()
-	c.bytes += int64(len(piece))
 	c.job.Piece(piece, whole)
 }
 
@@ -132,8 +129,9 @@ func (c *call) Tail(dst []byte, _ relay.Outcome, err error) (event []byte) {
 }
 
 // Done ends the call when the answer has been sent or given up.
-func (c *call) Done(o relay.Outcome, _ error) {
+func (c *call) Done(o relay.Outcome, sent int64, _ error) {
 	g := c.g
+	c.bytes = sent
 	switch {
 	case c.job.Left() || o == relay.ClientGone:
 		o = relay.ClientGone
@@ -167,7 +165,7 @@ func (c *call) stumble() {
 func (c *call) end(o relay.Outcome) {
 	g, j := c.g, c.job
 	defer func() {
-		c.job, c.ctx, c.stop, c.bytes, c.status = nil, nil, nil, 0, 0
+		c.job, c.ctx, c.stop, c.bytes, c.status, c.why = nil, nil, nil, 0, 0, ""
 		c.lent, c.blind, c.streaming, c.refused = false, false, false, false
 		calls.Put(c)
 	}()

@@ -30,7 +30,7 @@ func TestBugsInFollowingAnAnswer(t *testing.T) {
 	c.job = job
 	job.Scan.Model = []byte("m")
 	g.metrics.Requests = nil // the access log cannot be written
-	c.Done(relay.Complete, nil)
+	c.Done(relay.Complete, 0, nil)
 	panics(t, g, 3)
 	if n := g.Streams(); n != 0 {
 		t.Errorf("%d streams left", n)

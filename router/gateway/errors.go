@@ -45,11 +45,20 @@ func (g *Gateway) fail(ctx *fasthttp.RequestCtx, api scan.API, err *apierror.Err
 		ctx.Response.Header.Set("Retry-After", strconv.Itoa(e.RetryAfterSeconds))
 	}
 	ctx.Response.AppendBody(apierror.Body(nil, api, &e))
-	reason := e.Code
-	if reason == "" {
-		reason = "invalid_request"
-	}
+	reason := rejection(&e)
+	ctx.SetUserValue(causeKey, reason)
 	g.metrics.Rejected.WithLabelValues(reason).Inc()
+}
+
+// causeKey is where fail leaves what note tells the access log.
+const causeKey = "cgn-cause"
+
+// rejection is the word for an error of the router's own in metrics and access log.
+func rejection(e *apierror.Error) string {
+	if e.Code == "" {
+		return "invalid_request"
+	}
+	return e.Code
 }
 
 // unreadable answers a request that could not be read to its end, in the envelope of the API
@@ -94,7 +103,7 @@ func (g *Gateway) unencrypted(s *secure, err error) {
 	}
 	g.metrics.Rejected.WithLabelValues(errNoTLS.Code).Inc()
 	g.noted(accesslog.Entry{
-		Time: time.Now(), API: scan.Other.String(), End: refused, Status: errNoTLS.Status, Bytes: int64(len(body)),
+		Time: time.Now(), API: scan.Other.String(), End: refused, Cause: rejection(errNoTLS), Status: errNoTLS.Status, Bytes: int64(len(body)),
 		TTFT: -1, PromptTokens: -1, CompletionTokens: -1, CachedTokens: -1,
 	})
 }

@@ -153,6 +153,7 @@ func (c *call) refuse(err *apierror.Error) {
 		api = apiOf(c.ctx.Path())
 	}
 	c.g.fail(c.ctx, api, err)
+	c.bytes, c.why = int64(len(c.ctx.Response.Body())), rejection(err)
 	c.conclude(relay.UpstreamFailed)
 }
 

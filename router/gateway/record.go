@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -30,8 +31,8 @@ func (g *Gateway) record(c *call, o relay.Outcome) {
 	}
 	u := &j.Usage
 	g.noted(accesslog.Entry{
-		Time: j.Received, RequestID: c.id, Method: j.Method, Model: j.Model(), Node: j.Asked(), API: c.api.String(),
-		End: c.outcome(o), Cause: j.Cause(o), Status: c.status, TTFT: ttft,
+		Time: j.Received, RequestID: c.id, Method: j.Method, Model: j.Model(), Asked: j.Scan.Model, Node: j.Asked(), API: c.api.String(),
+		End: c.outcome(o), Cause: cmp.Or(j.Cause(o), c.why), Status: c.status, TTFT: ttft,
 		PromptTokens:     unreported(u.Prompt, u.HasPrompt),
 		CompletionTokens: unreported(u.Completion, u.HasCompletion),
 		CachedTokens:     unreported(u.Cached, u.HasCached),
@@ -51,6 +52,7 @@ func (g *Gateway) note(ctx *fasthttp.RequestCtx, method, api string, began time.
 	}
 	if e.Status >= 400 {
 		e.End = refused
+		e.Cause, _ = ctx.UserValue(causeKey).(string)
 	}
 	if method == fasthttp.MethodHead {
 		e.Bytes = 0
