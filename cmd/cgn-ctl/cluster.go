@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -166,9 +167,17 @@ func writeNodes(t *table, rows []nodeRow) {
 			continue
 		}
 		t.row(r.ID, r.state(), h.Role, dash(h.Engine), dash(strings.Join(h.Models, ",")), h.InFlight, h.QueueDepth,
-			h.MaxConcurrent, kernelCell(h), figures(h.SMAgeMs, figure{"sm", h.SMPct, 1, "%"}),
+			slotsCell(h), kernelCell(h), figures(h.SMAgeMs, figure{"sm", h.SMPct, 1, "%"}),
 			figures(h.PowerAgeMs, figure{"", h.PowerWatts, 1, " W"}, figure{"30 s", h.PowerWattsAvg30, 1, " W"}), r.routerCell(), r.pathCell(), h.Address, r.lease())
 	}
+}
+
+// slotsCell is how many requests the node is given at once, as far as its agent says.
+func slotsCell(h *cluster.NodeHealth) string {
+	if h.MaxConcurrent == 0 {
+		return "-"
+	}
+	return strconv.Itoa(h.MaxConcurrent)
 }
 
 func (r *nodeRow) lease() string {

@@ -51,3 +51,11 @@ func TestHalfAnEtcdLoginIsAnError(t *testing.T) {
 		}
 	}
 }
+
+func TestSlotsThatNobodyAnnounces(t *testing.T) {
+	for slots, want := range map[int]string{0: "-", 64: "64"} {
+		if got := slotsCell(&cluster.NodeHealth{MaxConcurrent: slots}); got != want {
+			t.Errorf("%d slots: %q", slots, got)
+		}
+	}
+}
