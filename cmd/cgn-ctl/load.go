@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -157,6 +158,9 @@ func (a *app) load(ctx context.Context, f *loadFlags) error {
 	if f.pace > 0 && (f.chat.Stream || f.mode == "streams") {
 		f.chat.Wish = fmt.Sprintf("pace=%d", f.pace.Microseconds())
 	}
+	if err := f.tryModel(ctx); err != nil {
+		return err
+	}
 	f.chat.Salt = uint64(time.Now().UnixNano())
 	f.window.Stop = ctx.Done()
 	var result *load.Result
@@ -194,8 +198,8 @@ func (a *app) loaded(ctx context.Context, f *loadFlags, r *load.Result) error {
 	switch {
 	case r.Failed() > 0:
 		err := fmt.Errorf("%d requests failed: %v; the first: %s", r.Failed(), r.Failures, oneLine(r.Sample))
-		if hint := f.unknownModel(r); hint != "" {
-			return hinted{err, hint}
+		if r.Failures["status 404"] > 0 {
+			return hinted{err, f.unknownModel()}
 		}
 		return err
 	case ctx.Err() != nil:
@@ -210,11 +214,43 @@ func (a *app) loaded(ctx context.Context, f *loadFlags, r *load.Result) error {
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// unknownModel says which models there are, where the endpoint has answered 404 and can be asked.
-func (f *loadFlags) unknownModel(r *load.Result) string {
-	if r.Failures["status 404"] == 0 {
-		return ""
+// tryLimit bounds the request that finds out early whether the model is served.
+const tryLimit = 5 * time.Second
+
+// tryModel asks the endpoint once, for one token. What it says to that, or that it says nothing, is the load's to find, unless
+// there is no such model.
+func (f *loadFlags) tryModel(ctx context.Context) error {
+	body, err := json.Marshal(map[string]any{
+		"model": f.chat.Model, "max_tokens": 1, "messages": []map[string]string{{"role": "user", "content": "Hello"}},
+	})
+	if err != nil {
+		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, tryLimit)
+	defer cancel()
+	ask, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(f.url, "/")+"/v1/chat/completions", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	ask.Header.Set("Content-Type", "application/json")
+	if key := os.Getenv("OPENAI_API_KEY"); key != "" {
+		ask.Header.Set("Authorization", "Bearer "+key)
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Do(ask)
+	if err != nil {
+		return nil
+	}
+	defer answer.Body.Close()
+	page, _ := io.ReadAll(io.LimitReader(answer.Body, 4<<10))
+	if answer.StatusCode != http.StatusNotFound {
+		return nil
+	}
+	return hinted{fmt.Errorf("nothing was measured: status 404: %s", oneLine(string(page))), f.unknownModel()}
+}
+
+// unknownModel says which models there are, where the endpoint has answered 404 and can be asked.
+func (f *loadFlags) unknownModel() string {
 	hint := fmt.Sprintf("%q was asked for; give the served model with --model", f.chat.Model)
 	client := http.Client{Timeout: 2 * time.Second}
 	ask, err := http.NewRequest(http.MethodGet, strings.TrimRight(f.url, "/")+"/v1/models", nil)

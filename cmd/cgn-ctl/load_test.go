@@ -45,7 +45,7 @@ func TestBenchLoadSaysWhatFailed(t *testing.T) {
 	defer e.Close()
 	args := []string{"bench", "load", "closed", "--clients", "1", "--warmup", "0s", "--for", "100ms", "--url"}
 	_, err = ctl(t, nil, append(args, e.URL(), "--model", "other")...)
-	if err == nil || !strings.Contains(err.Error(), "the first: status 404: {") {
+	if err == nil || !strings.Contains(err.Error(), "nothing was measured: status 404: {") {
 		t.Fatal(err)
 	}
 	want(t, hintOf(err), "\"other\" was asked for", "--model", "/v1/models lists served")
