@@ -316,7 +316,9 @@ func (c *Config) validateNumbers(bad problem) {
 	atLeast("retry.percent", c.Retry.Percent, 0)
 	atLeast("retry.floor", c.Retry.Floor, 0)
 	atLeast("limits.max_body", int(c.Limits.MaxBody), 1024)
-	atLeast("limits.max_body_total", int(c.Limits.MaxBodyTotal), int(c.Limits.MaxBody))
+	if c.Limits.MaxBody > c.Limits.MaxBodyTotal {
+		bad("limits.max_body", "%s is more than limits.max_body_total, %s; use less, or raise that", c.Limits.MaxBody, c.Limits.MaxBodyTotal)
+	}
 	atLeast("limits.max_header", int(c.Limits.MaxHeader), 4096)
 	atLeast("limits.max_connections", c.Limits.MaxConnections, 1)
 	atLeast("limits.max_streams", c.Limits.MaxStreams, 1)

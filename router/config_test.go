@@ -39,6 +39,7 @@ func TestWhatCannotWorkIsRefusedByItsField(t *testing.T) {
 		"--backend http://e:1 --limits.slow_reader 0s":                             "limits.slow_reader",
 		"--backend http://e:1 --prefix.lifetime 0s":                                "prefix.lifetime",
 		"--backend http://e:1 --limits.max_body 0":                                 "limits.max_body",
+		"--backend http://e:1 --limits.max_body 99999GiB":                          "limits.max_body: 99999GiB is more than limits.max_body_total, 1GiB",
 		"--backend http://e:1 --tls.cert c":                                        "tls.cert: goes together with tls.key",
 		"--backend http://e:1 --tls.client_ca c":                                   "tls.client_ca: needs tls.cert",
 		"--backend http://e:1 --upstream_tls.key k --upstream_tls.ca c":            "upstream_tls.cert: goes together",

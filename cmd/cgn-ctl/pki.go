@@ -118,7 +118,7 @@ func (d *days) Set(text string) error {
 		v = time.Duration(n) * day
 	}
 	if err != nil || v < time.Minute || v > mostDays*day {
-		return fmt.Errorf("not a lifetime: give 1m to %dd, in days like 397d, or 12h", mostDays)
+		return errors.New("not a lifetime: " + wanted["time"])
 	}
 	*d = days(v)
 	return nil

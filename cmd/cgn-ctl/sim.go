@@ -6,11 +6,13 @@ import (
 	"math"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/perf/engine"
 )
 
@@ -51,6 +53,11 @@ func (a *app) sim(c *cobra.Command, cfg engine.Config) error {
 	ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	e, err := engine.New(cfg)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		if who := listen.ByHolder(strings.Replace(cfg.Addr, "unix:", "unix://", 1)); who != "" {
+			return fmt.Errorf("--listen %s: it is in use%s; stop that program, or give another address with --listen", cfg.Addr, who)
+		}
+	}
 	if err != nil {
 		return hinted{err, "where it listens is said by --listen HOST:PORT, --kv-events and --kv-replay tcp://HOST:PORT; each must be free"}
 	}

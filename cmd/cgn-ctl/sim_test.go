@@ -4,8 +4,11 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -115,5 +118,17 @@ func TestSimNamesTheFlagThatCannotWork(t *testing.T) {
 		if _, err := ctl(t, nil, append([]string{"sim"}, strings.Fields(args)...)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", args, err, want)
 		}
+	}
+}
+
+func TestSimNamesWhoHasItsPort(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, err = ctl(t, nil, "sim", "--listen", l.Addr().String())
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("in use by cgn-ctl.test (process %d)", os.Getpid())) {
+		t.Error(err)
 	}
 }

@@ -7,19 +7,20 @@ import (
 
 func TestArgumentsAndFlagsAreNamed(t *testing.T) {
 	for args, want := range map[string]string{
-		"cluster cordon":               "NODE is missing|for example: cgn-ctl cluster cordon gpu1",
-		"cluster uncordon a b":         "one NODE is taken, 2 are given: a, b|cgn-ctl cluster uncordon",
-		"cluster drain":                "NODE is missing|cgn-ctl cluster drain",
-		"cluster set-policy":           "a policy (FILE, - or JSON) is missing|cgn-ctl cluster set-policy policy.json",
-		`cluster set-policy {"foo":1}`: "foo: unknown key; there are mode|",
-		"route explain":                "--prompt or --file is missing|route explain --prompt",
-		"sim --speed 0":                "--speed 0: must be a number above 0|",
-		"sim --prefill-rate -1":        "--prefill-rate -1: must be a number above 0|",
-		"sim --max-seqs 0":             "--max-seqs 0: must be 1 or more|",
-		"sim --block-tokens -1":        "--block-tokens -1: must be 1 or more|",
-		"bench replay --speed -1":      "--speed -1: must be a number above 0|",
-		"pki bootstrap --lifetime 3x":  `--lifetime "3x": must be days like 397d|`,
-		"cluster nodes --etcd.user u":  "etcd.password_file|--etcd-username",
+		"cluster cordon":                  "NODE is missing|for example: cgn-ctl cluster cordon gpu1",
+		"cluster uncordon a b":            "one NODE is taken, 2 are given: a, b|cgn-ctl cluster uncordon",
+		"cluster drain":                   "NODE is missing|cgn-ctl cluster drain",
+		"cluster set-policy":              "a policy (FILE, - or JSON) is missing|cgn-ctl cluster set-policy policy.json",
+		`cluster set-policy {"foo":1}`:    "foo: unknown key; there are mode|",
+		"route explain":                   "--prompt or --file is missing|route explain --prompt",
+		"sim --speed 0":                   "--speed 0: must be a number above 0|",
+		"sim --prefill-rate -1":           "--prefill-rate -1: must be a number above 0|",
+		"sim --max-seqs 0":                "--max-seqs 0: must be 1 or more|",
+		"sim --block-tokens -1":           "--block-tokens -1: must be 1 or more|",
+		"bench replay --speed -1":         "--speed -1: must be a number above 0|",
+		"pki bootstrap --lifetime 3x":     `--lifetime "3x": must be days like 397d|`,
+		"pki bootstrap --lifetime 99999d": `1m to 36500d|`,
+		"cluster nodes --etcd.user u":     "etcd.password_file|--etcd-username",
 	} {
 		_, err := ctl(t, nil, strings.Fields(args)...)
 		text, hint, _ := strings.Cut(want, "|")

@@ -167,7 +167,7 @@ func refuseExisting(dir string, o Options) error {
 		f := FilesIn(dir, r)
 		for _, name := range []string{f.Cert, f.Key} {
 			if _, err := os.Stat(name); err == nil {
-				return fmt.Errorf("%w: %s (force replaces it)", ErrExists, name)
+				return fmt.Errorf("%w: %s", ErrExists, name)
 			}
 		}
 	}

@@ -54,7 +54,7 @@ func Request(dir string, o Options) ([]byte, error) {
 
 func request(f Files, role Role, o Options) ([]byte, error) {
 	if _, err := os.Stat(f.Cert); err == nil && !o.Force {
-		return nil, fmt.Errorf("%w: %s (force replaces it)", ErrExists, f.Cert)
+		return nil, fmt.Errorf("%w: %s", ErrExists, f.Cert)
 	}
 	key, err := readKey(f.Key)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -329,7 +329,11 @@ func (f *Fleet) breakerMoved(n *Node, from, to State, why string) {
 		}
 		f.opts.Log.Warn("node takes no requests", said...)
 	case to == Healthy && n.flags.Load() == 0:
-		f.opts.Log.Info("node takes requests", "node", n.ID, "was", from.String())
+		level := slog.LevelInfo
+		if from != Unproven { // as loud as what it is the end of
+			level = slog.LevelWarn
+		}
+		f.opts.Log.Log(context.Background(), level, "node takes requests", "node", n.ID, "was", from.String())
 	}
 }
 
