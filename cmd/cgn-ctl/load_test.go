@@ -15,6 +15,7 @@ func TestBenchLoadRefuses(t *testing.T) {
 	if err := os.WriteFile(trace, []byte("{}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	const nobody = "http://127.0.0.1:1"
 	for args, want := range map[string]string{
 		"":                                  "the mode is missing: must be closed, open or streams",
 		"both":                              "\"both\": must be closed, open or streams",
@@ -29,7 +30,7 @@ func TestBenchLoadRefuses(t *testing.T) {
 		"open --trace nowhere":              "--trace: open nowhere",
 		"open --warmup 0s --trace " + trace: "--trace " + trace + ": trace line 1",
 	} {
-		out, err := ctl(t, nil, append([]string{"bench", "load"}, strings.Fields(args)...)...)
+		out, err := ctl(t, nil, append([]string{"bench", "load", "--url", nobody}, strings.Fields(args)...)...)
 		if err == nil || !strings.Contains(err.Error(), want) || out != "" {
 			t.Errorf("%q: %v\n%s", args, err, out)
 		}
