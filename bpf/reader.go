@@ -139,7 +139,7 @@ type Tokens struct {
 
 	// What is not in the histograms.
 	Joined         uint64 // segments within 128 us of the one before: the same piece
-	Coalesced      uint64 // pieces at least twice as large as the smallest of their answer: several tokens, their gap is left out
+	Coalesced      uint64 // pieces as large as two of the smallest of their answer: several tokens, their gap is left out
 	UnmeasuredTLS  uint64 // connections
 	UnmeasuredHTTP uint64 // HTTP/2 connections
 	Unmeasured     uint64 // connections that are neither of these nor HTTP/1, or were in the middle of something

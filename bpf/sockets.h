@@ -213,7 +213,7 @@ struct tokens {
 	__u64 singles;	      // answers of one piece: no stream, or one that ended with its first token
 	__u64 singles_sum_ns; // their time from first byte in to first piece out
 	__u64 joined;	      // segments within 128 us of the one before: the same piece
-	__u64 coalesced;      // pieces at least twice as large as the smallest of their answer: gaps that were not counted
+	__u64 coalesced;      // pieces as large as two of the smallest of their answer: gaps that were not counted
 	__u64 unmeasured_tls; // connections that were not measured, because they are TLS
 	__u64 unmeasured_h2;  // because they are HTTP/2
 	__u64 unmeasured;     // because they are neither of these nor HTTP/1, or were in the middle of something

@@ -11,6 +11,7 @@ char _license[] SEC("license") = "Dual BSD/GPL";
 #define HEAD_MIN 80	  // a first piece that exceeds the second by this has a head and a token in it
 #define CLOSING_MAX 80	  // smaller segments of an answer are no tokens: 100 Continue, [DONE], the last chunk
 #define REQUEST_MIN 32	  // less than this does not begin a request: it is a frame of something
+#define CHUNK_MAX 12	  // two tokens in one chunk have its frame once
 #define JOIN_NS (1 << 17) // segments closer than this are one piece
 
 struct packet {
@@ -205,7 +206,7 @@ static __always_inline void answer(struct sock_state *s, struct tokens *t, __u32
 	gap = now - s->piece_ns;
 	s->piece_ns = now;
 	s->pieces++;
-	if (s->piece_min && size >= 2 * s->piece_min) {
+	if (s->piece_min && size + CHUNK_MAX >= 2 * s->piece_min) {
 		ADD(t->coalesced, 1);
 		return;
 	}
