@@ -12,6 +12,7 @@ import (
 // children are what the test binary does as a child.
 var children = map[string]func() error{
 	"own":      own,
+	"burn":     burn,
 	"load":     loadWithFew,
 	"unloaded": loadWithNone,
 }

@@ -1,0 +1,154 @@
+package bpf
+
+import (
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/cognitora/dataplane/perf/netpath"
+)
+
+// other makes every program another one that does the same.
+func other(spec *ebpf.CollectionSpec) {
+	for _, p := range spec.Programs {
+		p.Instructions = slices.Insert(slices.Clone(p.Instructions), 1, asm.Mov.Imm(asm.R0, 0))
+	}
+}
+
+// wider makes the layout of a map another one.
+func wider(spec *ebpf.CollectionSpec) {
+	other(spec)
+	for _, name := range []string{"cgn_ports", "cgn_groups"} {
+		m := spec.Maps[name]
+		t := m.Value.(*btf.Struct)
+		wide := *t
+		wide.Members = append(slices.Clone(t.Members), btf.Member{Name: "new_field", Type: &btf.Int{Name: "__u64", Size: 8}, Offset: btf.Bits(t.Size * 8)})
+		wide.Size += 8
+		m.Value, m.ValueSize = &wide, wide.Size
+	}
+}
+
+// busy keeps connections going until stop, and counts them.
+type busy struct {
+	made atomic.Uint64
+	stop atomic.Bool
+	done chan struct{}
+}
+
+func keepBusy(t *testing.T, at *netpath.Side, to netip.AddrPort) *busy {
+	b := &busy{done: make(chan struct{})}
+	go func() {
+		defer close(b.done)
+		for !b.stop.Load() {
+			c, err := dial(t, at, to)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if _, err := c.Write(make([]byte, 100)); err != nil {
+				t.Error(err)
+			}
+			_ = c.Close()
+			b.made.Add(1)
+		}
+	}()
+	return b
+}
+
+func (b *busy) end() { b.stop.Store(true); <-b.done }
+
+// TestUpgrade: programs are replaced under load of sockets and of the scheduler, and nothing is lost.
+func TestUpgrade(t *testing.T) {
+	h := newHost(t)
+	p := h.namespaces()
+	to := h.echo(p.A, "tcp", "127.0.0.1:0")
+	s := h.load()
+	if err := s.WatchPort(to.Port()); err != nil {
+		t.Fatal(err)
+	}
+	root := h.burning(s, times(3, 0))
+	from := h.usage(s, root)
+	b := keepBusy(t, p.A, to)
+	upgrades := times(10, 2)
+	for i := range upgrades {
+		o := Options{Root: h.root, Cgroup: h.cgroup}
+		if i%2 == 0 {
+			o.change = other
+		}
+		next := must[*Set](t)(Load(o))
+		r := next.Report()
+		_ = next.Close()
+		if len(r.Replaced) != len(hooks) || len(r.Attached)+len(r.Made)+len(r.Carried) != 0 || r.Window != 0 {
+			t.Errorf("%+v", r)
+		}
+		at := b.made.Load()
+		within(t, "connections go on", func() bool { return b.made.Load() > at })
+	}
+	b.end()
+	h.used(s, root, from)
+	agree(t, from, h.usage(s, root))
+	made := b.made.Load()
+	within(t, "all are closed", func() bool { p := h.port(s, to.Port()); return p.Closed == p.Opened })
+	port, peer := h.port(s, to.Port()), h.peer(s, to)
+	t.Logf("%d connections during %d upgrades", made, upgrades)
+	if port.Opened != made || peer.Opened != made || port.BytesReceived != made*100 {
+		t.Errorf("of %d connections: %+v and %+v", made, port, peer)
+	}
+	h.noDrops(s)
+}
+
+// TestUpgradeOfLayout: when a map has to be made anew, it begins with what the old one has counted, but for the window that Report tells.
+func TestUpgradeOfLayout(t *testing.T) {
+	h := newHost(t)
+	p := h.namespaces()
+	to := h.echo(p.A, "tcp", "127.0.0.1:0")
+	s := h.load()
+	if err := s.WatchPort(to.Port()); err != nil {
+		t.Fatal(err)
+	}
+	root := h.burning(s, times(3, 0))
+	from := h.usage(s, root)
+	b := keepBusy(t, p.A, to)
+	within(t, "connections begin", func() bool { return b.made.Load() > 10 })
+	var during uint64
+	var window time.Duration
+	upgrades := times(4, 2)
+	for i := range upgrades {
+		o := Options{Root: h.root, Cgroup: h.cgroup}
+		if i%2 == 0 {
+			o.change = wider
+		}
+		at := b.made.Load()
+		next := must[*Set](t)(Load(o))
+		during += b.made.Load() - at + 2
+		r := next.Report()
+		_ = next.Close()
+		if len(r.Carried) != 2 || len(r.Reset) != 0 || r.Window == 0 || len(r.Attached) != 0 {
+			t.Errorf("%+v", r)
+		}
+		window += r.Window
+	}
+	b.end()
+	s2 := h.load()
+	within(t, "all that are open are closed", func() bool { p := h.port(s2, to.Port()); return p.Closed+during >= p.Opened })
+	port := h.port(s2, to.Port())
+	t.Logf("%d of %d connections counted; %d were made during the upgrades", port.Opened, b.made.Load(), during)
+	if port.Opened > b.made.Load() || port.Opened+during < b.made.Load() {
+		t.Errorf("%d of %d connections counted; %d were made during the upgrades", port.Opened, b.made.Load(), during)
+	}
+	h.used(s2, root, from)
+	u := h.usage(s2, root)
+	counted, all := u.group.CPU-from.group.CPU, u.before.CPU-from.after.CPU
+	// A run is counted where it ends: one that ends in a window is lost with what it had before. All are on one CPU, and others wait for it.
+	bound := window + time.Duration(upgrades*times(10, 100))*time.Millisecond
+	t.Logf("%v of %v of CPU time counted; the windows were %v", counted, all, window)
+	if counted < all-bound-all/50 || counted > (u.after.CPU-from.before.CPU)*51/50 {
+		t.Errorf("%v of %v of CPU time are counted, and at most %v may be lost", counted, all, bound)
+	}
+}

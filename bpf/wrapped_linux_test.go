@@ -1,0 +1,132 @@
+package bpf
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cognitora/dataplane/perf/engine"
+)
+
+// TestWrapped: the sequence numbers of a connection pass 2^32 in the middle of a request, and every byte and request is counted once.
+func TestWrapped(t *testing.T) {
+	h := newHost(t)
+	s := h.load()
+	server := h.serve(s, (*httptest.Server).Start, streamed)
+	to := netip.MustParseAddrPort(server.Listener.Addr().String())
+	request := fmt.Sprintf("POST / HTTP/1.1\r\nHost: engine\r\nContent-Length: 300\r\n\r\n%s", strings.Repeat("q", 300))
+	const requests = 4
+
+	fd := must[int](t)(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))
+	first := uint32(-len(request) * 3 / 2) // what the kernel would draw; the second request passes 0
+	for _, o := range []struct{ option, value int }{{unix.TCP_REPAIR, 1}, {unix.TCP_REPAIR_QUEUE, 2}, {unix.TCP_QUEUE_SEQ, int(int32(first))}, {unix.TCP_REPAIR, -1}} {
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, o.option, o.value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}); err != nil {
+		t.Fatal(err)
+	}
+	c := client{fd: fd}
+	for range requests {
+		must[int](t)(unix.Write(fd, []byte(request)))
+		for got, b := "", make([]byte, 4096); !strings.HasSuffix(got, "0\r\n\r\n"); {
+			n := must[int](t)(unix.Read(c.fd, b))
+			got += string(b[:n])
+		}
+	}
+	_ = unix.Close(fd)
+	server.CloseClientConnections()
+	within(t, "it is closed", func() bool { return h.port(s, to.Port()).Closed == 1 && h.peer(s, to).Closed == 1 })
+	port, peer, k := h.port(s, to.Port()), h.peer(s, to), must[Tokens](t)(s.Tokens(to.Port()))
+	if want := uint64(requests * len(request)); port.BytesReceived != want || peer.BytesSent != want || k.Requests != requests || k.Streams != requests {
+		t.Errorf("%d bytes received and %d sent of %d; %d requests and %d streams of %d", port.BytesReceived, peer.BytesSent, want, k.Requests, k.Streams, requests)
+	}
+	h.noDrops(s)
+}
+
+// TestClockSteps: setting the clock forth and back by an hour is in no figure.
+func TestClockSteps(t *testing.T) {
+	if os.Getenv("BPF_CLOCK") != "1" {
+		t.Skip("it sets the machine's clock: make check-bpf-vm")
+	}
+	h := newHost(t)
+	s := h.load()
+	e := must[*engine.Engine](t)(engine.New(engine.Config{PrefillTokensPerSecond: 2000, DecodeStep: 12 * time.Millisecond, NoPrefixCache: true}))
+	defer e.Close()
+	to := netip.MustParseAddrPort(e.Addr())
+	if err := s.WatchPort(to.Port()); err != nil {
+		t.Fatal(err)
+	}
+	root := h.burning(s, times(3, 0))
+	from, began := h.usage(s, root), must[[]CPU](t)(s.CPUs())
+	step := time.Hour
+	seen := withClient(t, to, func(c *client) error {
+		for range 6 {
+			now := unix.NsecToTimespec(time.Now().Add(step).UnixNano())
+			if err := unix.ClockSettime(unix.CLOCK_REALTIME, &now); err != nil {
+				return err
+			}
+			step = -step
+			if err := c.stream("/v1/completions", `{"model":"sim","prompt":"how long does it take","stream":true,"max_tokens":12}`); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	k := must[Tokens](t)(s.Tokens(to.Port()))
+	agrees(t, "TTFT", k.TTFT, seen.ttft)
+	agrees(t, "ITL", k.ITL, seen.itl)
+	h.used(s, root, from)
+	agree(t, from, h.usage(s, root))
+	for i, c := range must[[]CPU](t)(s.CPUs()) {
+		if used := c.Busy + c.Idle - began[i].Busy - began[i].Idle; used < 0 || used > 30*time.Minute {
+			t.Errorf("CPU %d: %v", c.ID, used)
+		}
+	}
+}
+
+// TestOpen: time since a CPU's last switch is never less than nothing, however the clocks stand.
+func TestOpen(t *testing.T) {
+	for _, c := range []struct {
+		cpu  schedCpu
+		now  uint64
+		want time.Duration
+	}{
+		{schedCpu{StartNs: 100, BusyNs: 20, IdleNs: 30, AheadNs: 1000}, 1200, 50},
+		{schedCpu{StartNs: 100, BusyNs: 20, IdleNs: 30, AheadNs: 1000}, 1100, 0},                      // read before the switch
+		{schedCpu{StartNs: 100, BusyNs: 20, IdleNs: 30, AheadNs: ^uint64(0) - 9}, 200, 60},            // the run queue's clock is ahead
+		{schedCpu{StartNs: ^uint64(0) - 49, BusyNs: 20, IdleNs: 30, AheadNs: 0}, 7, 7},                // it wrapped
+		{schedCpu{StartNs: ^uint64(0) - 49, BusyNs: 20, IdleNs: 30, AheadNs: ^uint64(0)}, 1 << 63, 0}, // it makes no sense
+	} {
+		if got := c.cpu.open(c.now); got != c.want {
+			t.Errorf("%+v at %d: %v, not %v", c.cpu, c.now, got, c.want)
+		}
+	}
+}
+
+// TestOddEvents: what the ring has never held is refused or told as it is.
+func TestOddEvents(t *testing.T) {
+	whole := make([]byte, 48)
+	for n := range whole {
+		if _, err := decode(whole[:n]); err == nil {
+			t.Errorf("%d bytes are an event", n)
+		}
+	}
+	for i := range whole {
+		whole[i] = 0xff
+	}
+	e, err := decode(whole)
+	if err != nil || e.Age != 0 || e.Kind.String() != "kind 4294967295" || e.LocalPort != 65535 {
+		t.Errorf("%+v, %v", e, err)
+	}
+	if later, err := decode(append(whole, 1, 2, 3)); err != nil || later != e {
+		t.Errorf("a longer event: %+v, %v", later, err)
+	}
+}
