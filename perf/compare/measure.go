@@ -41,6 +41,7 @@ type measurement struct {
 	on      *Running
 	seconds time.Duration
 	stop    <-chan struct{} // ends it early
+	edge    func()          // if set, called at both ends of the window
 	notes   []string
 	top     []Function
 }
@@ -51,7 +52,12 @@ func (m *measurement) note(format string, args ...any) {
 
 // Measure makes one measurement of s that takes window, on a contestant that runs; it ends early when stop closes.
 func Measure(s *Scenario, on *Running, window time.Duration, stop <-chan struct{}) (Figures, error) {
-	m := &measurement{Scenario: *s, on: on, seconds: window, stop: stop}
+	return MeasureBetween(s, on, window, stop, func() {})
+}
+
+// MeasureBetween is Measure that calls edge where the window begins and where it ends.
+func MeasureBetween(s *Scenario, on *Running, window time.Duration, stop <-chan struct{}, edge func()) (Figures, error) {
+	m := &measurement{Scenario: *s, on: on, seconds: window, stop: stop, edge: edge}
 	f, err := kinds[s.Kind].measure(m)
 	if err == nil && f["failed"] > 0 {
 		err = fmt.Errorf("%s: %s: %s", on.Name, s.Name, m.notes[0])
@@ -82,6 +88,9 @@ type metered struct {
 func (m *measurement) window(warmup time.Duration) *metered {
 	w := &metered{Window: load.Window{Warmup: warmup, Measure: m.seconds, Stop: m.stop}}
 	read := func(into *process.Usage) {
+		if m.edge != nil {
+			m.edge()
+		}
 		u, err := m.on.Usage()
 		*into, w.err = u, errors.Join(w.err, err)
 	}

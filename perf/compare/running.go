@@ -63,7 +63,7 @@ func (s *Site) Start(ctx context.Context, c *Contestant) (r *Running, err error)
 	if err := s.needs(c); err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Name, err)
 	}
-	r.view = view{Engines: s.addrs(), Bin: s.Bin, Cache: s.Cache, PKI: s.pki, Model: instant.Model, Cores: runtime.NumCPU(), Clients: s.room(false) + 50}
+	r.view = view{Engines: s.Engines(), Bin: s.Bin, Cache: s.Cache, PKI: s.pki, Model: instant.Model, Cores: runtime.NumCPU(), Clients: s.room(false) + 50}
 	r.view.Connections = 2 * r.view.Clients
 	if s.etcd != nil {
 		r.view.Etcd = s.etcd.Endpoint()

@@ -96,8 +96,8 @@ func (s *Site) Close() {
 	_ = os.RemoveAll(s.Dir)
 }
 
-// addrs are the engines' host:port.
-func (s *Site) addrs() (a []string) {
+// Engines are their host:port.
+func (s *Site) Engines() (a []string) {
 	for _, e := range s.engines {
 		a = append(a, e.Addr())
 	}

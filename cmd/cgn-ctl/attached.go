@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cognitora/dataplane/perf/attached"
+)
+
+func newAttached(a *app) *cobra.Command {
+	cfg := attached.Config{Progress: a.err}
+	c := &cobra.Command{
+		Use:   "attached",
+		Short: "Measure what the BPF programs cost a router, its engines and its clients",
+		Long: "Sends the requests and streams of bench compare through a router, with all BPF programs attached to this host and its ports, processes and peers watched, and\n" +
+			"without, in pairs, and prints CPU time per request and per token and the programs' own run times. Each pair takes some 15 seconds. Nothing else should run on the host;\n" +
+			"programs of an agent that runs here are in both figures. Run it as root in the repository, after make build; make perf-attached does.",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := errors.Join(inRange("pairs", float64(cfg.Pairs), 1, 1000), inRange("window", cfg.Window.Seconds(), 0.1, 600)); err != nil {
+				return err
+			}
+			ctx, release := interruptible(c.Context())
+			defer release()
+			return a.attached(ctx, cfg)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&cfg.Root, "root", ".", "the repository, whose bin is measured")
+	f.IntVar(&cfg.Pairs, "pairs", 20, "how often each workload is measured with and without")
+	f.DurationVar(&cfg.Window, "window", 3*time.Second, "time of each measurement")
+	return c
+}
+
+func (a *app) attached(ctx context.Context, cfg attached.Config) error {
+	r, err := attached.Run(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	return a.show(r, func(t *table) {
+		t.line(fmt.Sprintf("%s; %d pairs of %v each\n", r.Machine, cfg.Pairs, cfg.Window))
+		t.row("CPU OF", "PER", "WITHOUT", "WITH", "WITH/WITHOUT", "INTERVAL", "PROGRAMS")
+		for i := range r.Loads {
+			l := &r.Loads[i]
+			attachedRow(t, "router", l, &l.Router)
+			attachedRow(t, "router, engines, clients", l, &l.All)
+		}
+		t.line("")
+		t.row("PROGRAM", "RUNS", "A RUN")
+		for _, p := range r.Programs {
+			t.row(p.Name, p.Runs, fmt.Sprintf("%.0f ns", p.Ns))
+		}
+		t.line(fmt.Sprintf("\n20,000 context switches and 10,000 packets a second would take %.2f %% of a core. Run times have in them what measuring takes, some 50 ns.", 100*r.BusyHost))
+	})
+}
+
+func attachedRow(t *table, of string, l *attached.Load, f *attached.Figures) {
+	t.row(of, l.Unit, fmt.Sprintf("%.2f µs", f.MedianWithout()), fmt.Sprintf("%.2f µs", f.MedianWith()), fmt.Sprintf("%.4f", f.Ratio.Median),
+		fmt.Sprintf("%.4f to %.4f (%.0f %%)", f.Ratio.Low, f.Ratio.High, 100*f.Ratio.Sure), fmt.Sprintf("%.2f µs", l.ProgramsUs))
+}
