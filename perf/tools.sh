@@ -3,12 +3,13 @@
 #
 #   perf/tools.sh           after `make test`: what was not run, and what it needs
 #   perf/tools.sh cc ...    fails, naming the package, unless each tool is there
+#   perf/tools.sh left-out  what make check-bpf leaves out without root
 set -u
 
 has() {
 	case $1 in
 	cc) command -v "${CC:-cc}" >/dev/null 2>&1 ;;
-	python3 | curl | protoc | redis-server | redis-cli | fio | llvm-strip | bpftool | promtool) command -v "$1" >/dev/null 2>&1 ;;
+	python3 | curl | protoc | redis-server | redis-cli | fio | llvm-strip | bpftool | promtool | xz) command -v "$1" >/dev/null 2>&1 ;;
 	clang) command -v clang >/dev/null 2>&1 && [ -e /usr/include/bpf/bpf_helpers.h ] ;;
 	root) [ "$(id -u 2>/dev/null)" = 0 ] ;;
 	tun) [ -w /dev/net/tun ] ;;
@@ -25,6 +26,7 @@ package() {
 	llvm-strip) echo 'llvm (apt-get install llvm)' ;;
 	python3 | curl | redis-server | fio | bpftool) echo "$1 (apt-get install $1)" ;;
 	promtool) echo 'prometheus with promtool (apt-get install prometheus)' ;;
+	xz) echo 'xz (apt-get install xz-utils)' ;;
 	redis-cli) echo 'redis-cli (apt-get install redis-tools)' ;;
 	python) echo 'python3 with venv (apt-get install python3-venv)' ;;
 	root) echo root ;;
@@ -50,6 +52,14 @@ row() { # name, tools...
 skipped() { # test, tool
 	has "$2" || printf '  %-14s SKIPPED, for it needs %s\n' "$1" "$(package "$2")"
 }
+
+if [ "${1:-}" = left-out ]; then
+	echo '== left out, for it needs root; make check-bpf-vm runs those of bpf in another kernel'
+	for part in 'bpf, all tests of programs in the kernel' 'cmd/cgn-ctl TestBPF' 'cmd/cgn-agent TestCountsOutliveTheAgent' 'agent/telemetry TestLookAllocates' 'router TestKernelSignals, TestKernelChange and TestKernelEvents'; do
+		echo "  $part"
+	done
+	exit
+fi
 
 if [ $# -gt 0 ]; then
 	status=0
@@ -95,5 +105,7 @@ row check-outage
 row check-kill
 row check-abuse
 row check-seen promtool
+row check-bpf bpftool root
+row check-bpf-vm xz
 row check-llama python
-echo 'not in make check either: make check-bpf, check-bpf-vm, check-vllm, check-ipmi-vm'
+echo 'not in make check either: make check-vllm, check-ipmi-vm'

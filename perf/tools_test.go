@@ -104,12 +104,16 @@ func TestEveryPrerequisiteIsNamed(t *testing.T) {
 		}
 	}
 	skips := regexp.MustCompile(`t\.Skipf?\(".*((needs|takes) root|is not installed)`)
+	kernel := regexp.MustCompile(`Getenv\("BPF_REQUIRED"\)`)
 	err = filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
 			return err
 		}
 		text, err := os.ReadFile(path)
 		folder := strings.TrimPrefix(filepath.Dir(path), "../")
+		if kernel.Match(text) && !regexp.MustCompile("left-out(.|\n)*'"+folder+"[, ]").Match(script) {
+			t.Errorf("%s puts programs into the kernel, and tools.sh does not say that check-bpf leaves that out", path)
+		}
 		if folder == "perf/kvabuse" { // skipped as a whole; make check-abuse runs it
 			return err
 		}
