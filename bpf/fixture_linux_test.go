@@ -132,9 +132,10 @@ func (h *host) load() *Set {
 // within waits for something that must come true.
 func within(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !done(); {
+	bound := time.Duration(times(1, 5)) * time.Minute
+	for end := time.Now().Add(bound); !done(); {
 		if time.Now().After(end) {
-			t.Fatalf("not within a minute: %s", what)
+			t.Fatalf("not within %v: %s", bound, what)
 		}
 		yield()
 	}

@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -140,7 +141,7 @@ func TestFollows(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	busy := "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"
+	busy := fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); done", times(200_000, 20_000))
 	// One child is there when the group is made; then it and the script itself start others, which use the CPU and end.
 	sh := h.script(0, "(read x < "+go1+"; ("+busy+")) & read x < "+go2+"; ("+busy+"); wait; read x < "+go2)
 	root := sh.Process.Pid

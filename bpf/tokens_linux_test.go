@@ -8,19 +8,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/perf/stopwatch"
 )
-
-// timing is what a client saw of its streams: the time to each first token, and the gaps before the others. As in the kernel, there is no gap before several tokens that
-// come at once: an engine that waits for a CPU sends what it has made meanwhile.
-type timing struct{ ttft, itl []time.Duration }
 
 // histogramOf counts as the kernel does.
 func histogramOf(all []time.Duration) (h Histogram) {
@@ -56,74 +50,6 @@ func agrees(t testing.TB, what string, kernel Histogram, client []time.Duration)
 	}
 }
 
-// stream asks for a stream and takes the time of each token, on a thread that runs as soon as something comes.
-func (c *client) stream(path, body string) error {
-	request := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: engine\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body)
-	sent := time.Now()
-	if _, err := unix.Write(c.fd, []byte(request)); err != nil {
-		return err
-	}
-	var buf [16 << 10]byte
-	var last time.Time
-	var got []byte
-	for {
-		n, err := unix.Read(c.fd, buf[:])
-		at := time.Now()
-		if err != nil || n == 0 {
-			return fmt.Errorf("the stream ended: %d bytes, %v, %q", n, err, got)
-		}
-		got = append(got, buf[:n]...)
-		tokens := bytes.Count(buf[:n], []byte(`"text":"`))
-		if last.IsZero() && tokens > 0 {
-			c.ttft = append(c.ttft, at.Sub(sent))
-		} else if tokens == 1 {
-			c.itl = append(c.itl, at.Sub(last))
-		}
-		if tokens > 0 {
-			last = at
-		}
-		if bytes.Contains(got, []byte("[DONE]")) && bytes.HasSuffix(got, []byte("0\r\n\r\n")) {
-			return nil
-		}
-	}
-}
-
-// client is a connection that is read on a thread of its own, with priority: a client that waits for a CPU measures that wait.
-type client struct {
-	fd int
-	timing
-}
-
-// clients runs f on a thread with priority, with a connection.
-func withClient(t *testing.T, to netip.AddrPort, f func(c *client) error) timing {
-	t.Helper()
-	// With few of Go's processors, the thread would wait for one that another thread holds while it waits for a CPU.
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(16))
-	type result struct {
-		timing
-		err error
-	}
-	done := make(chan result)
-	go func() {
-		runtime.LockOSThread() // not unlocked: the thread ends with its priority
-		_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, 0)
-		c := client{}
-		var err error
-		if c.fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err == nil {
-			defer unix.Close(c.fd)
-			if err = unix.Connect(c.fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}); err == nil {
-				err = f(&c)
-			}
-		}
-		done <- result{c.timing, err}
-	}()
-	r := <-done
-	if r.err != nil {
-		t.Fatal(r.err)
-	}
-	return r.timing
-}
-
 // TestTokens holds the kernel's times to a client's, with an engine that sends its head long before the first token.
 func TestTokens(t *testing.T) {
 	h := newHost(t)
@@ -139,21 +65,14 @@ func TestTokens(t *testing.T) {
 	}
 	const streams, tokens = 12, 24
 	body := fmt.Sprintf(`{"model":"sim","prompt":%q,"stream":true,"max_tokens":%d}`, strings.Repeat("how long does it take ", 40), tokens)
-	seen := withClient(t, to, func(c *client) error {
-		for range streams {
-			if err := c.stream("/v1/completions", body); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	seen := must[stopwatch.Times](t)(stopwatch.Completions(to, body, streams, nil))
 	k := must[Tokens](t)(s.Tokens(to.Port()))
 	if k.Requests != streams || k.Streams != streams || k.TTFT.Count != streams || k.Singles+k.Unmeasured != 0 {
 		t.Errorf("%d requests and %d streams of %d: %+v", k.Requests, k.Streams, streams, k)
 	}
 	t.Logf("%d joined, %d coalesced", k.Joined, k.Coalesced)
-	agrees(t, "TTFT", k.TTFT, seen.ttft)
-	agrees(t, "ITL", k.ITL, seen.itl)
+	agrees(t, "TTFT", k.TTFT, seen.TTFT)
+	agrees(t, "ITL", k.ITL, seen.ITL)
 	h.noDrops(s)
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/perf/stopwatch"
 )
 
 var number = regexp.MustCompile(`[0-9]+`)
@@ -67,9 +68,7 @@ func TestWalkthrough(t *testing.T) {
 	if err := s.WatchProcesses(os.Getpid()); err != nil {
 		t.Fatal(err)
 	}
-	withClient(t, to, func(c *client) error {
-		return c.stream("/v1/completions", `{"model":"sim","prompt":"how long","stream":true,"max_tokens":8}`)
-	})
+	must[stopwatch.Times](t)(stopwatch.Completions(to, `{"model":"sim","prompt":"how long","stream":true,"max_tokens":8}`, 1, nil))
 	questions, commands := 0, 0
 	for _, part := range strings.Split(string(page), "\n## ")[1:] {
 		questions++

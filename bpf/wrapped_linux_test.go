@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/perf/stopwatch"
 )
 
 // TestWrapped: the sequence numbers of a connection pass 2^32 in the middle of a request, and every byte and request is counted once.
@@ -33,11 +34,10 @@ func TestWrapped(t *testing.T) {
 	if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}); err != nil {
 		t.Fatal(err)
 	}
-	c := client{fd: fd}
 	for range requests {
 		must[int](t)(unix.Write(fd, []byte(request)))
 		for got, b := "", make([]byte, 4096); !strings.HasSuffix(got, "0\r\n\r\n"); {
-			n := must[int](t)(unix.Read(c.fd, b))
+			n := must[int](t)(unix.Read(fd, b))
 			got += string(b[:n])
 		}
 	}
@@ -67,22 +67,15 @@ func TestClockSteps(t *testing.T) {
 	root := h.burning(s, times(3, 0))
 	from, began := h.usage(s, root), must[[]CPU](t)(s.CPUs())
 	step := time.Hour
-	seen := withClient(t, to, func(c *client) error {
-		for range 6 {
-			now := unix.NsecToTimespec(time.Now().Add(step).UnixNano())
-			if err := unix.ClockSettime(unix.CLOCK_REALTIME, &now); err != nil {
-				return err
-			}
-			step = -step
-			if err := c.stream("/v1/completions", `{"model":"sim","prompt":"how long does it take","stream":true,"max_tokens":12}`); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	body := `{"model":"sim","prompt":"how long does it take","stream":true,"max_tokens":12}`
+	seen := must[stopwatch.Times](t)(stopwatch.Completions(to, body, 6, func() error {
+		now := unix.NsecToTimespec(time.Now().Add(step).UnixNano())
+		step = -step
+		return unix.ClockSettime(unix.CLOCK_REALTIME, &now)
+	}))
 	k := must[Tokens](t)(s.Tokens(to.Port()))
-	agrees(t, "TTFT", k.TTFT, seen.ttft)
-	agrees(t, "ITL", k.ITL, seen.itl)
+	agrees(t, "TTFT", k.TTFT, seen.TTFT)
+	agrees(t, "ITL", k.ITL, seen.ITL)
 	h.used(s, root, from)
 	agree(t, from, h.usage(s, root))
 	for i, c := range must[[]CPU](t)(s.CPUs()) {
