@@ -42,6 +42,9 @@ func agrees(t testing.TB, what string, kernel Histogram, client []time.Duration)
 		t.Errorf("mean %s is off by %v", what, off)
 	}
 	for _, q := range []float64{0.5, 0.9, 0.99} {
+		if (1-q)*float64(len(client)) < 1 {
+			continue // one that waited for a CPU would decide
+		}
 		ours, theirs := kernel.Quantile(q), seen.Quantile(q)
 		t.Logf("%v of %s: kernel %v, client %v", q, what, ours, theirs)
 		if off := bucketOf(ours) - bucketOf(theirs); !testing.Short() && max(off, -off) > 1 {
