@@ -37,7 +37,7 @@ func Completions(to netip.AddrPort, body string, n int, between func() error) (T
 
 type client struct {
 	fd     int
-	closes bool // the engine said that it closes the connection after its answer
+	closes bool // the engine has closed the connection after its answer
 	Times
 }
 
@@ -119,10 +119,19 @@ func (c *client) stream(body string) error {
 			last = at
 		}
 		if bytes.Contains(got, []byte("[DONE]")) && bytes.HasSuffix(got, []byte("0\r\n\r\n")) {
-			head, _, _ := bytes.Cut(got, []byte("\r\n\r\n"))
-			c.closes = bytes.Contains(bytes.ToLower(head), []byte("connection: close"))
-			return nil
+			c.closes, err = c.closed()
+			return err
 		}
 	}
 	return fmt.Errorf("the stream does not end: %.1000q", got)
+}
+
+// closed tells whether the engine closes the connection, with or without having said so: it does that at once or not at all.
+func (c *client) closed() (bool, error) {
+	at := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN | unix.POLLRDHUP}}
+	for {
+		if n, err := unix.Poll(at, 20); err != unix.EINTR {
+			return n > 0, err
+		}
+	}
 }
