@@ -18,6 +18,7 @@ type instruments struct {
 	looks, restarts              *prometheus.CounterVec
 	requests, rejected, failures *prometheus.CounterVec
 	clientLeft, panics           *prometheus.CounterVec
+	reclaimed                    *prometheus.CounterVec
 	seconds                      *prometheus.HistogramVec
 }
 
@@ -32,20 +33,23 @@ func newInstruments() *instruments {
 		failures:   s.Counter("cgn_agent_engine_failures_total", "Requests that failed on the way to or from the engine, by phase and kind.", "node", "phase", "kind"),
 		clientLeft: s.Counter("cgn_agent_client_left_total", "Requests cancelled because their client had left.", "node"),
 		panics:     s.Counter("cgn_agent_panics_total", "Requests whose handling failed because of a bug.", "node"),
+		reclaimed:  s.Counter("cgn_agent_registration_reclaimed_total", "Times that the node's key in etcd held what no daemon writes, and was replaced by the node's own record.", "node"),
 		seconds:    s.Histogram("cgn_agent_request_seconds", "Time from request read to response written.", requestBuckets, "node"),
 	}
 }
 
 // nodeInstruments is what is counted of one node.
 type nodeInstruments struct {
-	engine engine.Counters
-	front  front.Counters
+	engine    engine.Counters
+	front     front.Counters
+	reclaimed prometheus.Counter
 }
 
 // of is what is counted of the node of that id.
 func (in *instruments) of(id string) nodeInstruments {
 	node := prometheus.Labels{"node": id}
 	return nodeInstruments{
+		reclaimed: in.reclaimed.WithLabelValues(id),
 		engine: engine.Counters{
 			Restarts: in.restarts.WithLabelValues(id),
 			Answered: in.looks.WithLabelValues(id, "answered"),

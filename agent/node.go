@@ -104,7 +104,7 @@ func (n *node) prepareMember() error {
 		return fmt.Errorf("agent.state_dir: %w", err)
 	}
 	n.member = &membership{nodeID: n.id(), log: n.log, registration: cluster.Registration{
-		Health: func() cluster.Record { h := n.health(); return &h }, Heartbeat: c.Agent.Heartbeat.Std(), Instance: token, Log: n.log,
+		Health: func() cluster.Record { h := n.health(); return &h }, Heartbeat: c.Agent.Heartbeat.Std(), Instance: token, Reclaimed: n.count.reclaimed.Inc, Log: n.log,
 	}}
 	return nil
 }

@@ -38,7 +38,7 @@ func (d *Daemon) prepareMember() error {
 		return fmt.Errorf("kvcached.data: %w", err)
 	}
 	d.member = &membership{config: etcd, ownCA: d.config.inFleet() && d.config.TLS.Cert == "", log: d.log, others: d.followed(), cacheID: d.config.cacheID(), registration: cluster.Registration{
-		Health: d.health, Heartbeat: d.config.Daemon.Heartbeat.Std(), Instance: token, Log: d.log,
+		Health: d.health, Heartbeat: d.config.Daemon.Heartbeat.Std(), Instance: token, Reclaimed: d.metrics.reclaimed.Inc, Log: d.log,
 	}}
 	return nil
 }

@@ -1,6 +1,8 @@
 package kvcached
 
 import (
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/cognitora/dataplane/internal/metric"
 	"github.com/cognitora/dataplane/kvcached/evict"
 	"github.com/cognitora/dataplane/kvcached/fleet"
@@ -15,8 +17,9 @@ import (
 
 // instruments is every metric of one daemon.
 type instruments struct {
-	set     *metric.Set
-	latency latencies
+	set       *metric.Set
+	latency   latencies
+	reclaimed prometheus.Counter
 
 	store *store.Store
 	index *residency.Index
@@ -32,7 +35,8 @@ type instruments struct {
 
 func newInstruments() *instruments {
 	set := metric.NewSet()
-	return &instruments{set: set, latency: newLatencies(set)}
+	reclaimed := set.Counter("cgn_kvcached_registration_reclaimed_total", "Times that the cache's key in etcd held what no daemon writes, and was replaced by its own record.")
+	return &instruments{set: set, latency: newLatencies(set), reclaimed: reclaimed.WithLabelValues()}
 }
 
 // row is one metric that is read from a snapshot S.

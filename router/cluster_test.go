@@ -218,6 +218,7 @@ func TestClusterState(t *testing.T) {
 	t.Run("policy", func(t *testing.T) { policyIsRefusedAsAWhole(t, s, c) })
 	t.Run("cordon", func(t *testing.T) { cordonedNodeIsLeftAlone(t, s, c) })
 	t.Run("alias", func(t *testing.T) { aliasIsSpliced(t, s, c, engines) })
+	t.Run("overwritten node", func(t *testing.T) { overwrittenNodeServesOn(t, s, c) })
 	t.Run("malformed node", func(t *testing.T) { malformedValuesChangeNothing(t, s, c) })
 }
 
@@ -283,6 +284,34 @@ func aliasIsSpliced(t *testing.T, s *site, c *cluster.Client, engines []*engine.
 	if want := strings.Replace(body, `"gpt-4\u006f"`, `"sim"`, 1); string(got.Body) != want {
 		t.Errorf("the engine got %s, want %s", got.Body, want)
 	}
+}
+
+// overwrittenNodeServesOn: what a person puts where a node's record is takes the node away from no router, and ends no agent.
+func overwrittenNodeServesOn(t *testing.T, s *site, c *cluster.Client) {
+	raw, err := clientv3.New(clientv3.Config{Endpoints: c.Endpoints()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	load := s.traffic(plain)
+	load.until(soon, "both", share("a", .2, 20))
+	if _, err := raw.Put(t.Context(), cluster.NodeKey("a"), "garbage"); err != nil {
+		t.Fatal(err)
+	}
+	load.until(soon, "the node's record is back", func(*reply) bool {
+		if n := s.eligible(); n != 2 {
+			t.Errorf("%d nodes are eligible", n)
+		}
+		kv, err := raw.Get(t.Context(), cluster.NodeKey("a"))
+		if err != nil || len(kv.Kvs) != 1 {
+			t.Error(kv, err)
+			return true
+		}
+		_, err = cluster.ParseNodeHealth("a", kv.Kvs[0].Value)
+		return err == nil && kv.Kvs[0].Lease != 0
+	})
+	load.until(soon, "its share", share("a", .2, 20))
+	load.stop()
 }
 
 func malformedValuesChangeNothing(t *testing.T, s *site, c *cluster.Client) {

@@ -37,7 +37,10 @@ type Registration struct {
 	Instance string
 	// Claimed is told the revision at which the key has become this daemon's, each time; nil: nobody is.
 	Claimed func(rev int64)
-	Log     *slog.Logger // says which node it is, where that matters; nil = slog.Default
+	// Reclaimed is told each time that a value under the key that is nobody's, as a person or another program has left it, was replaced
+	// by this daemon's; nil: nobody is. It is logged as well.
+	Reclaimed func()
+	Log       *slog.Logger // says which node it is, where that matters; nil = slog.Default
 }
 
 // DuplicateError says that another daemon holds the id.
@@ -185,8 +188,8 @@ func (r *Registrar) renew(ctx context.Context) error {
 	return fmt.Errorf("etcd lease: %w", err)
 }
 
-// claim makes the key ours: it is created if absent, taken over if it is ours from before, and otherwise waited for.
-// A holder that writes a heartbeat while we wait is alive, and ours is the duplicate.
+// claim makes the key ours: it is created if absent, taken over if it is ours from before or nobody's, and otherwise
+// waited for. A holder that writes a heartbeat while we wait is alive, and ours is the duplicate.
 func (r *Registrar) claim(ctx context.Context) error {
 	r.rev = 0
 	seen := int64(0) // revision of the holder's last write
@@ -213,6 +216,8 @@ func (r *Registrar) claim(ctx context.Context) error {
 			continue
 		case holder.instance == r.reg.Instance && holder.address == own.address:
 			return r.takeOver(ctx, own.key, value, rev)
+		case holder.nobody != "":
+			return r.reclaim(ctx, own.key, value, rev, holder.nobody)
 		case seen != 0 && rev != seen, time.Now().After(deadline):
 			return &DuplicateError{ID: own.id, Address: own.address, HolderAddress: holder.address}
 		case seen == 0:
@@ -225,7 +230,19 @@ func (r *Registrar) claim(ctx context.Context) error {
 	}
 }
 
-// takeOver replaces a value of our own from before a restart or a lost lease.
+// reclaim replaces a value that no daemon has written. Routers have gone on with what they knew of this one.
+func (r *Registrar) reclaim(ctx context.Context, key string, value []byte, rev int64, why string) error {
+	if err := r.takeOver(ctx, key, value, rev); err != nil {
+		return err
+	}
+	r.reg.Log.Error("the key in etcd held what no daemon writes: it has this daemon's record again", "key", key, "why", why)
+	if r.reg.Reclaimed != nil {
+		r.reg.Reclaimed()
+	}
+	return nil
+}
+
+// takeOver replaces a value of our own from before a restart or a lost lease, or one that is nobody's.
 func (r *Registrar) takeOver(ctx context.Context, key string, value []byte, rev int64) error {
 	written, err := r.writeIf(ctx, clientv3.Compare(clientv3.ModRevision(key), "=", rev), key, value)
 	if err == nil && !written {
@@ -272,7 +289,10 @@ func (r *Registrar) writeIf(ctx context.Context, cond clientv3.Cmp, key string, 
 }
 
 // holder is whoever wrote a key.
-type holder struct{ instance, address string }
+type holder struct {
+	instance, address string
+	nobody            string // why no daemon has written it; empty: one has
+}
 
 // holder reads who has the key now; rev is 0 if nobody has.
 func (r *Registrar) holder(ctx context.Context, key string) (holder, int64, error) {
@@ -280,15 +300,29 @@ func (r *Registrar) holder(ctx context.Context, key string) (holder, int64, erro
 	if err != nil || len(resp.Kvs) == 0 {
 		return holder{}, 0, err
 	}
-	value, rev := resp.Kvs[0].Value, resp.Kvs[0].ModRevision
+	kv := resp.Kvs[0]
+	return holderOf(key, kv.Value, clientv3.LeaseID(kv.Lease)), kv.ModRevision, nil
+}
+
+// holderOf reads who has written the value. It is nobody's where it has no lease, which a daemon's always has, and where it cannot be read.
+func holderOf(key string, value []byte, lease clientv3.LeaseID) (h holder) {
+	var err error
 	if strings.HasPrefix(key, CachesPrefix) {
-		if h, err := ParseCacheHealth(strings.TrimPrefix(key, CachesPrefix), value); err == nil {
-			return holder{h.Instance, h.claim().address}, rev, nil
-		}
-	} else if h := (NodeHealth{}); json.Unmarshal(value, &h) == nil {
-		return holder{h.Instance, h.Address}, rev, nil
+		var c CacheHealth
+		err = json.Unmarshal(value, &c)
+		h.instance, h.address = c.Instance, c.claim().address
+	} else {
+		var n NodeHealth
+		err = json.Unmarshal(value, &n)
+		h.instance, h.address = n.Instance, n.Address
 	}
-	return holder{address: "an address that cannot be read"}, rev, nil
+	switch {
+	case lease == clientv3.NoLease:
+		h.nobody = "it has no lease"
+	case err != nil && h.instance == "":
+		h.nobody = "it cannot be read: " + err.Error()
+	}
+	return h
 }
 
 // awaitChange returns when the key has changed after rev, after a heartbeat at the latest.
