@@ -113,7 +113,7 @@ type TimeoutConfig struct {
 
 // RetryConfig bounds asking another node.
 type RetryConfig struct {
-	MaxNodes int `toml:"max_nodes" default:"2" help:"further nodes tried while nothing has reached the client (1 after a reset or a 500)"`
+	MaxNodes int `toml:"max_nodes" default:"2" help:"further nodes tried while nothing has reached the client (1 after a 500, and after a reset that no other request on that node met)"`
 	Percent  int `toml:"percent" default:"20" help:"retries allowed, as a percentage of the last 10 s of requests"`
 	Floor    int `toml:"floor" default:"64" help:"retries always allowed in 10 s"`
 }

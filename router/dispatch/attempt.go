@@ -52,18 +52,6 @@ var verdictNames = [...]string{"answered", "connect", "local", "reset", "silent"
 
 func (v verdict) String() string { return verdictNames[v] }
 
-// further is how many more nodes may be asked after v, of those spared for the request so far:
-// after a reset or a 500 the request itself is a suspect, so one more must do.
-func (v verdict) further(spare int) int {
-	switch v {
-	case unreached, starved, silent, overloaded, overdue:
-		return spare
-	case broken, garbled, failed500, stalled:
-		return min(spare, 1)
-	}
-	return 0
-}
-
 // try asks the node at place at of the model, whose slot has been taken.
 func (d *Dispatcher) try(j *Job, at int) verdict {
 	now := time.Now()
@@ -87,7 +75,9 @@ func (d *Dispatcher) try(j *Job, at int) verdict {
 		d.note(j, a, v, nil)
 		return v
 	}
-	j.wait.Done(time.Now(), 0, false)
+	now = time.Now()
+	j.wait.Done(now, 0, false)
+	j.failedWith(v, a.node, now)
 	d.note(j, a, v, err)
 	d.put(j, a, v, err)
 	return v
@@ -321,7 +311,7 @@ func (d *Dispatcher) fallBack(j *Job) *apierror.Error {
 	j.disarm()
 	if err := j.deliver(a); err != nil {
 		j.drop(a)
-		return errBackend
+		return d.unanswered(j)
 	}
 	return nil
 }

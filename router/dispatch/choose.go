@@ -66,6 +66,7 @@ func (d *Dispatcher) choose(j *Job, now time.Time) (int, *apierror.Error) {
 	// and the reservation: the next look sees that.
 	for range len(j.model.nodes) + 1 {
 		j.candidates(now)
+		j.calm(now)
 		turn := d.random(p)
 		pick, last := p.Pick(j.cands, j.Blocks, j, turn), false
 		if pick < 0 && j.admitOthers() {
@@ -180,17 +181,7 @@ func (j *Job) leaveOut(suspects int, suspect func(at int32) bool) {
 	if suspects == 0 || 2*suspects > len(j.cands) {
 		return
 	}
-	kept := 0
-	for i, at := range j.able {
-		if suspect(at) {
-			continue
-		}
-		j.cands[kept], j.able[kept] = j.cands[i], at
-		kept++
-	}
-	if kept > 0 { // one may have become suspect since it was counted
-		j.cands, j.able = j.cands[:kept], j.able[:kept]
-	}
+	j.keep(func(at int32) bool { return !suspect(at) }) // one may have become suspect since it was counted
 }
 
 // admitOthers makes the requests of others take slots only as far as they wait for one. Which of them run may be known from

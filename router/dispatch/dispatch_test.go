@@ -128,7 +128,7 @@ func TestPickDoesNotAllocate(t *testing.T) {
 
 func TestFurther(t *testing.T) {
 	for v, want := range map[verdict]int{
-		unreached: 2, overloaded: 2, overdue: 2, broken: 1, failed500: 1, stalled: 1, late: 0, abandoned: 0, answered: 0,
+		unreached: 2, overloaded: 2, overdue: 2, broken: 2, failed500: 1, stalled: 1, late: 0, abandoned: 0, answered: 0,
 	} {
 		if got := v.further(2); got != want {
 			t.Errorf("after %v %d further nodes may be asked, want %d", v, got, want)

@@ -19,7 +19,7 @@ var (
 	errModelFull    = &apierror.Error{Status: 503, Code: "queue_full", Message: "too many requests in flight for this model", RetryAfterSeconds: admission.RetryAfterSeconds}
 	errGlobalFull   = &apierror.Error{Status: 429, Code: "router_full", Message: "too many requests in flight in this router", RetryAfterSeconds: admission.RetryAfterSeconds}
 	errDeadline     = &apierror.Error{Status: 504, Code: "deadline_exceeded", Message: "no answer came within the deadline"}
-	errBackend      = &apierror.Error{Status: 503, Code: "backend_failed", Message: "no node could be brought to answer", RetryAfterSeconds: 1}
+	errBackend      = &apierror.Error{Status: 503, Code: "backend_failed", Message: "no node answered", RetryAfterSeconds: 1}
 	errShutdown     = &apierror.Error{Status: 503, Code: "shutting_down", Message: "the router is shutting down", RetryAfterSeconds: 1}
 	errTooOld       = &apierror.Error{Status: 400, Code: "http_version", Message: "the answer has no length and is too long to be kept for an HTTP/1.0 client; use HTTP/1.1"}
 	errNotKnownYet  = &apierror.Error{Status: 503, Code: "model_not_known_yet", Message: "no node is known to serve this model, and some backend has not yet said what it serves", RetryAfterSeconds: 1}
@@ -169,8 +169,7 @@ func unknownModel(s *fleet.Snapshot, name []byte) *apierror.Error {
 
 // another picks the node to ask after v, if one may be asked.
 func (d *Dispatcher) another(j *Job, v verdict) (at int, ok bool) {
-	j.spare = v.further(j.spare)
-	if j.spare == 0 || j.expired() {
+	if !j.mayGoOn(v) {
 		return 0, false
 	}
 	if !j.paid && !d.budget.Allow() {
@@ -211,5 +210,5 @@ func (d *Dispatcher) giveIn(j *Job, v verdict) *apierror.Error {
 	case j.Stored:
 		return errHolder(j.Asked(), "does not answer")
 	}
-	return errBackend
+	return d.unanswered(j)
 }

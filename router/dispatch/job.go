@@ -61,6 +61,8 @@ type Job struct {
 	failed []failure // nobody has answered better yet
 	cause  string    // how the last attempt that failed did, in a word
 	spare  int       // further nodes that may be asked
+	had    int       // nodes that may have had the request and failed
+	resets []reset   // of nodes that failed so
 	paid   bool      // the retry budget has been asked for the next attempt
 
 	mu      sync.Mutex
@@ -127,6 +129,8 @@ func (j *Job) reset() {
 	j.forgetTokens()
 	wipe(j.tried)
 	wipe(j.failed)
+	wipe(j.resets)
+	j.resets, j.had = j.resets[:0], 0
 	wipe(j.edits)
 	wipe(j.request.Body)
 	j.API, j.Method, j.Path, j.Body, j.Stored = 0, "", "", nil, false
@@ -192,7 +196,7 @@ func (j *Job) end(r reason) {
 func (j *Job) GiveUp(v patience.Verdict) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if !j.waiting || j.ended != reasonNone || j.given != reasonNone || j.spare == 0 || !j.others(time.Now()) {
+	if !j.waiting || j.ended != reasonNone || j.given != reasonNone || j.spare == 0 || j.suspect() > 0 || !j.others(time.Now()) {
 		return false
 	}
 	if !j.d.budget.Allow() {

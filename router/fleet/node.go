@@ -59,6 +59,7 @@ type Node struct {
 	pathPast pathPast  // of TakePaths
 	closedAt time.Time // when a connection that the node has closed had it checked; of the goroutine that looks
 	suspicion
+	broken broken
 }
 
 // Info is what is known of a node that changes rarely. It is immutable: a change makes a new one.
@@ -249,6 +250,7 @@ func flagReason(flags uint32) string {
 func (n *Node) Report(o Outcome) (aside bool) {
 	aside = n.health.report(o)
 	if o == ConnectError || o == Reset {
+		n.broken.note(o, time.Now())
 		n.probe.doubt()
 	}
 	return aside

@@ -1,0 +1,67 @@
+package router_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/router"
+)
+
+// cold opens no connections ahead: a node that resets one of those is asked once more over a new one.
+func cold(c *router.Config) { c.Router.Warm = 0 }
+
+// TestThreeOfFiveEndAtOnce: two are left, and no client notices.
+func TestThreeOfFiveEndAtOnce(t *testing.T) {
+	t.Parallel()
+	for round := range 3 {
+		s := serve(t, simulate(t, 5, func(c *engine.Config) { c.DecodeStep = 10 * time.Millisecond }), patient)
+		const requests = 40
+		done := make(chan []*reply)
+		go func() {
+			done <- together(requests, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("question ", i), `,"max_tokens":100`)) })
+		}()
+		eventually(t, "all requests are out", func() bool { return s.metrics().sum("cgn_router_node_in_flight") == requests })
+		for _, e := range s.engines[:3] {
+			e.Kill()
+		}
+		mustAll(t, fmt.Sprint("round ", round), <-done)
+	}
+}
+
+// TestPoison: a request that ends each engine that gets it ends two, and what others ask is answered by the rest.
+func TestPoison(t *testing.T) {
+	t.Parallel()
+	s := serve(t, simulate(t, 5), patient, cold)
+	r := s.chat(chatBody("poison", plain), "x-sim-fault", "reset")
+	if r.status != 503 || r.attempts() != "2" {
+		t.Errorf("%v", r)
+	}
+	for _, part := range []string{"2 nodes were asked", "last: reset", "retry.max_nodes"} {
+		if !strings.Contains(string(r.body), part) {
+			t.Errorf("%q is not said: %s", part, r.body)
+		}
+	}
+}
+
+// TestRefusedAfterAReset: nodes that cannot be connected to never had the request, so they do not use up what it has left.
+func TestRefusedAfterAReset(t *testing.T) {
+	t.Parallel()
+	s := serve(t, simulate(t, 3), patient, cold)
+	struck := make(chan *reply)
+	go func() { struck <- s.chat(chatBody("alone", `,"max_tokens":500`)) }()
+	eventually(t, "it is out", func() bool { return s.metrics().sum("cgn_router_node_in_flight") == 1 })
+	left := s.engines
+	for i, e := range left {
+		if e.Stats().InFlight > 0 {
+			left = slices.Delete(slices.Clone(left), i, i+1)
+			left[0].Kill()
+			e.Kill()
+			break
+		}
+	}
+	mustAll(t, "after two of three nodes have ended", []*reply{<-struck})
+}
