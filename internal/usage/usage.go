@@ -22,7 +22,7 @@ import (
 type Counts struct {
 	Prompt     int64 // all prompt tokens, cached ones included
 	Completion int64
-	Cached     int64 // prompt tokens that came from the engine's prefix cache
+	Cached     int64 // prompt tokens that came from the engine's prefix cache; no more than Prompt where that is known
 
 	HasPrompt, HasCompletion, HasCached bool
 }
@@ -185,6 +185,9 @@ func (f *found) merge(c *Counts) bool {
 	prompt.into(&c.Prompt, &c.HasPrompt)
 	cached.into(&c.Cached, &c.HasCached)
 	completion.into(&c.Completion, &c.HasCompletion)
+	if c.HasPrompt && (prompt.ok || cached.ok) {
+		c.Cached = min(c.Cached, c.Prompt)
+	}
 	return prompt.ok || cached.ok || completion.ok
 }
 

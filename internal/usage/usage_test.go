@@ -78,6 +78,7 @@ func TestSpellings(t *testing.T) {
 		`{"usage":{"input_tokens":5,"output_tokens":1,"cache_read_input_tokens":7,"cache_creation_input_tokens":11}}`:          counts(23, 1, 7),
 		`{"usage":{"input_tokens":5,"output_tokens":1,"cache_read_input_tokens":null,"cache_creation_input_tokens":null}}`:     counts(5, 1, -1),
 		`{"type":"response.completed","response":{"usage":{"input_tokens":5,"output_tokens":1,"input_tokens_details":null}}}`:  counts(5, 1, -1),
+		`{"usage":{"prompt_tokens":10,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":500}}}`:                   counts(10, 2, 10),
 		`{"timings":{"cache_n":4,"prompt_n":6,"predicted_n":2}}`:                                                               counts(10, 2, 4),
 		`{"timings":{"prompt_n":6,"predicted_n":2}}`:                                                                           counts(6, 2, -1),
 		`{"timings":{"cache_n":4,"prompt_n":6,"predicted_n":2},"usage":{"prompt_tokens":11,"completion_tokens":3}}`:            counts(11, 3, 4),

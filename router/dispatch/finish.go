@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
@@ -48,6 +49,7 @@ func (d *Dispatcher) learn(j *Job, a *attempt, ok, broken bool) {
 		d.index.Forget(&j.chain, a.ref, a.sent)
 	case !d.options.Feedback:
 	case j.Usage.HasCached && j.Usage.HasPrompt:
+		a.node.cachedCounts.seen.Store(true)
 		e := d.index.Observe(&j.chain, prefix.Observation{
 			Ref: a.ref, Believed: a.believed,
 			PromptTokens: j.Usage.Prompt, CachedTokens: j.Usage.Cached,
@@ -58,7 +60,7 @@ func (d *Dispatcher) learn(j *Job, a *attempt, ok, broken bool) {
 		}
 	case ok && j.Usage.HasPrompt:
 		a.node.metrics.Unreported.Inc()
-		if !a.node.saidUnreported.Swap(true) {
+		if a.node.cachedCounts.missing(a.matched > 0) {
 			d.log.Warn("this engine does not report cached tokens, so predictions for it go uncorrected; "+
 				"start vLLM with --enable-prompt-tokens-details, SGLang with --enable-cache-report", "node", a.node.ID)
 		}
@@ -81,4 +83,27 @@ func (d *Dispatcher) count(j *Job, a *attempt, now time.Time) {
 	m.Prompt.Add(float64(j.Usage.Prompt))
 	m.Completion.Add(float64(j.Usage.Completion))
 	m.Cached.Add(float64(j.Usage.Cached))
+}
+
+// unreportedMin is how many answers without a count of cached tokens show that an engine reports none.
+const unreportedMin = 3
+
+// cachedCounts is what a node's answers have shown of its counts of cached tokens. Engines that report them leave them out
+// where nothing was cached, so it takes an answer of whose prompt the node was believed to have some.
+type cachedCounts struct {
+	seen    atomic.Bool // there was one
+	missed  atomic.Int32
+	matched atomic.Bool // in one of those missed the node was believed to have some of the prompt
+	said    atomic.Bool
+}
+
+// missing takes an answer without a count, and tells once when that means that the engine reports none.
+func (c *cachedCounts) missing(matched bool) bool {
+	if c.seen.Load() || c.said.Load() {
+		return false
+	}
+	if matched {
+		c.matched.Store(true)
+	}
+	return c.missed.Add(1) >= unreportedMin && c.matched.Load() && !c.said.Swap(true)
 }

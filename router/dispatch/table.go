@@ -51,7 +51,7 @@ type nodeState struct {
 	pulse                *patience.Pulse
 	rejectsStreamOptions atomic.Bool
 	complaints           complaints
-	saidUnreported       atomic.Bool // the log line on missing cached-token counts was written
+	cachedCounts         cachedCounts
 }
 
 // holdsThreads tells of a server that keeps a thread waiting at each idle connection, and
