@@ -55,7 +55,7 @@ func readFile(name, doc string, root reflect.Value) []error {
 	if _, err := toml.Decode(doc, &tree); err != nil {
 		var pe toml.ParseError
 		if errors.As(err, &pe) {
-			return []error{&Problem{Where: fmt.Sprintf("%s:%d", name, pe.Position.Line), Reason: pe.Message + bothForms(pe.Message)}}
+			return []error{&Problem{Where: fmt.Sprintf("%s:%d", name, pe.Position.Line), Reason: plainly(pe, doc), cause: pe}}
 		}
 		return []error{&Problem{Where: name, Reason: err.Error()}}
 	}
@@ -64,12 +64,24 @@ func readFile(name, doc string, root reflect.Value) []error {
 	return r.problems
 }
 
-// bothForms explains a key that is written as [key] and as [[key]].
-func bothForms(message string) string {
-	if !strings.Contains(message, "already") {
-		return ""
+// plainly is what the parser says, and of a key that is written as [key] and as [[key]] what that means.
+func plainly(e toml.ParseError, doc string) string {
+	_, key, _ := strings.Cut(e.Message, "Key '")
+	key, rest, _ := strings.Cut(key, "'")
+	if strings.Contains(rest, "already") && header(doc, "["+key+"]") && header(doc, "[["+key+"]]") {
+		return key + " is written as one table, [" + key + "], and as a list of them, [[" + key + "]]; write one of the two"
 	}
-	return " (a key is one table, [key], or a list of them, [[key]], not both)"
+	return e.Message
+}
+
+// header tells whether a line of doc begins with text.
+func header(doc, text string) bool {
+	for line := range strings.Lines(doc) {
+		if strings.HasPrefix(strings.TrimSpace(line), text) {
+			return true
+		}
+	}
+	return false
 }
 
 func (r *fileReader) table(v reflect.Value, tree map[string]any, path string) {
@@ -106,6 +118,10 @@ func form(fields []reflect.StructField, raw any) reflect.StructField {
 func (r *fileReader) set(sf reflect.StructField, v reflect.Value, raw any, at string) {
 	if sub, ok := raw.(map[string]any); ok && isTable(v.Type()) {
 		r.table(v, sub, at)
+		return
+	}
+	if _, table := raw.(map[string]any); table && v.Kind() == reflect.Slice && isTable(v.Type().Elem()) {
+		r.fail(&Problem{Field: at, Reason: "is a list of tables; write [[" + at + "]] instead of [" + at + "]"}, at)
 		return
 	}
 	f := newField(sf, v, "", at)

@@ -49,7 +49,7 @@ func parseArgs(s *schema, o Options) *commandLine {
 			continue
 		}
 		if f == nil && name != fileFlag {
-			cl.fail("--"+name, "unknown flag"+dashed(Nearest(name, names)))
+			cl.fail("--"+name, "unknown flag"+s.meantFlag(name, names))
 			if !hasText && len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 				args = args[1:] // what was meant as its value
 			}
@@ -74,11 +74,21 @@ func parseArgs(s *schema, o Options) *commandLine {
 	return cl
 }
 
-func dashed(name string) string {
-	if name == "" {
-		return " (see --help)"
+// meantFlag says what to write instead of a flag that there is not: a setting may have been called by its full name.
+func (s *schema) meantFlag(name string, flags []string) string {
+	for _, f := range s.fields {
+		switch {
+		case plain(f.path()) != plain(name):
+		case f.flag == "":
+			return "; " + f.path() + " has none: set it in the file (--" + fileFlag + "), as " + f.key + " in [" + f.section + "]"
+		default:
+			return "; the flag of " + f.path() + " is --" + f.flag
+		}
 	}
-	return "; did you mean --" + name + "?"
+	if near := Nearest(name, flags); near != "" {
+		return "; did you mean --" + near + "?"
+	}
+	return " (see --help)"
 }
 
 func (cl *commandLine) builtin(name string) bool {

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/BurntSushi/toml"
 )
 
 // ErrAnswered says that the command line asked a question (--help, --version,
@@ -95,7 +97,11 @@ func Load(dst any, o Options) error {
 	fromEnv, ignored := applyEnv(s, &o)
 	problems := slices.Concat(fromFile, fromEnv, cl.problems, cl.apply())
 	unread := len(problems) > 0
+	var unparsed toml.ParseError
 	for _, p := range validate(dst) {
+		if errors.As(errors.Join(fromFile...), &unparsed) {
+			break // of the file nothing is known
+		}
 		if missing := Missing(""); !unread || !errors.As(p, &missing) {
 			problems = append(problems, p)
 		}

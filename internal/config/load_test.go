@@ -134,6 +134,7 @@ func TestProblems(t *testing.T) {
 			[]string{`limits.max_body = "64QiB": not a size`, `must not be negative`}},
 		{"in a list of tables", "[[backend]]\nurl = \"http://a\"\n\n[[backend]]\nurll = 1\n", nil, nil,
 			[]string{"c.toml:5: backend[1].urll: unknown key; did you mean url?"}},
+		{"a key twice", "listen = \":1\"\nlisten = \":2\"\n", nil, nil, []string{"c.toml:2: Key 'listen' has already been defined."}},
 		{"not TOML", "a = 1\nb = \n", nil, nil, []string{"c.toml:2: "}},
 		{"oneof", "mode = \"scroe\"\n", nil, nil,
 			[]string{`c.toml:1: mode = "scroe": must be one of score, random, round_robin; did you mean score?`}},
@@ -382,8 +383,8 @@ func TestTwin(t *testing.T) {
 	for doc, want := range map[string]string{
 		"[[engine]]\nurl = \"a\"\n[[engine]]\n":                                    "configuration: engine[1].url: empty; set engine[1].url, not /etc/engine.url",
 		"[[engine]]\nurl = \"a\"\n[[engine]]\nurl = \"b\"\n[engine.deep]\nm = 1\n": "configuration: f:6: engine[1].deep.m: unknown key",
-		"[engine]\nurl = \"a\"\n[[engine]]\n":                                      "f:3: Key 'engine' was already created and cannot be used as an array. (a key is one table, [key], or a list of them, [[key]], not both)",
-		"[[engine]]\n[engine]\nurl = \"a\"\n":                                      "f:2: Key 'engine' has already been defined. (a key is",
+		"[engine]\nurl = \"a\"\n[[engine]]\n":                                      "configuration: f:3: engine is written as one table, [engine], and as a list of them, [[engine]]; write one of the two",
+		"[[engine]]\n[engine]\nurl = \"a\"\n":                                      "configuration: f:2: engine is written as one table, [engine], and as a list of them, [[engine]]; write one of the two",
 	} {
 		if _, _, err := load(doc); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", doc, err, want)

@@ -95,6 +95,9 @@ func (b *Backend) set(name, value string) error {
 // Check validates b as far as it can be without looking at files or the network.
 func (b Backend) Check() error {
 	fail := func(err error) error { return fmt.Errorf("backend %q: %w", address.Redact(b.URL), err) }
+	if b.URL == "" {
+		return errors.New("url is missing; want http://host:port, https://host:port or unix:///path")
+	}
 	at, err := address.Parse(b.URL)
 	if err != nil {
 		return fail(err)
