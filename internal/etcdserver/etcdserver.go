@@ -23,7 +23,7 @@ const leaveTimeout = 5 * time.Second
 // Server is a running etcd member. Close it to free its ports and its data directory.
 type Server struct {
 	etcd *embed.Etcd
-	errs chan error // at most one of the server, and one of its log
+	errs chan error // at most one, of the server or of its log: watch ends with it
 	done chan struct{}
 	over sync.WaitGroup
 	ends *ends
@@ -47,7 +47,7 @@ func StartContext(ctx context.Context, dir, listenClient string) (*Server, error
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("etcd data directory: %w", err)
 	}
-	s := &Server{errs: make(chan error, 2), done: make(chan struct{}), ends: newEnds()}
+	s := &Server{errs: make(chan error, 1), done: make(chan struct{}), ends: newEnds()}
 	cfg, err := config(dir, listenClient, s.ends)
 	if err == nil {
 		err = s.start(ctx, cfg)
