@@ -224,10 +224,10 @@ func (f *fleet) stop() error {
 	if f.etcd != nil {
 		f.etcd.Close()
 	}
-	if f.star != nil {
-		f.star.Close()
-	}
 	var errs []error
+	if f.star != nil {
+		errs = append(errs, f.star.Close())
+	}
 	for _, g := range f.groups {
 		errs = append(errs, g.remove())
 	}

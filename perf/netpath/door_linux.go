@@ -1,11 +1,16 @@
 package netpath
 
 import (
+	"context"
 	"io"
 	"net"
 	"net/netip"
 	"sync"
+	"time"
 )
+
+// reachWithin is how long a door tries to reach its server for a connection; then it closes that.
+const reachWithin = 5 * time.Second
 
 // Door is an address in a namespace behind which a server outside of it answers, of this process or its own namespace.
 type Door struct {
@@ -13,6 +18,7 @@ type Door struct {
 
 	listener net.Listener
 	to       string
+	cancel   context.CancelFunc // ends what is being reached
 	wait     sync.WaitGroup
 
 	mu     sync.Mutex
@@ -33,17 +39,20 @@ func (s *Side) Door(at netip.AddrPort, to string) (*Door, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.wait.Go(d.accept)
+	ctx, cancel := context.WithCancel(context.Background())
+	d.cancel = cancel
+	d.wait.Go(func() { d.accept(ctx) })
 	return d, nil
 }
 
-func (d *Door) accept() {
+func (d *Door) accept(ctx context.Context) {
+	dialer := net.Dialer{Timeout: reachWithin}
 	for {
 		in, err := d.listener.Accept()
 		if err != nil {
 			return // it is closed
 		}
-		out, err := net.Dial("tcp", d.to)
+		out, err := dialer.DialContext(ctx, "tcp", d.to)
 		if err != nil {
 			_ = in.Close()
 			continue
@@ -83,6 +92,7 @@ func (d *Door) carry(to, from net.Conn) {
 // Close closes the door and its connections, and waits for its goroutines.
 func (d *Door) Close() {
 	_ = d.listener.Close()
+	d.cancel()
 	d.mu.Lock()
 	d.closed = true
 	for c := range d.open {

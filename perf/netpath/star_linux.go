@@ -22,7 +22,8 @@ type Star struct {
 	Hub   *Side
 	Hosts []*Host
 
-	close sync.Once
+	close  sync.Once
+	closed error
 }
 
 // Host is one of the outer namespaces of a Star.
@@ -49,8 +50,7 @@ func NewStar(n int) (*Star, error) {
 	for i := range n {
 		h, err := newHost(hub, byte(i+1))
 		if err != nil {
-			s.Close()
-			return nil, fmt.Errorf("netpath: %w", err)
+			return nil, errors.Join(fmt.Errorf("netpath: %w", err), s.Close())
 		}
 		s.Hosts = append(s.Hosts, h)
 	}
@@ -152,15 +152,17 @@ func dropper(share float64) (*ebpf.Program, error) {
 	return p, nil
 }
 
-// Close removes the devices and the namespaces, as soon as no program is in them any more.
-func (s *Star) Close() {
+// Close removes the devices and the namespaces, as soon as no program is in them any more. Its error is of the programs that lose packets, which go
+// with their devices all the same; a second call returns what the first did.
+func (s *Star) Close() error {
 	s.close.Do(func() {
+		var errs []error
 		for _, h := range s.Hosts {
-			if err := h.heal(); err != nil {
-				panic(err) // of links of this process: a bug
-			}
+			errs = append(errs, h.heal())
 			h.shut()
 		}
 		s.Hub.shut()
+		s.closed = errors.Join(errs...)
 	})
+	return s.closed
 }

@@ -20,7 +20,11 @@ func TestStar(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
 	arrived := func(h *Host) int {
 		t.Helper()
 		const sent = 1000
