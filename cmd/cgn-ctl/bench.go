@@ -144,10 +144,10 @@ type replayReport struct {
 
 // nodeReport is a replay.Node in base units.
 type nodeReport struct {
-	ID          string
-	Requests    int
-	Share       float64
-	MaxInFlight int
+	ID          string      `json:"id"`
+	Requests    int         `json:"requests"`
+	Share       float64     `json:"share"` // of all answers
+	MaxInFlight int         `json:"max_in_flight"`
 	TTFT        percentiles `json:"ttft_seconds"`
 }
 

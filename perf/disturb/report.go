@@ -43,8 +43,8 @@ type Replay struct {
 
 // Node is what came of the requests that one node has answered.
 type Node struct {
-	ID    string
-	Share float64 // of all answers
+	ID    string  `json:"id"`
+	Share float64 `json:"share"` // of all answers
 	TTFT  Times   `json:"ttft_seconds"`
 }
 
