@@ -16,7 +16,7 @@ import (
 const disturbSection = "disturb"
 
 func newDisturb(a *app) *cobra.Command {
-	cfg := disturb.Config{Progress: a.err}
+	cfg, usual := disturb.Config{Progress: a.err}, disturb.Default()
 	root, write := "", false
 	c := &cobra.Command{
 		Use:   "disturb",
@@ -55,14 +55,14 @@ func newDisturb(a *app) *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&root, "root", ".", "the repository, whose bin is measured")
 	f.StringSliceVar(&cfg.Modes, "modes", nil, "only these: "+strings.Join(disturb.Modes(), ", "))
-	f.IntVar(&cfg.Rounds, "rounds", 5, "runs of each mode, in turn")
-	f.StringVar(&cfg.Policy, "policy", disturb.DefaultPolicy, "policy document of the mode on")
-	f.IntVar(&cfg.Nodes, "nodes", 6, "nodes; the first has the hogs, the second the loss")
-	f.IntVar(&cfg.Hogs, "hogs", 12, "processes that never sleep, on the first node")
-	f.Float64Var(&cfg.Loss, "loss", 0.1, "share of the packets that are lost at the second node, each way")
+	f.IntVar(&cfg.Rounds, "rounds", usual.Rounds, "runs of each mode, in turn")
+	f.StringVar(&cfg.Policy, "policy", usual.Policy, "policy document of the mode on")
+	f.IntVar(&cfg.Nodes, "nodes", usual.Nodes, "nodes; the first has the hogs, the second the loss")
+	f.IntVar(&cfg.Hogs, "hogs", usual.Hogs, "processes that never sleep, on the first node")
+	f.Float64Var(&cfg.Loss, "loss", usual.Loss, "share of the packets that are lost at the second node, each way")
 	f.StringVar(&cfg.Trace, "trace", "", "trace file in Mooncake's format; default: the project's own generator")
-	f.IntVar(&cfg.Requests, "requests", 400, "requests of each run")
-	f.Float64Var(&cfg.Speed, "speed", 2, "divides the time between requests")
+	f.IntVar(&cfg.Requests, "requests", usual.Requests, "requests of each run")
+	f.Float64Var(&cfg.Speed, "speed", usual.Speed, "divides the time between requests")
 	f.StringVar(&cfg.Keep, "keep", "", "folder to keep logs, metrics and what the router knew of the nodes in; empty: nothing is kept")
 	f.BoolVar(&write, "write", false, "write the result into perf/RESULTS.md")
 	return c

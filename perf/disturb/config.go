@@ -35,31 +35,34 @@ func Modes() []string {
 	return all
 }
 
-// Config of Run. The zero value of a field stands for the default given beside it.
+// Config of Run. The zero value of a field stands for that of Default.
 type Config struct {
 	Bin    string   // folder with cgn-router, cgn-agent and cgn-ctl
-	Modes  []string // default: all
-	Rounds int      // of each mode, in turn; default 5
-	Policy string   // of the mode on; default DefaultPolicy
+	Modes  []string // empty: all
+	Rounds int      // of each mode, in turn
+	Policy string   // of the mode on
 
-	Nodes         int           // default 6: the first has the hogs, the second the loss
-	Hogs          int           // processes that never sleep; default 12
-	Loss          float64       // share of packets, each way; default 0.1
-	CPU           float64       // of one CPU, for each node with its hogs; default 0.5
-	StepCPU       time.Duration // of the engines; default 2 ms
-	DecodeStep    time.Duration // of the engines; default 25 ms
-	PrefillRate   float64       // tokens per second of an engine; default 80000
-	MaxConcurrent int           // requests of an engine; default 32
+	Nodes         int           // the first has the hogs, the second the loss
+	Hogs          int           // processes that never sleep
+	Loss          float64       // share of packets, each way
+	CPU           float64       // of one CPU, for each node with its hogs
+	StepCPU       time.Duration // of the engines
+	DecodeStep    time.Duration // of the engines
+	PrefillRate   float64       // tokens per second of an engine
+	MaxConcurrent int           // requests of an engine
 
-	Trace      string  // file; default: the generator's
-	Requests   int     // of each run; default 400
-	Speed      float64 // of the trace; default 2
-	MostInput  int     // tokens of a prompt: longer ones are left out; default 32768
-	MostOutput int     // tokens of an answer; default 128
+	Trace      string  // file; empty: the generator's
+	Requests   int     // of each run
+	Speed      float64 // of the trace
+	MostInput  int     // tokens of a prompt: longer ones are left out
+	MostOutput int     // tokens of an answer
 
 	Progress io.Writer // nil: nobody is told
-	Keep     string    // folder for the logs of all runs; default: none are kept
+	Keep     string    // folder for the logs of all runs; empty: none are kept
 }
+
+// Default is what Run does unless told otherwise.
+func Default() Config { return Config{}.withDefaults() }
 
 // DefaultPolicy counts a node as fully used whose engine waits for a CPU all the time, and one that has to send 3 % of its segments again.
 const DefaultPolicy = `{"run_delay_ms":1000,"retransmit_pct":3}`
