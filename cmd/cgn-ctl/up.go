@@ -82,8 +82,8 @@ func (a *app) up(ctx context.Context, f *upFlags) error {
 	var err error
 	select {
 	case err = <-started:
-	case <-signals.Force().Done(): // the process ends with what is starting
-		return errors.New("stopped while it was starting")
+	case <-signals.Force().Done():
+		return l.abandon(a, started)
 	}
 	if err == nil {
 		err = l.awaitReady(signals.Drain(), a)
@@ -101,6 +101,29 @@ func (a *app) up(ctx context.Context, f *upFlags) error {
 		}
 	}
 	return errors.Join(err, l.stop(a))
+}
+
+// abandonWithin is what a start that is cut short has to come to its end, and what it has started to stop. Past it the process
+// ends with what is left; a temporary directory is then removed by the next `up`.
+const abandonWithin = 3 * time.Second
+
+// abandon ends a start under way, whose error comes from started, and what it has started.
+func (l *local) abandon(a *app, started <-chan error) error {
+	over := make(chan error, 1)
+	go func() {
+		err := <-started
+		if errors.Is(err, context.Canceled) {
+			err = nil
+		}
+		over <- errors.Join(err, l.stop(a))
+	}()
+	err := errors.New("stopped while it was starting")
+	select {
+	case more := <-over:
+		return errors.Join(err, more)
+	case <-time.After(abandonWithin):
+		return err
+	}
 }
 
 // attend waits for a signal or for a part that fails, and shows the fleet
