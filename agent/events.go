@@ -30,23 +30,23 @@ func (u *unit) validateEvents(p *problems) {
 	if e.Endpoint == "" {
 		for _, f := range []struct{ field, value string }{{"replay", e.Replay}, {"topic", e.Topic}, {"model", e.Model}, {"report", e.Report}, {"listen", e.Listen}, {"advertise", e.Advertise}} {
 			if f.value != "" {
-				p.about(u, "kv_events."+f.field, "is for kv_events.endpoint (--kv-events), which is empty: set that, or leave this out")
+				p.add(u.name("kv_events."+f.field), "is for %s, which is empty: set that, or leave this out", u.mention("kv_events.endpoint", "--kv-events"))
 			}
 		}
 		return
 	}
 	if _, err := kvevents.ParseEndpoint(e.Endpoint); err != nil {
-		p.about(u, "kv_events.endpoint", "%v", err)
+		p.add(u.name("kv_events.endpoint"), "%v", err)
 	}
 	if e.Replay != "" {
 		if at, err := kvevents.ParseEndpoint(e.Replay); err != nil {
-			p.about(u, "kv_events.replay", "%v", err)
+			p.add(u.name("kv_events.replay"), "%v", err)
 		} else if at.Listen {
-			p.about(u, "kv_events.replay", "%q: the engine listens there; leave the @ out", e.Replay)
+			p.add(u.name("kv_events.replay"), "%q: the engine listens there; leave the @ out", e.Replay)
 		}
 	}
 	if e.MaxBlocks < 1 || e.MaxBlocks > 1<<26 {
-		p.about(u, "kv_events.max_blocks", "%d is not in 1..%d", e.MaxBlocks, 1<<26)
+		p.add(u.name("kv_events.max_blocks"), "%d is not in 1..%d", e.MaxBlocks, 1<<26)
 	}
 	u.validateEventsWay(p)
 }
@@ -56,19 +56,20 @@ func (u *unit) validateEventsWay(p *problems) {
 	e := &u.Events
 	switch {
 	case (e.Report == "") == (e.Listen == ""):
-		p.about(u, "kv_events.report", "routers learn what the engine has from the cgn-kvcached of this host, or from the agent: set either report (--kv-report PATH), or listen (--kv-listen)")
+		p.add(u.name("kv_events.report"), "routers learn what the engine has from the cgn-kvcached of this host, or from the agent: set either %s, or %s",
+			u.mention("kv_events.report", "--kv-report"), u.mention("kv_events.listen", "--kv-listen"))
 	case e.Report != "":
 		d, err := kvevents.NewDaemon(e.Report)
 		if err != nil {
-			p.about(u, "kv_events.report", "%v", err)
+			p.add(u.name("kv_events.report"), "%v", err)
 			return
 		}
 		_ = d.Close()
 	default:
 		if err := listen.Check(e.Listen); err != nil {
-			p.about(u, "kv_events.listen", "%v", err)
+			p.add(u.name("kv_events.listen"), "%v", err)
 		} else if !strings.HasPrefix(e.Listen, "unix://") && !u.config.authenticates() {
-			p.about(u, "kv_events.listen", "%q is served with certificates only: set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them), or give unix:///PATH", e.Listen)
+			p.add(u.name("kv_events.listen"), "%q is served with certificates only: set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them), or give unix:///PATH", e.Listen)
 		}
 	}
 }

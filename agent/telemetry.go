@@ -57,28 +57,32 @@ func (n *node) engineProcess() (pid int, err error) {
 		return pid, nil
 	}
 	if file := n.unit.Engine.PIDFile; file != "" {
-		pid, err = readPID(file)
-		return pid, n.unit.named(err)
+		if pid, err = readPID(file); err != nil {
+			err = fmt.Errorf("%s: %w", n.unit.name("pid_file"), err)
+		}
+		return pid, err
 	}
 	_, port := n.agent.telemetry.Ports(n.index)
 	if port == 0 {
 		return 0, fmt.Errorf("the engine at %s is on another host, or behind a socket: name a file with its process id in %s", n.engine.URL(), n.unit.name("pid_file"))
 	}
-	pid, err = telemetry.Listener(port)
-	return pid, n.unit.named(err)
+	if pid, err = telemetry.Listener(port); errors.Is(err, telemetry.ErrUnseen) {
+		err = fmt.Errorf("%w, or name a file with its number in %s", err, n.unit.name("pid_file"))
+	}
+	return pid, err
 }
 
 func readPID(file string) (int, error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return 0, fmt.Errorf("engine.pid_file: %w", err)
+		return 0, err
 	}
 	defer f.Close()
 	var b [32]byte
 	n, err := f.Read(b[:])
 	pid, err2 := strconv.Atoi(strings.TrimSpace(string(b[:n])))
 	if err := errors.Join(err, err2); err != nil || pid <= 0 {
-		return 0, fmt.Errorf("engine.pid_file: %s holds no process id", file)
+		return 0, fmt.Errorf("%s holds no process id", file)
 	}
 	return pid, nil
 }

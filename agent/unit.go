@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -78,6 +77,14 @@ func (u *unit) name(key string) string {
 	return "engine." + key
 }
 
+// mention is a key within a message, with its flag in the short form.
+func (u *unit) mention(key, flag string) string {
+	if u.element != "" {
+		return u.name(key)
+	}
+	return u.name(key) + " (" + flag + ")"
+}
+
 // flag is the flag of a key in the short form; empty in a list, where no flag reaches.
 func (u *unit) flag(flag string) string {
 	if u.element != "" {
@@ -86,21 +93,12 @@ func (u *unit) flag(flag string) string {
 	return flag
 }
 
-// about adds what is wrong with a key of [[engine]]; the message may name keys of the short form.
-func (p *problems) about(u *unit, key, format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
-	if u.element != "" {
-		text = config.InList(config.InList(text, "kv_events", u.element+".kv_events"), "engine", u.element)
-	}
-	p.add(u.name(key), "%s", text)
-}
-
 // named is an error of package engine with the names of settings that the user has.
 func (u *unit) named(err error) error {
-	if err == nil || u.element == "" {
+	if u.element == "" {
 		return err
 	}
-	return errors.New(config.InList(err.Error(), "engine", u.element))
+	return config.In(err, u.element)
 }
 
 // visible are the GPUs that a started engine is let see; nil: those of its environment.

@@ -59,7 +59,7 @@ func TestSeveralEnginesAreChecked(t *testing.T) {
 		{"a MIG device by its place", second + "model = \"m\"\ngpus = [\"2:3\"]\n", "engine[1].gpus: \"2:3\": CUDA knows GPU instances by their UUID only"},
 		{"one publisher", strings.Replace(attached, "[[engine]]\nid = \"b\"", "[engine.kv_events]\nendpoint = \"tcp://127.0.0.1:5557\"\nreport = \"/x\"\n[[engine]]\nid = \"b\"", 1) +
 			"[engine.kv_events]\nendpoint = \"tcp://127.0.0.1:5557\"\nreport = \"/x\"\n", "engine[1].kv_events.endpoint: \"tcp://127.0.0.1:5557\" is engine[0].kv_events.endpoint too"},
-		{"nobody is told of events", attached + "[engine.kv_events]\nendpoint = \"tcp://127.0.0.1:5557\"\n", "engine[1].kv_events.report: routers learn what the engine has from the cgn-kvcached of this host, or from the agent: set either report, or listen"},
+		{"nobody is told of events", attached + "[engine.kv_events]\nendpoint = \"tcp://127.0.0.1:5557\"\n", "engine[1].kv_events.report: routers learn what the engine has from the cgn-kvcached of this host, or from the agent: set either engine[1].kv_events.report, or engine[1].kv_events.listen"},
 		{"events of nobody", attached + "[engine.kv_events]\ntopic = \"x\"\n", "engine[1].kv_events.topic: is for engine[1].kv_events.endpoint, which is empty"},
 		{"one side channel", "[[engine]]\nlisten = \"127.0.0.1:9081\"\nmodel = \"m\"\nkv_offload = \"nixl\"\ntp = 4\n[[engine]]\nlisten = \"127.0.0.1:9082\"\nmodel = \"m\"\nkv_offload = \"nixl\"\n[engine.offload]\nnixl_port = 5603\n",
 			"engine[1].offload.nixl_port: 5603 to 5603, one for each rank, are of engine[0].offload.nixl_port too"},

@@ -14,7 +14,7 @@ import (
 type problems []error
 
 func (p *problems) add(field, format string, args ...any) {
-	*p = append(*p, fmt.Errorf("%s: %s", field, fmt.Sprintf(format, args...)))
+	*p = append(*p, fmt.Errorf("%s: %w", field, fmt.Errorf(format, args...)))
 }
 
 // Validate names each field that cannot work, and the fix. [engine] and

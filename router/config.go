@@ -173,7 +173,7 @@ func (c *Config) Validate() error {
 		bad("router.mode", "%q is not a mode; use one of %s", c.Router.Mode, strings.Join(policy.ModeNames(), ", "))
 	}
 	if len(c.Backends)+len(c.Router.Backends) == 0 && len(c.Etcd.Endpoints) == 0 {
-		errs = append(errs, config.Missing("backend: no engine to route to; give --backend URL, a [[backend]] table or etcd.endpoints (--etcd)"))
+		errs = append(errs, config.Missing{Err: errors.New("backend: no engine to route to; give --backend URL, a [[backend]] table or etcd.endpoints (--etcd)")})
 	}
 	c.validateBackends(bad)
 	c.validateTLS(bad)

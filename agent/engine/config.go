@@ -5,7 +5,6 @@ package engine
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/cognitora/dataplane/internal/address"
@@ -56,12 +55,19 @@ type Config struct {
 // Spawns tells whether the agent starts the engine itself.
 func (c *Config) Spawns() bool { return c.URL == "" }
 
+// wrong says what is wrong with a key, as config.Wrong does.
+func wrong(key, format string, args ...any) error {
+	return config.Wrong("engine", key, format, args...)
+}
+
 // Validate names each field that cannot work, and what would.
 func (c *Config) Validate() error {
 	var errs []error
-	missing := func(text string) { errs = append(errs, config.Missing(text)) }
+	missing := func(key, format string, args ...any) {
+		errs = append(errs, config.Missing{Err: wrong(key, format, args...)})
+	}
 	bad := func(field, format string, args ...any) {
-		errs = append(errs, fmt.Errorf("engine.%s: %s", field, fmt.Sprintf(format, args...)))
+		errs = append(errs, wrong(field, format, args...))
 	}
 	if c.Spawns() {
 		c.validateSpawn(bad, missing)
@@ -92,15 +98,15 @@ func (c *Config) validateAttach(bad func(field, format string, args ...any)) {
 	}
 }
 
-func (c *Config) validateSpawn(bad func(field, format string, args ...any), missing func(text string)) {
+func (c *Config) validateSpawn(bad, missing func(key, format string, args ...any)) {
 	if c.PIDFile != "" {
 		bad("pid_file", "is of an engine that the agent does not start; remove it, or set url")
 	}
 	if c.Kind == OpenAICompat && c.Binary == "" {
-		missing("engine.url: empty; an openai_compat engine needs a url to attach to, or a binary to start")
+		missing("url", "empty; an openai_compat engine needs a url to attach to, or a binary to start")
 	}
 	if c.Model == "" && c.Kind != OpenAICompat {
-		missing("engine.model: empty; give the model to load, or engine.url (--engine) to attach to a running engine")
+		missing("model", "empty; give the model to load, or %s to attach to a running engine", config.Mention{Key: "url", Flag: "--engine"})
 	}
 	if c.Port < 0 || c.Port > 65535 {
 		bad("port", "%d is not a port; use 0 for a free one", c.Port)
@@ -110,7 +116,7 @@ func (c *Config) validateSpawn(bad func(field, format string, args ...any), miss
 	}
 	for _, a := range c.Args {
 		if name, _, _ := strings.Cut(a, "="); c.Kind != OpenAICompat && (name == "--port" || name == "--host") {
-			bad("args", "%s is the agent's to set; use engine.port", name)
+			bad("args", "%s is the agent's to set; use %s", name, config.Mention{Key: "port"})
 		}
 	}
 	for _, e := range c.Env {

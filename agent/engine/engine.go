@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"os/exec"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/address"
 	"github.com/cognitora/dataplane/internal/apikey"
+	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/enginemetrics"
 )
 
@@ -110,7 +109,7 @@ func readKey(file string) (string, error) {
 	}
 	key, err := apikey.Read(file)
 	if err != nil {
-		return "", fmt.Errorf("engine.api_key_file: %w; name a file that holds the engine's key alone", err)
+		return "", wrong("api_key_file", "%w; name a file that holds the engine's key alone", err)
 	}
 	return key, nil
 }
@@ -147,7 +146,7 @@ func (e *Engine) prepareSpawn(o Options) error {
 func lookUp(program string) (string, error) {
 	path, err := exec.LookPath(program)
 	if err != nil {
-		return "", fmt.Errorf("engine.binary: %q cannot be run (%w); install it, give its path, or set engine.url to attach to a running engine", program, err)
+		return "", wrong("binary", "%q cannot be run (%w); install it, give its path, or set %s to attach to a running engine", program, err, config.Mention{Key: "url"})
 	}
 	return path, nil
 }
@@ -157,7 +156,7 @@ func freePort(taken func(port int) bool) (int, error) {
 	for range 64 {
 		ln, err := net.Listen("tcp", net.JoinHostPort(spawnHost, "0"))
 		if err != nil {
-			return 0, fmt.Errorf("engine: no free port: %w", err)
+			return 0, wrong("port", "0, and no port is free: %w", err)
 		}
 		port := ln.Addr().(*net.TCPAddr).Port
 		_ = ln.Close()
@@ -165,7 +164,7 @@ func freePort(taken func(port int) bool) (int, error) {
 			return port, nil
 		}
 	}
-	return 0, errors.New("engine: the kernel gives ports only that other engines are to listen on; set engine.port")
+	return 0, wrong("port", "0, and the kernel gives ports only that other engines are to listen on; set it")
 }
 
 // Endpoint is where the engine listens; it never changes.

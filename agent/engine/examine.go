@@ -2,7 +2,6 @@ package engine
 
 import (
 	"errors"
-	"fmt"
 	"path/filepath"
 	"strings"
 
@@ -45,7 +44,7 @@ func (c *Config) examineModel() error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("engine.model: %w; name a model's file or directory that the engine can read", err)
+		return wrong("model", "%w; name a model's file or directory that the engine can read", err)
 	}
 	return nil
 }
@@ -56,7 +55,7 @@ func (c *Config) examineOffload() error {
 		return nil
 	}
 	if err := rights.Readable(file); err != nil {
-		return fmt.Errorf("engine.offload.lmcache_config: %w; name LMCache's configuration file, or leave it out for the agent to write one", err)
+		return wrong("offload.lmcache_config", "%w; name LMCache's configuration file, or leave it out for the agent to write one", err)
 	}
 	return nil
 }

@@ -177,7 +177,7 @@ func (c *Config) writeLMCacheFile(stateDir string) error {
 		return fmt.Errorf("agent.state_dir: %w", err)
 	}
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		return fmt.Errorf("engine.offload.lmcache_config: LMCache's configuration cannot be written: %w", err)
+		return wrong("offload.lmcache_config", "LMCache's configuration cannot be written: %w", err)
 	}
 	return nil
 }
@@ -187,7 +187,7 @@ func (c *Config) validateOffload(bad func(field, format string, args ...any)) {
 		return
 	}
 	if !c.Spawns() {
-		bad("kv_offload", "%s is for an engine that the agent starts; start this one with it, or remove engine.url", c.KVOffload)
+		bad("kv_offload", "%s is for an engine that the agent starts; start this one with it, or remove %s", c.KVOffload, config.Mention{Key: "url"})
 		return
 	}
 	if possible := offloads[c.Kind]; !slices.Contains(possible, c.KVOffload) {
@@ -196,7 +196,7 @@ func (c *Config) validateOffload(bad func(field, format string, args ...any)) {
 	}
 	for _, a := range c.Args {
 		if name, _, _ := strings.Cut(a, "="); name == "--kv-transfer-config" || strings.HasPrefix(name, "--hicache-") && c.KVOffload == OffloadHiCache {
-			bad("args", "%s is set by engine.kv_offload = %q; remove one of the two", name, c.KVOffload)
+			bad("args", "%s is set by %s = %q; remove one of the two", name, config.Mention{Key: "kv_offload"}, c.KVOffload)
 		}
 	}
 	c.Offload.validate(c.KVOffload, bad)

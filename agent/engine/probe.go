@@ -68,14 +68,14 @@ func (c *Config) EngineTLS(e address.Address) (*tls.Config, error) {
 	}
 	name, _, err := net.SplitHostPort(e.Addr)
 	if err != nil {
-		return nil, fmt.Errorf("engine.url: %w", err)
+		return nil, wrong("url", "%w", err)
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name, NextProtos: []string{"http/1.1"}}
 	if c.CA == "" {
 		return config, nil
 	}
 	if config.RootCAs, err = pki.Roots(c.CA); err != nil {
-		return nil, fmt.Errorf("engine.ca: %w; name a PEM file with the CA's certificate", err)
+		return nil, wrong("ca", "%w; name a PEM file with the CA's certificate", err)
 	}
 	return config, nil
 }

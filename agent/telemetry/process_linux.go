@@ -111,6 +111,7 @@ func parseListener(line string) (port uint16, inode string, ok bool) {
 }
 
 // Listener returns the process that listens on a local port; of several, as a server's workers are, one that none of the others has started.
+// One that the agent has no right to see is ErrUnseen.
 func Listener(port uint16) (pid int, err error) {
 	inodes, err := listeners(port)
 	if err != nil {
@@ -133,10 +134,10 @@ func Listener(port uint16) (pid int, err error) {
 		}
 	}
 	if len(holders) == 0 && hidden > 0 {
-		return 0, fmt.Errorf("the process that listens on port %d is another user's, so it cannot be found: name a file with its number in engine.pid_file, or run the agent as that user", port)
+		return 0, fmt.Errorf("the process that listens on port %d %w: it is another user's; run the agent as that user", port, ErrUnseen)
 	}
 	if len(holders) == 0 {
-		return 0, fmt.Errorf("the process that listens on port %d is not to be seen, as of another container: name a file with its number in engine.pid_file", port)
+		return 0, fmt.Errorf("the process that listens on port %d %w: it may be in another container; run the agent in that", port, ErrUnseen)
 	}
 	return eldest(holders), nil
 }

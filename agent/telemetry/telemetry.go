@@ -33,6 +33,9 @@ type Options struct {
 	share time.Duration // tests: instead of costShare
 }
 
+// ErrUnseen is a process that this one has no right to see.
+var ErrUnseen = errors.New("cannot be found")
+
 // byChoice is the reason for what is not told because nobody wants programs in the kernel.
 const byChoice = "telemetry.kernel is proc"
 

@@ -22,7 +22,7 @@ func (x lineIndex) of(path string) int {
 }
 
 func indexLines(doc string) lineIndex {
-	x, tables, table, quote := lineIndex{}, map[string]int{}, "", ""
+	x, lists, table, quote := lineIndex{}, listLengths{}, "", ""
 	for i, line := range strings.Split(doc, "\n") {
 		if quote != "" {
 			if strings.Contains(line, quote) {
@@ -33,17 +33,10 @@ func indexLines(doc string) lineIndex {
 		line = strings.TrimSpace(line)
 		switch name, isKey := keyOf(line); {
 		case strings.HasPrefix(line, "[[") && !isKey:
-			name = clean(strings.TrimPrefix(line, "[["))
-			table = fmt.Sprintf("%s[%d]", name, tables[name])
-			tables[name]++
+			table = lists.more(clean(strings.TrimPrefix(line, "[[")))
 			x.add(table, i)
 		case strings.HasPrefix(line, "[") && !isKey:
-			table = clean(strings.TrimPrefix(line, "["))
-			for list, n := range tables { // a table of the list's last element
-				if rest, ok := strings.CutPrefix(table, list+"."); ok {
-					table = fmt.Sprintf("%s[%d].%s", list, n-1, rest)
-				}
-			}
+			table = lists.last(clean(strings.TrimPrefix(line, "[")))
 			x.add(table, i)
 		case isKey:
 			x.add(join(table, clean(name)), i)
@@ -51,6 +44,31 @@ func indexLines(doc string) lineIndex {
 		}
 	}
 	return x
+}
+
+// listLengths is how many elements each list of tables has so far, by its path: "engine", "engine[1].user".
+type listLengths map[string]int
+
+// last is the path of a table: a list on the way stands for its last element.
+func (l listLengths) last(name string) string {
+	path := ""
+	for _, part := range strings.Split(name, ".") {
+		path = join(path, part)
+		if n := l[path]; n > 0 {
+			path = fmt.Sprintf("%s[%d]", path, n-1)
+		}
+	}
+	return path
+}
+
+// more is the path of one more element of a list.
+func (l listLengths) more(name string) string {
+	list := name
+	if dot := strings.LastIndexByte(name, '.'); dot >= 0 {
+		list = join(l.last(name[:dot]), name[dot+1:])
+	}
+	l[list]++
+	return fmt.Sprintf("%s[%d]", list, l[list]-1)
 }
 
 func (x lineIndex) add(path string, i int) {

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -55,9 +54,12 @@ func (e *Error) Unwrap() []error { return e.Problems }
 
 // Missing is an error of Validate that says that something was not given at all.
 // It is left out while what was given could not be read: that may have been it.
-type Missing string
+type Missing struct{ Err error }
 
-func (m Missing) Error() string { return string(m) }
+func (m Missing) Error() string { return m.Err.Error() }
+
+// Unwrap gives what is said of it.
+func (m Missing) Unwrap() error { return m.Err }
 
 // Validator is a struct, at any depth, that can say what is wrong with itself.
 // Several problems are returned with errors.Join.
@@ -102,7 +104,7 @@ func Load(dst any, o Options) error {
 		if errors.As(errors.Join(fromFile...), &unparsed) {
 			break // of the file nothing is known
 		}
-		if missing := Missing(""); !unread || !errors.As(p, &missing) {
+		if missing := (Missing{}); !unread || !errors.As(p, &missing) {
 			problems = append(problems, p)
 		}
 	}
@@ -257,7 +259,10 @@ func (w *walker) value(v reflect.Value, path string) {
 
 func (w *walker) table(v reflect.Value, path string) {
 	for _, err := range flatten(w.ask(v.Addr().Interface())) {
-		p := &Problem{Where: path, Reason: InList(err.Error(), unindexed(path), path), cause: err}
+		if path != "" {
+			err = In(err, path)
+		}
+		p := &Problem{Where: path, Reason: err.Error(), cause: err}
 		if path != "" && strings.HasPrefix(p.Reason, path+".") {
 			p.Where = "" // it names its field in full
 		}
@@ -279,23 +284,6 @@ func (w *walker) table(v reflect.Value, path string) {
 			w.value(v.Field(i), join(path, key))
 		}
 	}
-}
-
-var index = regexp.MustCompile(`\[[0-9]+\]`)
-
-func unindexed(path string) string { return index.ReplaceAllString(path, "") }
-
-// flagHint is a flag beside a setting's name in a message.
-var flagHint = regexp.MustCompile(` \(--[^)]*\)`)
-
-// InList makes a message of a section that of an element of a list: "engine.url: ..." becomes "engine[1].url: ...", wherever
-// the section's name begins a word, and flags are left out, since they set no element.
-func InList(message, section, element string) string {
-	if section == element {
-		return message
-	}
-	names := regexp.MustCompile(`(^|[\s(])` + regexp.QuoteMeta(section) + `\.`)
-	return flagHint.ReplaceAllString(names.ReplaceAllString(message, "${1}"+element+"."), "")
 }
 
 func (w *walker) tables(m reflect.Value, path string) {

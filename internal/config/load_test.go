@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 	"testing"
 	"time"
@@ -349,7 +350,7 @@ type twinEngine struct {
 
 func (e *twinEngine) Validate() error {
 	if e.URL == "none" {
-		return errors.New("engine.url: empty; set engine.url (--engine), not /etc/engine.url")
+		return Missing{Wrong("engine", "url", "empty; set %s, not engine.url of %q (%w)", Mention{"url", "--engine"}, "/etc engine.url (--x)", fs.ErrNotExist)}
 	}
 	return nil
 }
@@ -381,7 +382,7 @@ func TestTwin(t *testing.T) {
 		t.Errorf("two: %+v, %v\n%s", c, err, shown)
 	}
 	for doc, want := range map[string]string{
-		"[[engine]]\nurl = \"a\"\n[[engine]]\n":                                    "configuration: engine[1].url: empty; set engine[1].url, not /etc/engine.url",
+		"[[engine]]\nurl = \"a\"\n[[engine]]\n":                                    "configuration: engine[1].url: empty; set engine[1].url, not engine.url of \"/etc engine.url (--x)\" (file does not exist)",
 		"[[engine]]\nurl = \"a\"\n[[engine]]\nurl = \"b\"\n[engine.deep]\nm = 1\n": "configuration: f:6: engine[1].deep.m: unknown key",
 		"[engine]\nurl = \"a\"\n[[engine]]\n":                                      "configuration: f:3: engine is written as one table, [engine], and as a list of them, [[engine]]; write one of the two",
 		"[[engine]]\n[engine]\nurl = \"a\"\n":                                      "configuration: f:2: engine is written as one table, [engine], and as a list of them, [[engine]]; write one of the two",

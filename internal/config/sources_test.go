@@ -48,7 +48,7 @@ type needy struct {
 
 func (n *needy) Validate() error {
 	if n.Name == "" {
-		return errors.Join(Missing("name: none"))
+		return errors.Join(Missing{errors.New("name: none")})
 	}
 	return nil
 }
