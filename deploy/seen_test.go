@@ -191,50 +191,11 @@ func TestBoardShows(t *testing.T) {
 			t.Fatalf("promtool %v: %v\n%s", args, err, out)
 		}
 	}
-	router, admin, agent, prometheus := free(t), free(t), free(t), free(t)
-	engine, cache, etcd := "", "", ""
-	up := start(t, filepath.Join(bin, "cgn-ctl"), "up", "--listen", router, "--admin", admin, "--engines", "2")
-	for engine == "" || cache == "" || !strings.Contains(up.Text(), "Ctrl-C") {
-		if !up.Scan() {
-			t.Fatal("the fleet did not start")
-		}
-		if m := regexp.MustCompile(`^engine-1 +(http\S+)`).FindStringSubmatch(up.Text()); m != nil {
-			engine = m[1]
-		}
-		if m := regexp.MustCompile(`^etcd +(\S+)`).FindStringSubmatch(up.Text()); m != nil {
-			etcd = m[1]
-		}
-		if m := regexp.MustCompile(`^kvcached .*admin port http://([^,]+)`).FindStringSubmatch(up.Text()); m != nil {
-			cache = m[1]
-		}
-	}
-	start(t, filepath.Join(bin, "cgn-agent"), "--kind", "openai_compat", "--engine", engine, "--etcd", "http://"+etcd, "--telemetry", "proc", "--listen", free(t), "--admin", agent)
-
-	text, err := os.ReadFile("prometheus/prometheus.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	rules, _ := filepath.Abs("prometheus/alerts.yml")
-	config := strings.NewReplacer("127.0.0.1:9091", admin, "127.0.0.1:9092", agent, "127.0.0.1:9093", cache, "scrape_interval: 5s", "scrape_interval: 1s",
-		"[alerts.yml]", "["+rules+"]").Replace(string(text))
-	file := filepath.Join(t.TempDir(), "prometheus.yml")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	start(t, "prometheus", "--config.file", file, "--storage.tsdb.path", filepath.Join(t.TempDir(), "tsdb"), "--web.listen-address", prometheus, "--log.level", "error")
-	ask := func() error {
-		answer, err := http.Post("http://"+router+"/v1/completions", "application/json",
-			strings.NewReader(`{"model":"sim","prompt":"`+strings.Repeat("how is the fleet? ", 20)+`","max_tokens":8,"stream":true}`))
-		if err != nil {
-			return err
-		}
-		defer answer.Body.Close()
-		_, err = io.Copy(io.Discard, answer.Body)
-		return err
-	}
+	f := startFleet(t, bin)
+	prometheus := scrape(t, f)
 	queries := readBoard(t).queries()
 	eventually(t, func() error {
-		if err := ask(); err != nil {
+		if err := f.ask(); err != nil {
 			return err
 		}
 		var empty []string
@@ -256,4 +217,61 @@ func TestBoardShows(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// seenFleet is a fleet by its addresses: the router's port for requests, and the admin ports of router, agent and cache.
+type seenFleet struct{ router, admin, agent, cache string }
+
+// startFleet runs `cgn-ctl up` with an agent beside it that shows its metrics.
+func startFleet(t *testing.T, bin string) *seenFleet {
+	t.Helper()
+	f := &seenFleet{router: free(t), admin: free(t), agent: free(t)}
+	engine, etcd := "", ""
+	up := start(t, filepath.Join(bin, "cgn-ctl"), "up", "--listen", f.router, "--admin", f.admin, "--engines", "2")
+	for engine == "" || f.cache == "" || !strings.Contains(up.Text(), "Ctrl-C") {
+		if !up.Scan() {
+			t.Fatal("the fleet did not start")
+		}
+		if m := regexp.MustCompile(`^engine-1 +(http\S+)`).FindStringSubmatch(up.Text()); m != nil {
+			engine = m[1]
+		}
+		if m := regexp.MustCompile(`^etcd +(\S+)`).FindStringSubmatch(up.Text()); m != nil {
+			etcd = m[1]
+		}
+		if m := regexp.MustCompile(`^kvcached .*admin port http://([^,]+)`).FindStringSubmatch(up.Text()); m != nil {
+			f.cache = m[1]
+		}
+	}
+	start(t, filepath.Join(bin, "cgn-agent"), "--kind", "openai_compat", "--engine", engine, "--etcd", "http://"+etcd, "--telemetry", "proc", "--listen", free(t), "--admin", f.agent)
+	return f
+}
+
+// scrape runs a Prometheus that scrapes the fleet every second, and returns its address.
+func scrape(t *testing.T, f *seenFleet) (address string) {
+	t.Helper()
+	address = free(t)
+	text, err := os.ReadFile("prometheus/prometheus.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, _ := filepath.Abs("prometheus/alerts.yml")
+	config := strings.NewReplacer("127.0.0.1:9091", f.admin, "127.0.0.1:9092", f.agent, "127.0.0.1:9093", f.cache, "scrape_interval: 5s", "scrape_interval: 1s",
+		"[alerts.yml]", "["+rules+"]").Replace(string(text))
+	file := filepath.Join(t.TempDir(), "prometheus.yml")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	start(t, "prometheus", "--config.file", file, "--storage.tsdb.path", filepath.Join(t.TempDir(), "tsdb"), "--web.listen-address", address, "--log.level", "error")
+	return address
+}
+
+func (f *seenFleet) ask() error {
+	answer, err := http.Post("http://"+f.router+"/v1/completions", "application/json",
+		strings.NewReader(`{"model":"sim","prompt":"`+strings.Repeat("how is the fleet? ", 20)+`","max_tokens":8,"stream":true}`))
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	_, err = io.Copy(io.Discard, answer.Body)
+	return err
 }

@@ -22,15 +22,29 @@ func valid(change func(*Config)) *Config {
 	return c
 }
 
-func TestValidate(t *testing.T) {
+// change is one of a valid configuration.
+type change struct {
+	name   string
+	change func(*Config)
+	want   string // part of the error; "" means valid
+}
+
+// validates holds configurations to what Validate has to say of them.
+func validates(t *testing.T, changes []change) {
+	t.Helper()
+	for _, c := range changes {
+		err := valid(c.change).Validate()
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
+func TestValidateListeners(t *testing.T) {
 	secure := func(c *Config) { c.TLS = TLSConfig{"ca", "cert", "key"} }
 	users := func(c *Config) { c.RESP.Users = []UserConfig{{Name: "default", PasswordFile: "f"}} }
 	keys := func(c *Config) { c.S3.Keys = []KeyConfig{{Access: "a", SecretFile: "f"}} }
-	for _, c := range []struct {
-		name   string
-		change func(*Config)
-		want   string // part of the error; "" means valid
-	}{
+	validates(t, []change{
 		{"defaults", func(*Config) {}, ""},
 		{"all on loopback", func(c *Config) {
 			c.RESP.Listen, c.S3.Listen, c.QUIC.Listen, c.GRPC.Listen = "127.0.0.1:6380", "localhost:9000", "[::1]:7072", "127.0.0.1:7071"
@@ -59,6 +73,13 @@ func TestValidate(t *testing.T) {
 		{"admin allowed", func(c *Config) { c.Daemon.Admin, c.Daemon.InsecureAdmin = ":9093", true }, ""},
 		{"no admin", func(c *Config) { c.Daemon.Admin = "" }, "kvcached.admin: empty"},
 		{"one port twice", func(c *Config) { c.RESP.Listen, c.S3.Listen = "127.0.0.1:1", "127.0.0.1:1" }, "next to resp.listen"},
+		{"no stripe", func(c *Config) { c.QUIC.Stripes = 0 }, "quic.stripes"},
+		{"too many stripes", func(c *Config) { c.QUIC.Stripes = maxStripes + 1 }, "quic.stripes"},
+	})
+}
+
+func TestValidate(t *testing.T) {
+	validates(t, []change{
 		{"tls without cert", func(c *Config) { c.S3.TLS = true }, "s3.tls: needs tls.cert"},
 		{"cert alone", func(c *Config) { c.TLS.Cert = "c" }, "tls.cert: goes together"},
 		{"ca alone", func(c *Config) { c.TLS.CA = "c" }, "tls.ca: needs"},
@@ -89,14 +110,7 @@ func TestValidate(t *testing.T) {
 		{"advertise a host", func(c *Config) { c.Daemon.Advertise = "gpu_1.example" }, ""},
 		{"advertise an address", func(c *Config) { c.Daemon.Advertise = "fe80::1" }, ""},
 		{"bound", func(c *Config) { c.RESP.MaxClients = 0 }, "resp.max_clients"},
-		{"no stripe", func(c *Config) { c.QUIC.Stripes = 0 }, "quic.stripes"},
-		{"too many stripes", func(c *Config) { c.QUIC.Stripes = maxStripes + 1 }, "quic.stripes"},
-	} {
-		err := valid(c.change).Validate()
-		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", c.name, err, c.want)
-		}
-	}
+	})
 }
 
 func TestSockets(t *testing.T) {

@@ -74,13 +74,9 @@ func putDurably(t *testing.T, kv cognitorav1.KvClient, space string, chain []blo
 	}
 }
 
-// TestPromotesAhead: of a prompt whose blocks are on the SSD of its node's host, the cache has them in RAM after the request has been routed, without
-// that anybody has read them.
-func TestPromotesAhead(t *testing.T) {
-	t.Parallel()
-	const blocks, held = 20, 15
-	tokens := make([]uint32, blocks*block.Tokens)
-	var chain []block.Digest
+// promptOf makes a prompt of full blocks with the digests that they have in every cache.
+func promptOf(blocks int) (tokens []uint32, chain []block.Digest) {
+	tokens = make([]uint32, blocks*block.Tokens)
 	digest := block.Seed("sim", "", "")
 	for i := range blocks {
 		for k := range block.Tokens {
@@ -89,6 +85,34 @@ func TestPromotesAhead(t *testing.T) {
 		digest = block.Next(digest, (*[block.Tokens]uint32)(tokens[i*block.Tokens:]))
 		chain = append(chain, digest)
 	}
+	return tokens, chain
+}
+
+// inRAM is how many of the blocks a cache has in RAM.
+func inRAM(t *testing.T, kv cognitorav1.KvClient, space string, chain []block.Digest) (n int) {
+	t.Helper()
+	var all []byte
+	for _, d := range chain {
+		all = append(all, d[:]...)
+	}
+	r, err := kv.BatchLookup(t.Context(), &cognitorav1.BatchLookupRequest{Namespace: space, Digests: all})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tier := range r.Tiers {
+		if tier&byte(cognitorav1.Tier_TIER_HOST) != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// TestPromotesAhead: of a prompt whose blocks are on the SSD of its node's host, the cache has them in RAM after the request has been routed, without
+// that anybody has read them.
+func TestPromotesAhead(t *testing.T) {
+	t.Parallel()
+	const blocks, held = 20, 15
+	tokens, chain := promptOf(blocks)
 	ns := block.Namespace{Model: "sim", Revision: "1", DType: "bf16", Layout: "test", Tokens: block.Tokens, TP: 2, PP: 1}
 	second := ns
 	second.TPRank = 1
@@ -98,22 +122,6 @@ func TestPromotesAhead(t *testing.T) {
 	putDurably(t, kv, second.String(), chain[:held])
 	stop()
 	kv, _ = diskDaemon(t, dir)
-	tiers := func(space string) (inRAM int) {
-		var all []byte
-		for _, d := range chain {
-			all = append(all, d[:]...)
-		}
-		r, err := kv.BatchLookup(t.Context(), &cognitorav1.BatchLookupRequest{Namespace: space, Digests: all})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, tier := range r.Tiers {
-			if tier&byte(cognitorav1.Tier_TIER_HOST) != 0 {
-				inRAM++
-			}
-		}
-		return inRAM
-	}
 	body, err := json.Marshal(map[string]any{"model": "sim", "prompt": tokens, "max_tokens": 1})
 	if err != nil {
 		t.Fatal(err)
@@ -126,8 +134,8 @@ func TestPromotesAhead(t *testing.T) {
 		})
 		eventually(t, "the node is eligible", func() bool { return s.eligible() == 1 })
 		eventually(t, "what is on SSD is known", func() bool { return s.explainAs("completions", string(body)).Candidates[0].Disk == held })
-		if inRAM := tiers(ns.String()); inRAM != 0 {
-			t.Fatalf("%s: %d blocks are in RAM before the request", mode, inRAM)
+		if n := inRAM(t, kv, ns.String(), chain); n != 0 {
+			t.Fatalf("%s: %d blocks are in RAM before the request", mode, n)
 		}
 		if r := s.post("/v1/completions", string(body)); r.status != 200 {
 			t.Fatalf("%s: %d", mode, r.status)
@@ -139,7 +147,7 @@ func TestPromotesAhead(t *testing.T) {
 			continue
 		}
 		for _, space := range []string{ns.String(), second.String()} {
-			eventually(t, "the blocks of the rank are in RAM", func() bool { return tiers(space) == held })
+			eventually(t, "the blocks of the rank are in RAM", func() bool { return inRAM(t, kv, space, chain) == held })
 		}
 		eventually(t, "it is counted", func() bool { return s.metrics().sum("cgn_router_caches_promoted_blocks_total") == 2*held })
 		if m := s.metrics(); m.sum("cgn_router_caches_promotions_total") != 1 || m.sum("cgn_router_caches_promotions_failed_total")+m.sum("cgn_router_caches_promotions_dropped_total") != 0 {

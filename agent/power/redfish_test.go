@@ -150,15 +150,15 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestAnswersThatDoNotEnd: a body without end, one that never comes, and one that stops in the middle.
-func TestAnswersThatDoNotEnd(t *testing.T) {
-	s := serve(t, dmtf)
-	release := make(chan struct{})
-	t.Cleanup(func() { close(release) })
-	for _, c := range []struct {
-		name, err string
-		answer    func(w http.ResponseWriter, r *http.Request)
-	}{
+// badAnswer is one that nothing can be taken from, and what the error says of it.
+type badAnswer struct {
+	name, err string
+	answer    func(w http.ResponseWriter, r *http.Request)
+}
+
+// badAnswers are a body without end, one that never comes, one that stops in the middle, and the like. Those that never come do at release.
+func badAnswers(release <-chan struct{}) []badAnswer {
+	return []badAnswer{
 		{"huge", "more than 1048576 bytes", func(w http.ResponseWriter, _ *http.Request) {
 			chunk := []byte(strings.Repeat(" ", 64<<10))
 			for range 4096 { // 256 MiB
@@ -203,7 +203,14 @@ func TestAnswersThatDoNotEnd(t *testing.T) {
 		{"in a circle", "again and again", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, r.URL.Path, http.StatusFound)
 		}},
-	} {
+	}
+}
+
+func TestBadAnswers(t *testing.T) {
+	s := serve(t, dmtf)
+	release := make(chan struct{})
+	t.Cleanup(func() { close(release) })
+	for _, c := range badAnswers(release) {
 		t.Run(c.name, func(t *testing.T) {
 			settings := s.settings()
 			if strings.HasPrefix(c.name, "slow") || strings.HasPrefix(c.name, "no answer") {

@@ -48,20 +48,26 @@ func startCacheFor(t *testing.T, change ...func(*kvcached.Config)) (d *kvcached.
 	return d, c.Daemon.Sock
 }
 
-func TestKVCommands(t *testing.T) {
-	d, sock := startCacheFor(t)
-	env := map[string]string{envSock: sock}
+// setInline stores a value through a daemon's RESP listener.
+func setInline(t *testing.T, d *kvcached.Daemon, key, value string) {
+	t.Helper()
 	conn, err := net.Dial("tcp", d.At("resp"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if _, err := io.WriteString(conn, "SET greeting hello\r\n"); err != nil {
+	if _, err := io.WriteString(conn, "SET "+key+" "+value+"\r\n"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.ReadFull(conn, make([]byte, 5)); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func TestKVCommands(t *testing.T) {
+	d, sock := startCacheFor(t)
+	env := map[string]string{envSock: sock}
+	setInline(t, d, "greeting", "hello")
 	do := func(args ...string) string {
 		t.Helper()
 		out, err := ctl(t, env, append([]string{"kv"}, args...)...)
@@ -95,13 +101,6 @@ func TestKVCommands(t *testing.T) {
 	if got := do("get", list[0].Block); got != payload {
 		t.Errorf("%d bytes of what ls has named", len(got))
 	}
-	short, long := (&kvBlock{Digest: list[0].Digest, Block: address}).name(true), (&kvBlock{Key: strings.Repeat("k", 100)}).name(false)
-	if short != list[0].Digest[:16] || long != strings.Repeat("k", 60)+"…" {
-		t.Errorf("%q, %q", short, long)
-	}
-	if got := (&kvBlock{Key: "\"a\"\n"}).name(false); got != `\"a\"\n` {
-		t.Errorf("%q", got)
-	}
 	want(t, do("stats"), "ram", "33554432", "key1;resp.0;", space.String(), "2 blocks stored")
 	want(t, do("stats", "--all"), "resp_commands", "store_hits")
 	var stats kvStats
@@ -128,6 +127,24 @@ func TestKVCommands(t *testing.T) {
 	} {
 		if _, err := ctl(t, env, append([]string{"kv"}, strings.Fields(args)...)...); err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%s: %v, want %q", args, err, text)
+		}
+	}
+}
+
+// TestKVNames: a block shows by the beginning of its digest, or by its key, in one line and without an end that goes on for ever.
+func TestKVNames(t *testing.T) {
+	digest := strings.Repeat("0123456789abcdef", 4)
+	for _, c := range []struct {
+		name  string
+		block kvBlock
+		short bool
+	}{
+		{digest[:16], kvBlock{Digest: digest, Block: "cgn:x"}, true},
+		{strings.Repeat("k", 60) + "…", kvBlock{Key: strings.Repeat("k", 100)}, false},
+		{`\"a\"\n`, kvBlock{Key: "\"a\"\n"}, false},
+	} {
+		if got := c.block.name(c.short); got != c.name {
+			t.Errorf("%q, want %q", got, c.name)
 		}
 	}
 }

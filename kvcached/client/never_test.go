@@ -21,71 +21,83 @@ import (
 func TestNeverAnotherBlocksBytes(t *testing.T) {
 	d := start(t, 4<<20, lease.Options{Lease: 20 * time.Millisecond, Grace: 10 * time.Millisecond})
 	c := dial(t, d, client.Options{Sockets: 8})
-	const size, names = 256 << 10, 24
-	var good, late, changed int
-	var mu sync.Mutex
-	began := time.Now()
-	goesOn := func() bool { // for a second at least, and until both kinds have been seen
-		mu.Lock()
-		defer mu.Unlock()
-		return time.Since(began) < time.Second || (good == 0 || late == 0) && time.Since(began) < time.Minute
-	}
+	r := &race{began: time.Now()}
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)
 	var wg sync.WaitGroup
 	for w := range 2 {
-		wg.Go(func() {
-			payload := make([]byte, size)
-			for i := w; goesOn(); i++ {
-				n := i % names
-				for at := range payload {
-					payload[at] = byte(n)
-				}
-				if _, err := c.Put(context.Background(), item(fmt.Sprint(n)), payload); err != nil && !errors.Is(err, client.ErrFull) {
-					t.Error(err)
-				}
-			}
-		})
+		wg.Go(func() { r.write(t, c, w) })
 	}
-	for r := range 3 {
-		wg.Go(func() {
-			random := rand.New(rand.NewPCG(seed, uint64(r)))
-			for goesOn() {
-				n := random.IntN(names)
-				v, err := c.Get(context.Background(), addr(fmt.Sprint(n)))
-				if errors.Is(err, client.ErrMiss) {
-					continue
-				}
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if random.IntN(4) == 0 { // too slow
-					for v.Remaining() > -time.Duration(random.IntN(60))*time.Millisecond {
-						time.Sleep(time.Millisecond)
-					}
-				}
-				same := len(v.Bytes()) == size && bytes.Count(v.Bytes(), []byte{byte(n)}) == size
-				err = v.Close()
-				mu.Lock()
-				switch {
-				case err == nil && !same:
-					t.Error("another block's bytes under a valid lease")
-				case err == nil:
-					good++
-				case !same:
-					changed++
-					fallthrough
-				default:
-					late++
-				}
-				mu.Unlock()
-			}
-		})
+	for i := range 3 {
+		wg.Go(func() { r.read(t, c, rand.New(rand.NewPCG(seed, uint64(i)))) })
 	}
 	wg.Wait()
-	t.Logf("%d read in time, %d late, of which %d had changed", good, late, changed)
-	if good == 0 || late == 0 {
+	t.Logf("%d read in time, %d late, of which %d had changed", r.good, r.late, r.changed)
+	if r.good == 0 || r.late == 0 {
 		t.Error("not tested")
+	}
+}
+
+// race is one of readers and writers for the same blocks: so many, of so many bytes, each of which is the block's number.
+type race struct {
+	began time.Time
+
+	mu                  sync.Mutex
+	good, late, changed int // reads
+}
+
+const raceSize, raceNames = 256 << 10, 24
+
+// goesOn for a second at least, and until both kinds of reads have been seen.
+func (r *race) goesOn() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return time.Since(r.began) < time.Second || (r.good == 0 || r.late == 0) && time.Since(r.began) < time.Minute
+}
+
+func (r *race) write(t *testing.T, c *client.Client, from int) {
+	payload := make([]byte, raceSize)
+	for i := from; r.goesOn(); i++ {
+		n := i % raceNames
+		for at := range payload {
+			payload[at] = byte(n)
+		}
+		if _, err := c.Put(context.Background(), item(fmt.Sprint(n)), payload); err != nil && !errors.Is(err, client.ErrFull) {
+			t.Error(err)
+		}
+	}
+}
+
+func (r *race) read(t *testing.T, c *client.Client, random *rand.Rand) {
+	for r.goesOn() {
+		n := random.IntN(raceNames)
+		v, err := c.Get(context.Background(), addr(fmt.Sprint(n)))
+		if errors.Is(err, client.ErrMiss) {
+			continue
+		}
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if random.IntN(4) == 0 { // too slow
+			for v.Remaining() > -time.Duration(random.IntN(60))*time.Millisecond {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		same := len(v.Bytes()) == raceSize && bytes.Count(v.Bytes(), []byte{byte(n)}) == raceSize
+		err = v.Close()
+		r.mu.Lock()
+		switch {
+		case err == nil && !same:
+			t.Error("another block's bytes under a valid lease")
+		case err == nil:
+			r.good++
+		case !same:
+			r.changed++
+			fallthrough
+		default:
+			r.late++
+		}
+		r.mu.Unlock()
 	}
 }

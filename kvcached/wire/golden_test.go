@@ -130,6 +130,24 @@ func decode(t *testing.T, value []byte, v any) {
 	}
 }
 
+func announcementOf(t *testing.T, value []byte) *Announcement {
+	var v struct {
+		Host           string
+		Epoch, Version uint64
+		Changes        []struct {
+			Addr   goldenAddr
+			Tiers  uint32
+			Length uint64
+		}
+	}
+	decode(t, value, &v)
+	a := &Announcement{Host: v.Host, Epoch: v.Epoch, Version: v.Version}
+	for _, c := range v.Changes {
+		a.Changes = append(a.Changes, Change{c.Addr.addr(t), c.Tiers, c.Length})
+	}
+	return a
+}
+
 // body writes a golden value with our own types, and reads it back.
 func body(t *testing.T, kind string, value []byte, encoded []byte) (written []byte, back any, want any) {
 	var err error
@@ -176,20 +194,7 @@ func body(t *testing.T, kind string, value []byte, encoded []byte) (written []by
 		written, want = v.Append(nil), &v
 		back, err = ParseLocations(encoded, len(v.Holders))
 	case "announcement":
-		var v struct {
-			Host           string
-			Epoch, Version uint64
-			Changes        []struct {
-				Addr   goldenAddr
-				Tiers  uint32
-				Length uint64
-			}
-		}
-		decode(t, value, &v)
-		a := &Announcement{Host: v.Host, Epoch: v.Epoch, Version: v.Version}
-		for _, c := range v.Changes {
-			a.Changes = append(a.Changes, Change{c.Addr.addr(t), c.Tiers, c.Length})
-		}
+		a := announcementOf(t, value)
 		written, want = a.Append(nil), a
 		back, err = ParseAnnouncement(encoded)
 	case "receipt":

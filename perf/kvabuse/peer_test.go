@@ -98,17 +98,10 @@ func TestPeersThatStopReading(t *testing.T) {
 	t.Logf("%.0f stalled, %.0f given up; own memory %s more", m["peer_stalled_total"], m["peer_gave_up_total"], mib(d.memory(t).anonymous-was.anonymous))
 }
 
-// TestArenaFullOfLeases leases and pins all there is: puts are refused plainly by every protocol, and work again after that.
-func TestArenaFullOfLeases(t *testing.T) {
-	d := newDaemon(t, "--ram", "32MiB", "--ssd", "0", "--lease.duration", "60s", "--lease.max_leased", "32MiB")
-	d.start(t)
-	w := d.connect(t)
-	defer w.close()
-	subjects := slices.DeleteFunc(makeSubjects(200), func(s *subject) bool { return len(s.ways) < 4 })
-	var views []*client.View
-	lease := w.by["lease"].(leaseWay)
-	pinned := 0
-	for _, s := range subjects[:60] {
+// fill puts blocks of 1 MiB until there is no room, and leases each, or pins it where no more may be leased.
+func fill(t *testing.T, lease leaseWay, subjects []*subject) (views []*client.View, pinned int) {
+	t.Helper()
+	for _, s := range subjects {
 		if err := lease.put(t.Context(), s, makePayload(s.name, 1, 1<<20-8192), putOptions{}); err != nil {
 			if !errors.Is(err, errFull) {
 				t.Fatal(err)
@@ -125,6 +118,17 @@ func TestArenaFullOfLeases(t *testing.T) {
 			pinned++
 		}
 	}
+	return views, pinned
+}
+
+// TestArenaFullOfLeases leases and pins all there is: puts are refused plainly by every protocol, and work again after that.
+func TestArenaFullOfLeases(t *testing.T) {
+	d := newDaemon(t, "--ram", "32MiB", "--ssd", "0", "--lease.duration", "60s", "--lease.max_leased", "32MiB")
+	d.start(t)
+	w := d.connect(t)
+	defer w.close()
+	subjects := slices.DeleteFunc(makeSubjects(200), func(s *subject) bool { return len(s.ways) < 4 })
+	views, pinned := fill(t, w.by["lease"].(leaseWay), subjects[:60])
 	t.Logf("%d blocks of 1 MiB leased and %d pinned in an arena of 32 MiB", len(views), pinned)
 	if len(views)+pinned < 31 || pinned == 0 {
 		t.Error("there is still room, or leases alone can fill the arena")
