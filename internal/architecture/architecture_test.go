@@ -1,4 +1,4 @@
-// Package architecture holds the import graph to the table in ARCHITECTURE.md.
+// Package architecture holds the import graph to the table in ARCHITECTURE.md, and the sizes of files and functions to CONTRIBUTING.md.
 package architecture
 
 import (
@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -49,8 +50,9 @@ func ruleFor(rules map[string][]string, pkg string) (folder string, allowed []st
 	return folder, allowed
 }
 
-// imports calls fn with every package of this module that a non-test file imports.
-func imports(t *testing.T, fn func(pkg, file, imported string)) {
+// goFiles calls fn with every Go file, tests too: where it is from here, and from the root.
+func goFiles(t *testing.T, fn func(path, rel string) error) {
+	t.Helper()
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -58,25 +60,39 @@ func imports(t *testing.T, fn func(pkg, file, imported string)) {
 		if d.IsDir() && (d.Name() == "testdata" || path != root && strings.HasPrefix(d.Name(), ".")) {
 			return filepath.SkipDir
 		}
-		if d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+		if d.IsDir() || !strings.HasSuffix(path, ".go") {
 			return nil
 		}
-		rel, _ := filepath.Rel(root, path)
-		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		rel, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		return fn(path, filepath.ToSlash(rel))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// imports calls fn with every package of this module that a non-test file imports.
+func imports(t *testing.T, fn func(pkg, file, imported string)) {
+	t.Helper()
+	goFiles(t, func(at, rel string) error {
+		if strings.HasSuffix(rel, "_test.go") {
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), at, nil, parser.ImportsOnly)
 		if err != nil {
 			return err
 		}
 		for _, spec := range f.Imports {
 			name, _ := strconv.Unquote(spec.Path.Value)
 			if strings.HasPrefix(name, module) {
-				fn(filepath.ToSlash(filepath.Dir(rel)), rel, strings.TrimPrefix(name, module))
+				fn(path.Dir(rel), rel, strings.TrimPrefix(name, module))
 			}
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func TestImportsFollowTheTable(t *testing.T) {
