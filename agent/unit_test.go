@@ -34,7 +34,7 @@ func TestSeveralEnginesAreChecked(t *testing.T) {
 	for _, c := range []struct{ name, doc, want string }{
 		{"two", attached + "gpus = [\"2\", \"GPU-8f6a\"]\n[engine.kv_events]\nendpoint = \"tcp://127.0.0.1:5557\"\nreport = \"/run/kv.sock\"\n", ""},
 		{"one in a list", first, ""},
-		{"both forms", "[engine]\nurl = \"http://127.0.0.1:8001\"\n" + first, "agent.toml:3: Key 'engine' was already created"},
+		{"both forms", "[engine]\nurl = \"http://127.0.0.1:8001\"\n" + first, "agent.toml:3: engine is written as one table, [engine], and as a list of them, [[engine]]; write one of the two"},
 		{"a section of the short form", "[kv_events]\nendpoint = \"tcp://127.0.0.1:5557\"\nreport = \"/run/kv.sock\"\n" + first,
 			"kv_events.endpoint: is set, and so is [[engine]]: it is of the short form, for one engine; set engine[0].kv_events.endpoint and so on in its place, or remove [[engine]]"},
 		{"a front of the short form", "[agent]\nlisten = \"127.0.0.1:9085\"\ntp = 2\n" + first, "agent.listen: is set, and so is [[engine]]"},
