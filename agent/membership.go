@@ -43,7 +43,7 @@ func (m *membership) notify() {
 	}
 }
 
-// etcdState says off, connecting, connected or lost; of several nodes, what is worst.
+// etcdState says off, connecting, connected or lost; of several nodes, what is worst: connecting, before lost.
 func (a *Agent) etcdState() string {
 	if len(a.etcd.Endpoints) == 0 {
 		return "off"
@@ -53,8 +53,8 @@ func (a *Agent) etcdState() string {
 		switch link := n.member.link.Load(); {
 		case link == nil:
 			return "connecting"
-		case *link != state:
-			state = *link
+		case *link == "lost":
+			state = "lost"
 		}
 	}
 	return state
