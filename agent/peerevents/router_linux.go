@@ -114,11 +114,8 @@ func (s *Server) watch(r *router, peers []netip.AddrPort) {
 			s.drop(p)
 		}
 	}
-	r.leftOut = 0
 	for p := range next {
-		if !s.add(p, r) {
-			r.leftOut++
-		}
+		s.add(p, r)
 	}
 	r.peers = next
 }
@@ -138,8 +135,8 @@ func (s *Server) drop(p netip.AddrPort) {
 	}
 }
 
-// add has a peer of r watched. It reports whether it is.
-func (s *Server) add(p netip.AddrPort, r *router) bool {
+// add has a peer of r watched, if there is room.
+func (s *Server) add(p netip.AddrPort, r *router) {
 	w := s.peers[p]
 	if w == nil {
 		w = &watched{}
@@ -151,7 +148,23 @@ func (s *Server) add(p netip.AddrPort, r *router) bool {
 	if !w.in {
 		w.in = s.source.Watch(p, 0) == nil
 	}
-	return w.in
+}
+
+// retry has those of r's peers watched that were left out, as far as others have made room, and returns how many still are.
+func (s *Server) retry(r *router) (leftOut uint32) {
+	for p := range r.peers {
+		w := s.peers[p]
+		if w.in {
+			continue
+		}
+		if leftOut == 0 { // else there is no room for the others either
+			w.in = s.source.Watch(p, 0) == nil
+		}
+		if !w.in {
+			leftOut++
+		}
+	}
+	return leftOut
 }
 
 // write sends what is queued, and a sign of life, until left is closed or the router does not take it. Then nothing is received from it any more.
@@ -184,11 +197,13 @@ func (r *router) send(m *wire.Message, fd int) error {
 	return r.Send(m, fd)
 }
 
+// beat is a sign of life for r, whose peers that were left out are tried again with each.
 func (s *Server) beat(r *router) wire.Beat {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := wire.Beat{Lost: r.lost, LeftOut: r.leftOut}
+	b := wire.Beat{Lost: r.lost}
 	if s.source != nil {
+		b.LeftOut = s.retry(r)
 		b.Ring, _ = s.source.Dropped() // 0: it cannot be told
 	}
 	return b

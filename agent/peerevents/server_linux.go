@@ -37,10 +37,9 @@ type watched struct {
 // router is one that is connected.
 type router struct {
 	*wire.Conn
-	events  chan told
-	peers   map[netip.AddrPort]struct{}
-	lost    uint64 // guarded by Server.mu, as peers and leftOut
-	leftOut uint32
+	events chan told
+	peers  map[netip.AddrPort]struct{}
+	lost   uint64 // guarded by Server.mu, as peers
 }
 
 // told is an event, and when it was read.
@@ -175,6 +174,12 @@ func (s *Server) pass(ctx context.Context, source Source, ready func()) (err err
 	return nil
 }
 
+// kinds is what routers are told of each kind of event.
+var kinds = map[bpf.EventKind]wire.Kind{
+	bpf.Timeout: wire.Timeout, bpf.Recovered: wire.Recovered, bpf.Reset: wire.Reset, bpf.TimedOut: wire.TimedOut,
+	bpf.Refused: wire.Refused, bpf.Unanswered: wire.Unanswered, bpf.Closed: wire.Closed,
+}
+
 // dispatch queues an event for the routers whose peer it is about.
 func (s *Server) dispatch(e *bpf.Event, now time.Time) {
 	s.mu.Lock()
@@ -183,10 +188,11 @@ func (s *Server) dispatch(e *bpf.Event, now time.Time) {
 		s.stats.Stale++
 		return
 	}
-	t := told{wire.Event{Kind: wire.Kind(e.Kind), Peer: e.Peer, LocalPort: e.LocalPort, Timeouts: uint16(min(e.Timeouts, 1<<16-1)), Age: e.Age}, now}
-	if t.Kind == 0 || t.Kind >= wire.Kinds {
+	kind, known := kinds[e.Kind]
+	if !known {
 		return // of a later version
 	}
+	t := told{wire.Event{Kind: kind, Peer: e.Peer, LocalPort: e.LocalPort, Timeouts: uint16(min(e.Timeouts, 1<<16-1)), Age: e.Age}, now}
 	for r := range s.routers {
 		if _, its := r.peers[e.Peer]; !its {
 			continue

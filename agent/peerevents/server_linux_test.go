@@ -215,6 +215,40 @@ func TestServer(t *testing.T) {
 	}
 }
 
+// TestKinds: every kind of the kernel's events is one of the wire's, of the same name, and no other number is.
+func TestKinds(t *testing.T) {
+	covered := map[wire.Kind]bool{}
+	for of, kind := range kinds {
+		if want := strings.ReplaceAll(of.String(), " ", "_"); kind.String() != want {
+			t.Errorf("%s is told as %s", want, kind)
+		}
+		covered[kind] = true
+	}
+	for kind := wire.Timeout; kind < wire.Kinds; kind++ {
+		if !covered[kind] {
+			t.Errorf("%s is never told", kind)
+		}
+	}
+	s := New(Options{})
+	r := &router{events: make(chan told, queue), peers: map[netip.AddrPort]struct{}{peer(1): {}}}
+	s.routers[r] = struct{}{}
+	for _, c := range []struct {
+		of   bpf.EventKind
+		want bool
+	}{
+		{0, false}, {bpf.Timeout, true}, {bpf.Closed, true}, {bpf.Closed + 1, false},
+		{1 << 8, false}, {1<<8 + bpf.Timeout, false}, {1<<16 + bpf.Reset, false}, {1<<32 - 1, false},
+	} {
+		s.dispatch(&bpf.Event{Kind: c.of, Peer: peer(1)}, time.Now())
+		if got := len(r.events) > 0; got != c.want {
+			t.Errorf("%d is told: %t", c.of, got)
+		}
+		for len(r.events) > 0 {
+			<-r.events
+		}
+	}
+}
+
 // TestServerIsBounded: what a router does not read is counted and told; peers that find no room are too, and get it once there is some; so are routers.
 func TestServerIsBounded(t *testing.T) {
 	src := newSource(t, 2)
@@ -235,6 +269,29 @@ func TestServerIsBounded(t *testing.T) {
 	}
 	if _, m, _ := s.dial(wire.Message{Type: wire.Hello, Version: wire.Version}); m.Type != wire.Rejected || m.Reason != errEnough.Error() {
 		t.Errorf("%+v", m)
+	}
+}
+
+// TestRoomIsPassedOn: peers that were left out are watched once another router has left, though their own router asks for nothing new.
+func TestRoomIsPassedOn(t *testing.T) {
+	src := newSource(t, 2)
+	s := serve(t, func() (Source, error) { return src, nil })
+	a := s.router(peer(1), peer(2))
+	within(t, "the table is full", func() bool { return src.count() == 2 })
+	b := s.router(peer(2), peer(3), peer(4))
+	s.beat(b, func(b wire.Beat) bool { return b.LeftOut == 2 })
+	_ = a.Close()
+	s.beat(b, func(b wire.Beat) bool { return b.LeftOut == 1 }) // peer 2 stays
+	if st := s.Stats(); st.Watched != 2 || st.LeftOut != 1 {
+		t.Errorf("%+v", st)
+	}
+	c := s.router(peer(1))
+	s.beat(c, func(b wire.Beat) bool { return b.LeftOut == 1 })
+	_ = b.Close()
+	s.beat(c, func(b wire.Beat) bool { return b.LeftOut == 0 })
+	src.events <- bpf.Event{Kind: bpf.Reset, Peer: peer(1)}
+	if e := s.told(c); e.Kind != wire.Reset || e.Peer != peer(1) {
+		t.Errorf("%+v", e)
 	}
 }
 

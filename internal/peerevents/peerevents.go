@@ -29,7 +29,7 @@ const (
 // Kind is what happened to a connection to a peer.
 type Kind uint8
 
-// Kinds of events, as package bpf has them.
+// Kinds of events.
 const (
 	Timeout    Kind = 1 + iota // a retransmission timeout
 	Recovered                  // a packet came in after timeouts
