@@ -170,8 +170,11 @@ func (n *node) emitKernel(emit emit, r bpf.Reader) {
 }
 
 func emitPort(emit emit, r bpf.Reader, port uint16, id, side string) {
+	if port == 0 {
+		return // it is not known, or no port of this host
+	}
 	p, err := r.Port(port)
-	if port == 0 || err != nil {
+	if err != nil {
 		return
 	}
 	emit(kernelConnections, float64(p.Established), id, side)
