@@ -50,7 +50,7 @@ type NodeConfig struct {
 	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish when the agent is stopped; then they are cut; 0: at once"`
 
 	// Of the one engine of the short form, as Listen and Advertise are.
-	Role          string      `toml:"role" default:"both" flag:"role" oneof:"prefill|decode|both" help:"which part of a request the node computes; routers send nothing to prefill nodes so far"`
+	Role          string      `toml:"role" default:"both" flag:"role" oneof:"prefill|decode|both" help:"which part of a request the node computes; routers send nothing to prefill nodes"`
 	Device        string      `toml:"device" default:"" oneof:"|gpu|cpu" help:"what the engine computes on; empty: unknown"`
 	GPUIndex      int         `toml:"gpu_index" default:"0" help:"first GPU of the engine, announced; with tp, the GPUs whose SM utilisation is the node's, where gpu.devices names none"`
 	TP            int         `toml:"tp" default:"0" help:"tensor-parallel size, announced and given to a started engine; 0: unknown"`
@@ -79,7 +79,7 @@ type TLSConfig struct {
 // LimitConfig is the [limits] section.
 type LimitConfig struct {
 	MaxBody        config.Size     `toml:"max_body" default:"64MiB" help:"largest request body; above it 413"`
-	MaxBodyTotal   config.Size     `toml:"max_body_total" default:"1GiB" help:"request bodies above 64 KiB held at once, all together, each from its announcement on, and as max_body where its length is not told; above it 503 with Retry-After"`
+	MaxBodyTotal   config.Size     `toml:"max_body_total" default:"1GiB" help:"request bodies above 64 KiB held at once, all together, each from its announcement on; above it those are cut (408) that come too slowly for read_timeout, and without any 503 with Retry-After"`
 	MaxHeader      config.Size     `toml:"max_header" default:"32KiB" help:"largest request head; above it 431"`
 	MaxConnections int             `toml:"max_connections" default:"16384" help:"open connections; above it they are closed at once"`
 	MaxRequests    int             `toml:"max_requests" default:"8192" help:"requests in flight; above it 503 with Retry-After"`

@@ -61,7 +61,7 @@ type BackendConfig struct {
 	URL           string `toml:"url" help:"http://host:port, https://host:port or unix:///path; a DNS name is one node per address"`
 	ID            string `toml:"id" help:"node id; host:port when empty"`
 	Model         string `toml:"model" help:"name under which the engine's model is served; what the engine says when empty"`
-	Role          string `toml:"role" default:"both" help:"prefill, decode or both; a prefill node gets no requests so far"`
+	Role          string `toml:"role" default:"both" help:"prefill, decode or both; a prefill node gets no requests"`
 	MaxConcurrent int    `toml:"max_concurrent" default:"64" help:"requests that the engine is given at once; when all nodes have theirs, further ones are not queued but get 503 with Retry-After; give what the engine takes (vLLM: --max-num-seqs). Agents announce their engine's own limit instead, where it tells one"`
 	APIKeyFile    string `toml:"api_key_file" help:"file with the key sent as Authorization: Bearer"`
 	CA            string `toml:"ca" help:"PEM file that https certificates are checked against; the system's when empty"`

@@ -117,6 +117,6 @@ func (r *Router) applyPolicy(p *policy.Policy) {
 	}
 	r.gate.SetMaxQueue(limit)
 	if p.TTFTSLOms > 0 {
-		r.log.Info("the policy's ttft_slo_ms is taken and not used so far", "ttft_slo_ms", p.TTFTSLOms)
+		r.log.Info("the policy's ttft_slo_ms has no effect: nothing uses it", "ttft_slo_ms", p.TTFTSLOms)
 	}
 }

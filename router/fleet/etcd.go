@@ -290,7 +290,7 @@ func (f *Fleet) putModel(e cluster.Entry) {
 		return
 	}
 	if old := f.etcd.models[name]; m.Unused() && (old == nil || !old.Unused()) {
-		f.opts.Log.Info("of a model only the aliases are used so far, pools are not, and its tokenizer is named under [[model]] in the router's own configuration", "model", name)
+		f.opts.Log.Info("of a model only the aliases are used, pools are not, and its tokenizer is named under [[model]] in the router's own configuration", "model", name)
 	}
 	f.solved(ofModelKey, name)
 	f.etcd.models[name] = m
