@@ -51,6 +51,7 @@ func TestValidate(t *testing.T) {
 		{"node id", func(c *Config) { c.Agent.NodeID = "a/b" }, "agent.node_id"},
 		{"heartbeat", func(c *Config) { c.Agent.Heartbeat = config.Duration(time.Millisecond) }, "agent.heartbeat"},
 		{"max_concurrent", func(c *Config) { c.Agent.MaxConcurrent = -1 }, "agent.max_concurrent"},
+		{"tp", func(c *Config) { c.Agent.TP = -1 }, "agent.tp"},
 		{"ca alone", func(c *Config) { c.TLS.CA = "ca" }, "tls.ca"},
 		{"cert alone", func(c *Config) { c.TLS.Cert = "cert" }, "tls.cert"},
 		{"etcd key alone", func(c *Config) { c.Etcd.Key = "key" }, "etcd.cert"},

@@ -21,8 +21,9 @@ import (
 // and [etcd] examine themselves.
 func (c *Config) Examine() error {
 	var p problems
-	places := slices.DeleteFunc(c.places(), func(l place) bool { return l.field == "agent.push" }) // without etcd it is not opened
-	for _, l := range append(places, place{"agent.push", c.pushListen()}) {
+	units := c.units()
+	places := slices.DeleteFunc(c.places(units), func(l place) bool { return l.field == "agent.push" }) // without etcd it is not opened
+	for _, l := range append(places, place{"agent.push", c.pushListen(units[0])}) {
 		if l.address == "" || listen.Check(l.address) != nil {
 			continue // Validate says so
 		}
@@ -30,7 +31,7 @@ func (c *Config) Examine() error {
 			p.add(l.field, "%v", err)
 		}
 	}
-	for _, u := range c.units() {
+	for _, u := range units {
 		u.examineNames(&p)
 	}
 	c.examineState(&p)

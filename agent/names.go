@@ -76,19 +76,18 @@ func hostname() string {
 const pushOff = "off"
 
 // pushListen is where routers are told of load; empty: nowhere. Without an
-// address of its own it is beside the first front.
-func (c *Config) pushListen() string {
+// address of its own it is beside the front of the first unit.
+func (c *Config) pushListen(first *unit) string {
 	switch at := c.Agent.Push; {
 	case at == pushOff || len(c.Etcd.Endpoints) == 0:
 		return ""
 	case at != "":
 		return at
 	}
-	front := c.units()[0].Listen
-	if path, ok := strings.CutPrefix(front, "unix://"); ok {
+	if path, ok := strings.CutPrefix(first.Listen, "unix://"); ok {
 		return "unix://" + path + ".push"
 	}
-	host, _, _ := net.SplitHostPort(front)
+	host, _, _ := net.SplitHostPort(first.Listen)
 	return net.JoinHostPort(host, "0")
 }
 
@@ -97,7 +96,7 @@ func (c *Config) pushAdvertised(addr net.Addr, first *node) string {
 	if addr.Network() == "unix" {
 		return "unix://" + addr.String()
 	}
-	host, _, _ := net.SplitHostPort(c.pushListen())
+	host, _, _ := net.SplitHostPort(c.pushListen(first.unit))
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() || first.unit.Advertise != "" {
 		host = hostname()
 		if a, err := address.Parse(first.described.Address); err == nil && a.Network == "tcp" {

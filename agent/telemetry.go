@@ -36,7 +36,7 @@ func (a *Agent) prepareTelemetry() {
 
 // preparePush makes what tells routers, where etcd can tell them of it.
 func (a *Agent) preparePush() (err error) {
-	at := a.config.pushListen()
+	at := a.config.pushListen(a.nodes[0].unit)
 	if at == "" {
 		return nil
 	}

@@ -151,8 +151,11 @@ func (c *Config) validateForms(p *problems) {
 	}
 }
 
-// validate checks what of a unit package engine does not know.
-func (u *unit) validate(p *problems) {
+// maxConcurrent bounds what an engine can be said to compute at once.
+const maxConcurrent = 1 << 20
+
+// validate checks what of a unit package engine does not know. places are those where the agent listens.
+func (u *unit) validate(p *problems, places []place) {
 	c := u.config
 	switch {
 	case u.element != "" && u.Listen == "":
@@ -176,12 +179,15 @@ func (u *unit) validate(p *problems) {
 	if u.Engine.NeedsStateDir() && c.Agent.StateDir == "" {
 		p.add(u.name("offload.lmcache_config"), "empty; name LMCache's configuration file, or give agent.state_dir, where the agent writes one")
 	}
-	if u.TP < 0 || u.MaxConcurrent < 0 || u.MaxConcurrent > 1<<20 {
-		p.add(u.name("max_concurrent"), "tp must not be negative, and max_concurrent must be in 0..%d", 1<<20)
+	if u.TP < 0 {
+		p.add(u.name("tp"), "%d: must not be negative; 0 is unknown", u.TP)
+	}
+	if u.MaxConcurrent < 0 || u.MaxConcurrent > maxConcurrent {
+		p.add(u.name("max_concurrent"), "%d is not in 0..%d; 0 is what the engine says", u.MaxConcurrent, maxConcurrent)
 	}
 	u.validateGPUs(p)
 	u.validateEvents(p)
-	u.validateAddress(p)
+	u.validateAddress(p, places)
 }
 
 func (u *unit) validateGPUs(p *problems) {
@@ -217,9 +223,9 @@ func (u *unit) engineAt() (key, at string) {
 }
 
 // validateAddress refuses an engine where the agent itself listens.
-func (u *unit) validateAddress(p *problems) {
+func (u *unit) validateAddress(p *problems, places []place) {
 	key, at := u.engineAt()
-	for _, l := range u.config.places() {
+	for _, l := range places {
 		if listen.Overlap(at, l.address) {
 			p.add(u.name(key), "%s is where the agent itself listens (%s); give one of them another port", at, l.field)
 		}

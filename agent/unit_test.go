@@ -66,7 +66,9 @@ func TestSeveralEnginesAreChecked(t *testing.T) {
 		{"nowhere to write", "[[engine]]\nlisten = \"127.0.0.1:9081\"\nmodel = \"m\"\nkv_offload = \"lmcache\"\n", "engine[0].offload.lmcache_config: empty"},
 		{"an impossible pair", "[[engine]]\nlisten = \"127.0.0.1:9081\"\nmodel = \"m\"\nkind = \"llama_cpp\"\nkv_offload = \"lmcache\"\n", "engine[0].kv_offload: llama_cpp cannot offload with lmcache"},
 		{"no such role", attached + "role = \"dekode\"\n", "engine[1].role = \"dekode\": must be one of prefill, decode, both; did you mean decode?"},
-		{"too many requests", attached + "max_concurrent = -1\n", "engine[1].max_concurrent: tp must not be negative"},
+		{"too few requests", attached + "max_concurrent = -1\n", "engine[1].max_concurrent: -1 is not in 0..1048576"},
+		{"too many requests", attached + "max_concurrent = 1048577\n", "engine[1].max_concurrent: 1048577 is not in 0..1048576"},
+		{"less than one GPU", attached + "tp = -1\n", "engine[1].tp: -1: must not be negative"},
 		{"a key that is not there", attached + "api_key_file = \"/no/such\"\n", "engine[1].api_key_file: open /no/such"},
 		{"a program that is not there", second + "kind = \"openai_compat\"\nbinary = \"" + program + "\"\n", "engine[1].binary: \"" + program + "\" cannot be run"},
 	} {

@@ -21,12 +21,13 @@ func (p *problems) add(field, format string, args ...any) {
 // [[engine]] validate of themselves what package engine reads.
 func (c *Config) Validate() error {
 	var p problems
-	c.validateForms(&p)
-	c.validateListeners(&p)
-	c.validateAgent(&p)
 	units := c.units()
+	places := c.places(units)
+	c.validateForms(&p)
+	c.validateListeners(&p, places)
+	c.validateAgent(&p)
 	for _, u := range units {
-		u.validate(&p)
+		u.validate(&p, places)
 	}
 	validateApart(&p, units)
 	c.validateTLS(&p)
@@ -63,16 +64,16 @@ func (c *Config) authenticates() bool { return c.TLS.CA != "" && c.TLS.Cert != "
 type place struct{ field, address string }
 
 // places are all of them.
-func (c *Config) places() []place {
+func (c *Config) places(units []*unit) []place {
 	var all []place
-	for _, u := range c.units() {
+	for _, u := range units {
 		all = append(all, place{u.name("listen"), u.Listen})
 	}
 	all = append(all, place{"agent.admin", c.Agent.Admin})
 	if c.Agent.Push != "" && c.Agent.Push != pushOff {
 		all = append(all, place{"agent.push", c.Agent.Push})
 	}
-	for _, u := range c.units() {
+	for _, u := range units {
 		if u.Events.Listen != "" {
 			all = append(all, place{u.name("kv_events.listen"), u.Events.Listen})
 		}
@@ -95,7 +96,7 @@ func (p *problems) open(at place, allowed bool, fix string) {
 // exposedFix is what to do about a front that other hosts reach.
 const exposedFix = "set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them), or insecure_listen = true (--insecure-listen)"
 
-func (c *Config) validateListeners(p *problems) {
+func (c *Config) validateListeners(p *problems, places []place) {
 	p.open(place{"agent.admin", c.Agent.Admin}, c.Agent.InsecureAdmin, "listen on loopback, or set insecure_admin = true (--insecure-admin)")
 	if at := c.Agent.Push; at != "" && at != pushOff {
 		if err := listen.Check(at); err != nil {
@@ -104,7 +105,6 @@ func (c *Config) validateListeners(p *problems) {
 			p.open(place{"agent.push", at}, c.authenticates() || c.Agent.InsecureListen, exposedFix)
 		}
 	}
-	places := c.places()
 	for i, one := range places {
 		for _, other := range places[:i] {
 			if listen.Overlap(one.address, other.address) {
