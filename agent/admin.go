@@ -77,7 +77,8 @@ type engineStatus struct {
 
 func (a *Agent) status() status {
 	s := status{Ready: true, Draining: a.draining.Load(), Etcd: a.etcdState(), GPU: a.host.gpus.State(), Power: a.powerStatus(), Telemetry: a.telemetryStatus()}
-	host := a.host.read(time.Now())
+	var host hostReading
+	a.host.read(time.Now(), &host)
 	for _, n := range a.nodes {
 		one := n.status(&host)
 		s.Nodes = append(s.Nodes, one)
@@ -92,7 +93,7 @@ func (n *node) status(host *hostReading) nodeStatus {
 		Node: n.id(), Address: n.described.Address, Ready: n.ready(), InFlight: n.front.InFlight(),
 		Engine: engineStatus{n.described.Engine, n.engine.URL(), e.Ready, e.Reason, e.Models, e.Restarts},
 	}
-	for _, d := range n.devices(host.devices) {
+	for _, d := range host.engines[n.index] {
 		s.GPUs = append(s.GPUs, d.Name)
 	}
 	if watts, _, _ := host.watts(n); !watts.IsZero() {

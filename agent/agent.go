@@ -39,9 +39,10 @@ type Agent struct {
 
 	telemetry *telemetry.Telemetry
 	peers     peers
-	pushAt    net.Listener   // nil: routers are not told
-	push      *push.Server   // likewise
-	readings  []push.Reading // offer's memory
+	pushAt    net.Listener // nil: routers are not told
+	push      *push.Server // likewise
+	latest    hostReading  // offer's memory, as readings
+	readings  []push.Reading
 }
 
 // Run is New followed by Agent.Run. The end of ctx starts the drain.

@@ -12,10 +12,11 @@ import (
 
 // host reads what belongs to no single engine, once for all nodes.
 type host struct {
-	agent *Agent
-	cpu   *cpuMeter
-	gpus  *gpu.Monitor
-	power *power.Meter
+	agent   *Agent
+	cpu     *cpuMeter
+	gpus    *gpu.Monitor
+	devices func() []gpu.Device // that gpus has read
+	power   *power.Meter
 
 	mu     sync.Mutex
 	shares shares
@@ -24,6 +25,7 @@ type host struct {
 // newHost prepares the readers; nothing is asked before they run.
 func newHost(a *Agent) (h *host, err error) {
 	h = &host{agent: a, cpu: newCPUMeter(), gpus: gpu.New(&a.config.GPU, a.log)}
+	h.devices = h.gpus.Devices
 	watts := h.gpuWatts
 	if !gpu.BuiltIn || a.config.GPU.NVML == "off" {
 		watts = nil
@@ -34,7 +36,7 @@ func newHost(a *Agent) (h *host, err error) {
 
 // gpuWatts is what all GPUs of the host draw, and when the first of them was read.
 func (h *host) gpuWatts() (watts float64, at time.Time, known bool) {
-	devices := h.gpus.Devices()
+	devices := h.devices()
 	watts, known = gpu.Watts(devices).Get()
 	return watts, oldest(devices), known
 }
@@ -48,37 +50,35 @@ func oldest(devices []gpu.Device) (at time.Time) {
 	return at
 }
 
-// hostReading is how the host is at one moment.
+// hostReading is how the host is at one moment. Its slices are memory for the next reading.
 type hostReading struct {
 	devices []gpu.Device
+	engines [][]gpu.Device // those of each node; none where one of them cannot be read
+	unread  bool           // a node has GPUs that cannot be read
 	power   power.Reading
 	known   bool      // power is
 	now     []float64 // each node's share of the power; together 1
 	mean    []float64 // the same over about 30 s
 }
 
-// read reads GPUs and power, and says whose the power is.
-func (h *host) read(now time.Time) (r hostReading) {
-	r.devices = h.gpus.Devices()
+// read puts GPUs and power into r, and whose the power is.
+func (h *host) read(now time.Time, r *hostReading) {
+	nodes := h.agent.nodes
+	if r.engines == nil {
+		r.engines = make([][]gpu.Device, len(nodes))
+	}
+	r.devices, r.unread = h.devices(), false
+	for i, n := range nodes {
+		r.engines[i] = n.unit.devices(r.engines[i][:0], r.devices)
+		r.unread = r.unread || len(r.engines[i]) == 0 && len(n.unit.GPUs) > 0
+	}
 	if r.power, r.known = h.power.Node(); !r.known {
-		return r
+		return
 	}
-	if len(h.agent.nodes) == 1 {
-		r.now, r.mean = all, all
-		return r
-	}
-	engines := make([][]gpu.Device, len(h.agent.nodes))
-	for i, n := range h.agent.nodes {
-		engines[i] = n.devices(r.devices)
-		if engines[i] == nil && len(n.unit.GPUs) > 0 {
-			engines[i] = unread
-		}
-	}
-	r.now = split(r.power.Watts, engines, r.devices)
+	r.split()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	r.mean = h.shares.add(now, r.now)
-	return r
+	r.mean = h.shares.add(r.mean[:0], now, r.now)
 }
 
 // watts is what the node draws, now and as the mean of 30 s, of what the host does.
@@ -89,60 +89,61 @@ func (r *hostReading) watts(n *node) (watts, avg30 cluster.Gauge, at time.Time) 
 	return cluster.Known(r.power.Watts * r.now[n.index]), cluster.Known(r.power.Mean * r.mean[n.index]), r.power.At
 }
 
-// all is the share of the only node.
-var all = []float64{1}
-
-// unread stands for GPUs that an engine has and nobody can read.
-var unread = []gpu.Device{{Instance: -1, Index: -1}}
-
-// split shares a host's power among its engines: each has that of its GPUs, and an equal part of all else. A GPU that
+// split shares the host's power among its engines: each has that of its GPUs, and an equal part of all else. A GPU that
 // several engines have instances of counts in equal parts. Where a GPU's power is not known, or the host is said to
 // draw less than its GPUs, by a meter that lags, all parts are equal, or in proportion to the GPUs. The shares are of
 // 1 and together 1, whatever is known: the nodes of a host add up to the host.
-func split(watts float64, engines [][]gpu.Device, devices []gpu.Device) []float64 {
-	parts := make([]float64, len(engines))
-	for i := range parts {
-		parts[i] = 1 / float64(len(parts))
-	}
-	own, sum, known := gpuWatts(engines, devices)
-	switch {
-	case !known || watts <= 0 || sum <= 0 || len(parts) == 1:
-	case sum >= watts:
-		for i := range parts {
-			parts[i] = own[i] / sum
-		}
-	default:
-		for i := range parts {
-			parts[i] = own[i]/watts + (1-sum/watts)/float64(len(parts))
+func (r *hostReading) split() {
+	watts, engines := r.power.Watts, float64(len(r.engines))
+	sum, known := r.gpuWatts()
+	for i, own := range r.now {
+		switch {
+		case !known || r.unread || watts <= 0 || sum <= 0:
+			r.now[i] = 1 / engines
+		case sum >= watts:
+			r.now[i] = own / sum
+		default:
+			r.now[i] = own/watts + (1-sum/watts)/engines
 		}
 	}
-	return parts
 }
 
-// gpuWatts is the power of each engine's GPUs, and their sum.
-func gpuWatts(engines [][]gpu.Device, read []gpu.Device) (own []float64, sum float64, known bool) {
-	holders := map[int][]int{} // by the GPU's index, engines that have it or a part of it
-	for i, devices := range engines {
-		seen := map[int]bool{}
+// gpuWatts puts the power of each engine's GPUs into now, and returns their sum.
+func (r *hostReading) gpuWatts() (sum float64, known bool) {
+	r.now, known = r.now[:0], true
+	for _, devices := range r.engines {
+		own := 0.0
 		for k := range devices {
-			if at := devices[k].Index; !seen[at] {
-				seen[at] = true
-				holders[at] = append(holders[at], i)
+			at := devices[k].Index
+			if has(devices[:k], at) {
+				continue // another instance of the GPU
 			}
+			watts, its := wattsOf(r.devices, at)
+			own, known = own+watts/float64(r.holders(at)), known && its
+		}
+		r.now, sum = append(r.now, own), sum+own
+	}
+	return sum, known
+}
+
+// holders counts the engines that have the GPU with that index, or a part of it.
+func (r *hostReading) holders(index int) (n int) {
+	for _, devices := range r.engines {
+		if has(devices, index) {
+			n++
 		}
 	}
-	own = make([]float64, len(engines))
-	for at, engines := range holders {
-		watts, known := wattsOf(read, at)
-		if !known {
-			return nil, 0, false
-		}
-		sum += watts
-		for _, i := range engines {
-			own[i] += watts / float64(len(engines))
+	return n
+}
+
+// has tells whether devices are of the GPU with that index too.
+func has(devices []gpu.Device, index int) bool {
+	for i := range devices {
+		if devices[i].Index == index {
+			return true
 		}
 	}
-	return own, sum, true
+	return false
 }
 
 func wattsOf(devices []gpu.Device, index int) (watts float64, known bool) {
@@ -162,19 +163,15 @@ type shares struct {
 
 const sharesWindow = 30 * time.Second
 
-// add takes the shares of now and returns the mean, which the caller may keep.
-func (s *shares) add(now time.Time, parts []float64) []float64 {
-	weight := 1.0
-	if len(s.mean) == len(parts) {
-		weight = -math.Expm1(-max(now.Sub(s.at), 0).Seconds() / sharesWindow.Seconds())
+// add takes the shares of now and appends the mean to dst.
+func (s *shares) add(dst []float64, now time.Time, parts []float64) []float64 {
+	weight := -math.Expm1(-max(now.Sub(s.at), 0).Seconds() / sharesWindow.Seconds())
+	if s.mean == nil {
+		s.mean, weight = make([]float64, len(parts)), 1
 	}
-	mean := make([]float64, len(parts))
 	for i := range parts {
-		mean[i] = parts[i]
-		if weight < 1 {
-			mean[i] = s.mean[i] + weight*(parts[i]-s.mean[i])
-		}
+		s.mean[i] += weight * (parts[i] - s.mean[i])
 	}
-	s.at, s.mean = now, mean
-	return mean
+	s.at = now
+	return append(dst, s.mean...)
 }

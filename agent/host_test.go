@@ -30,13 +30,14 @@ func TestSplit(t *testing.T) {
 		{"a GPU, and instances of another", 600, [][]gpu.Device{gpus(all[0]), gpus(all[3]), gpus(all[4])}, []float64{300 + 100.0/3, 100 + 100.0/3, 100 + 100.0/3}},
 		{"a meter that lags behind the GPUs", 200, [][]gpu.Device{gpus(all[0]), gpus(all[1])}, []float64{150, 50}},
 		{"a GPU whose power is not known", 600, [][]gpu.Device{gpus(all[0]), gpus(all[5])}, []float64{300, 300}},
-		{"GPUs that cannot be read", 600, [][]gpu.Device{gpus(all[0]), unread}, []float64{300, 300}},
 		{"no GPUs", 90, [][]gpu.Device{nil, nil, nil}, []float64{30, 30, 30}},
 		{"one engine", 600, [][]gpu.Device{gpus(all[0])}, []float64{600}},
 		{"nothing is drawn", 0, [][]gpu.Device{gpus(all[0]), nil}, []float64{0, 0}},
 	} {
-		sum := 0.0
-		for i, part := range split(c.watts, c.engines, all) {
+		sum, r := 0.0, hostReading{devices: all, engines: c.engines}
+		r.power.Watts = c.watts
+		r.split()
+		for i, part := range r.now {
 			sum += part
 			if got := part * c.watts; math.Abs(got-c.want[i]) > 1e-9 {
 				t.Errorf("%s: engine %d has %g W, want %g", c.name, i, got, c.want[i])
@@ -46,19 +47,24 @@ func TestSplit(t *testing.T) {
 			t.Errorf("%s: the parts are %g of all", c.name, sum)
 		}
 	}
+	r := hostReading{devices: all, engines: [][]gpu.Device{gpus(all[0]), nil}, unread: true}
+	r.power.Watts = 600
+	if r.split(); r.now[0] != 0.5 || r.now[1] != 0.5 {
+		t.Errorf("GPUs that cannot be read: %v", r.now)
+	}
 }
 
 // TestSharesMean: the mean follows in about 30 s, and adds up at every moment.
 func TestSharesMean(t *testing.T) {
 	var s shares
 	now := time.Now()
-	if mean := s.add(now, []float64{0.5, 0.5}); mean[0] != 0.5 {
+	if mean := s.add(nil, now, []float64{0.5, 0.5}); mean[0] != 0.5 {
 		t.Errorf("the first: %v", mean)
 	}
 	var mean []float64
 	for range 300 {
 		now = now.Add(100 * time.Millisecond)
-		mean = s.add(now, []float64{1, 0})
+		mean = s.add(nil, now, []float64{1, 0})
 		if math.Abs(mean[0]+mean[1]-1) > 1e-9 {
 			t.Fatalf("%v", mean)
 		}
@@ -66,7 +72,7 @@ func TestSharesMean(t *testing.T) {
 	if want := 1 - 0.5/math.E; math.Abs(mean[0]-want) > 0.01 {
 		t.Errorf("after 30 s: %v, want %g", mean, want)
 	}
-	if again := s.add(now.Add(-time.Hour), []float64{0, 1}); again[0] != mean[0] {
+	if again := s.add(nil, now.Add(-time.Hour), []float64{0, 1}); again[0] != mean[0] {
 		t.Errorf("a clock that steps back: %v", again)
 	}
 }

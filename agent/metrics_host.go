@@ -70,12 +70,13 @@ func (in *instruments) watchMeters(a *Agent) {
 			emit(defAverageWatts, r.Mean, r.Component, r.Source)
 			emit(defPowerAge, r.Age().Seconds(), r.Component, r.Source)
 		}
-		r := a.host.read(time.Now())
+		var r hostReading
+		a.host.read(time.Now(), &r)
 		for _, n := range a.nodes {
 			watts, mean, _ := r.watts(n)
 			emitGauge(emit, defNodeWatts, watts, 1, n.id())
 			emitGauge(emit, defNodeAverageWatts, mean, 1, n.id())
-			devices := n.devices(r.devices)
+			devices := r.engines[n.index]
 			emitGauge(emit, defNodeSM, gpu.SMPct(devices), 100, n.id())
 			seen := map[string]bool{} // compute instances of one GPU instance have its name
 			for i := range devices {
@@ -96,7 +97,7 @@ func (in *instruments) watchMeters(a *Agent) {
 		}
 		emit(defGPUUp, oneIf(a.host.gpus.State() == "ok"))
 		emit(defGPUFailures, float64(a.host.gpus.Failures()))
-		devices := a.host.gpus.Devices()
+		devices := a.host.devices()
 		for i := range devices {
 			if i == 0 || devices[i].Name != devices[i-1].Name { // compute instances share what is measured of their GPU instance
 				emitGPU(emit, &devices[i])

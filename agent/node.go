@@ -9,7 +9,6 @@ import (
 
 	"github.com/cognitora/dataplane/agent/engine"
 	"github.com/cognitora/dataplane/agent/front"
-	"github.com/cognitora/dataplane/agent/gpu"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/pki"
@@ -167,6 +166,3 @@ func (n *node) forwardChanges(ctx context.Context) {
 		}
 	}
 }
-
-// devices are the GPUs that the engine computes on, as far as they are read.
-func (n *node) devices(all []gpu.Device) []gpu.Device { return n.unit.devices(all) }

@@ -1,35 +1,117 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"path/filepath"
 	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/cognitora/dataplane/agent/gpu"
+	"github.com/cognitora/dataplane/agent/power"
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/config"
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// TestOfferAllocates: what routers are told of is put together without new memory, however many engines there are; GPUs and power are read by others.
+// TestOfferAllocates: what a router is told of is put together without new memory, with GPUs and power, however many engines there are. While none follows, nothing is.
 func TestOfferAllocates(t *testing.T) {
-	for _, engines := range []int{1, 3} {
-		dir := t.TempDir()
-		doc := fmt.Sprintf("[agent]\nadmin = \"unix://%s\"\n[etcd]\nendpoints = [%q]\n[telemetry]\nkernel = \"off\"\n", filepath.Join(dir, "admin"), shared.url)
-		for i := range engines {
-			doc += fmt.Sprintf("[[engine]]\nid = \"%d\"\nlisten = \"unix://%s\"\nurl = \"http://127.0.0.1:%d\"\n", i, filepath.Join(dir, fmt.Sprint(i)), i+1)
-		}
-		c, err := loaded(t, doc)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.Logger = slog.New(slog.DiscardHandler)
-		a, err := New(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer a.Close()
-		if n := testing.AllocsPerRun(100, func() { a.offer() }); n != 0 {
-			t.Errorf("%d engines: %g allocations", engines, n)
-		}
-		if len(a.readings) != engines {
-			t.Errorf("%d readings of %d engines", len(a.readings), engines)
-		}
+	for _, engines := range []int{1, 2, 3} {
+		t.Run(fmt.Sprint(engines), func(t *testing.T) {
+			a := idleAgent(t, engines)
+			meter(t, a)
+			if a.offer(); len(a.readings) != 0 {
+				t.Fatal("it is read for nobody")
+			}
+			followed(t, a)
+			if n := testing.AllocsPerRun(100, func() { a.offer() }); n != 0 {
+				t.Errorf("%g allocations", n)
+			}
+			if len(a.readings) != engines {
+				t.Fatalf("%d readings of %d engines", len(a.readings), engines)
+			}
+			watts := 0.0
+			for i := range a.readings {
+				r := &a.readings[i]
+				watts += r.Watts.Or(0)
+				if r.SMPct.Or(-1) != float64(10*i) || r.WattsAvg30.IsZero() || r.Power.IsZero() {
+					t.Errorf("%+v", r)
+				}
+			}
+			if watts < 999 || watts > 1001 {
+				t.Errorf("%g W", watts)
+			}
+		})
 	}
+}
+
+// idleAgent is one that is not run, whose engines have a GPU each.
+func idleAgent(t *testing.T, engines int) *Agent {
+	t.Helper()
+	dir := t.TempDir()
+	doc := fmt.Sprintf("[agent]\nadmin = \"unix://%s\"\n[etcd]\nendpoints = [%q]\n[telemetry]\nkernel = \"off\"\n", filepath.Join(dir, "admin"), shared.url)
+	for i := range engines {
+		doc += fmt.Sprintf("[[engine]]\nid = \"%d\"\nlisten = \"unix://%s\"\nurl = \"http://127.0.0.1:%d\"\ngpus = [\"%d\"]\n", i, filepath.Join(dir, fmt.Sprint(i)), i+1, i)
+	}
+	c, err := loaded(t, doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Logger = slog.New(slog.DiscardHandler)
+	a, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.Close)
+	return a
+}
+
+// meter makes four GPUs known, and the power of the host by them: 1000 W.
+func meter(t *testing.T, a *Agent) {
+	t.Helper()
+	devices := make([]gpu.Device, 4)
+	for i := range devices {
+		devices[i] = gpu.Device{Name: fmt.Sprint(i), Index: i, Instance: -1, SMPct: cluster.Known(float64(10 * i)), Watts: cluster.Known(float64(100 * (i + 1))), At: time.Now()}
+	}
+	h := a.host
+	h.devices = func() []gpu.Device { return devices }
+	h.power.Close()
+	var err error
+	c := power.Config{Interval: config.Duration(time.Hour), StaleAfter: config.Duration(time.Hour), RAPL: "off", IPMIDevice: "off"}
+	if h.power, err = power.New(&c, h.gpuWatts, a.log); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); h.power.Run(ctx) }()
+	eventually(t, "the power is known", func() bool { _, known := h.power.Node(); return known })
+	stop()
+	<-ended
+}
+
+// followed has a router follow a; it never asks.
+func followed(t *testing.T, a *Agent) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- a.push.Serve(ctx, a.pushAt) }()
+	conn, err := grpc.NewClient("unix:"+a.pushAt.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = conn.Close()
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := pb.NewLoadClient(conn).Follow(ctx); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a router follows", a.push.Following)
 }

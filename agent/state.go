@@ -57,12 +57,13 @@ func (n *node) health() cluster.NodeHealth {
 		h.FreeBlocks = cluster.Known(free)
 	}
 	now := time.Now()
-	host := n.agent.host.read(now)
+	var host hostReading
+	n.agent.host.read(now, &host)
 	n.measure(&h, now, &host)
 	h.PowerSource = host.power.Source
 	n.agent.host.cpu.percent(now) // for the metric
 	if h.VRAMBytes == 0 {
-		h.VRAMBytes = gpu.Memory(n.devices(host.devices))
+		h.VRAMBytes = gpu.Memory(host.engines[n.index])
 	}
 	h.Fit()
 	return h
@@ -101,7 +102,7 @@ func (n *node) reading(now time.Time, host *hostReading) push.Reading {
 	k := n.agent.telemetry.Latest(n.index)
 	r := push.Reading{Node: n.id(), At: now, Kernel: k.At, CPUPct: k.CPUPct, EngineWaitPct: k.EngineWaitPct, RunqUsP99: k.RunqUsP99, SRTTUsP50: k.SRTTUsP50, RetransPPM: k.RetransPPM}
 	r.InFlight, r.Queue = n.inFlight()
-	devices := n.devices(host.devices)
+	devices := host.engines[n.index]
 	r.SMPct, r.SM = gpu.SMPct(devices), oldest(devices)
 	r.Watts, r.WattsAvg30, r.Power = host.watts(n)
 	return r

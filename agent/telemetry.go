@@ -109,16 +109,19 @@ func portNumber(addr net.Addr) uint16 {
 	return uint16(n)
 }
 
-// offer gives routers the latest readings, and tells whether any has moved. It is called by one goroutine at a time, which runs the telemetry.
+// offer gives routers the latest readings, where any follows, and tells whether one has moved. It is called by one goroutine at a time, which runs the telemetry.
 func (a *Agent) offer() (moved bool) {
-	if a.push == nil {
+	switch {
+	case a.push == nil:
 		return false
+	case !a.push.Following():
+		return a.push.Offer(nil)
 	}
 	now := time.Now()
-	host := a.host.read(now)
+	a.host.read(now, &a.latest)
 	a.readings = a.readings[:0]
 	for _, n := range a.nodes {
-		a.readings = append(a.readings, n.reading(now, &host))
+		a.readings = append(a.readings, n.reading(now, &a.latest))
 	}
 	return a.push.Offer(a.readings)
 }

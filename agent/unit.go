@@ -109,15 +109,15 @@ func (u *unit) visible() []string {
 	return u.GPUs
 }
 
-// devices are those of the engine, as far as they are read.
-func (u *unit) devices(all []gpu.Device) []gpu.Device {
+// devices appends to dst those of all that are the engine's; none where one of them is not read.
+func (u *unit) devices(dst, all []gpu.Device) []gpu.Device {
 	if u.element == "" {
-		return gpu.Select(all, u.GPUs, u.config.Agent.GPUIndex, u.TP)
+		return gpu.Select(dst, all, u.GPUs, u.config.Agent.GPUIndex, u.TP)
 	}
 	if len(u.GPUs) == 0 {
-		return nil
+		return dst
 	}
-	return gpu.Select(all, u.GPUs, 0, 0)
+	return gpu.Select(dst, all, u.GPUs, 0, 0)
 }
 
 // validateForms refuses what is said of the one engine of the short form beside [[engine]].

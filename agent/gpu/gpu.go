@@ -111,32 +111,38 @@ func Memory(devices []Device) (bytes int64) {
 	return bytes
 }
 
-// Select returns the devices of one engine: those named, by index, GPU:instance
-// or UUID, or, without names, count GPUs from first on. It returns nil where
-// one of them is not there, so that a part never passes for the whole.
-func Select(devices []Device, names []string, first, count int) []Device {
-	if len(devices) == 0 {
-		return nil
+// Select appends to dst the devices of one engine: those named, by index,
+// GPU:instance or UUID, or, without names, count GPUs from first on. It appends
+// nothing where one of them is not there, so that a part never passes for the whole.
+func Select(dst, devices []Device, names []string, first, count int) []Device {
+	if len(names) > 0 {
+		count = len(names)
 	}
-	if len(names) == 0 {
-		for i := range max(count, 1) {
-			names = append(names, strconv.Itoa(first+i))
+	picked := dst
+	for k := range max(count, 1) {
+		var name string
+		if len(names) > 0 {
+			name = names[k]
+		} else {
+			name = strconv.Itoa(first + k)
 		}
-	}
-	var picked []Device
-	for _, name := range names {
-		found := false
-		for i := range devices {
-			if devices[i].named(name) {
-				picked, found = append(picked, devices[i]), true
-				break
-			}
+		at := find(devices, name)
+		if at < 0 {
+			return picked[:len(dst)]
 		}
-		if !found {
-			return nil
-		}
+		picked = append(picked, devices[at])
 	}
 	return picked
+}
+
+// find returns where the device of that name is; -1: it is not there.
+func find(devices []Device, name string) int {
+	for i := range devices {
+		if devices[i].named(name) {
+			return i
+		}
+	}
+	return -1
 }
 
 func (d *Device) named(name string) bool { return name == d.Name || strings.EqualFold(name, d.UUID) }

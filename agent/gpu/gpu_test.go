@@ -45,7 +45,7 @@ func TestSelect(t *testing.T) {
 		{"one is not there", []string{"0", "7"}, 0, 0, -1, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := Select(two(), c.names, c.first, c.count)
+			got := Select(nil, two(), c.names, c.first, c.count)
 			if sm := SMPct(got).Or(-1); sm != c.sm || Memory(got) != c.memory {
 				t.Errorf("SM %v, memory %d, of %+v", sm, Memory(got), got)
 			}

@@ -156,7 +156,7 @@ func TestReads(t *testing.T) {
 	} else if d[0].Watts.Or(-1) != 412.345 || d[1].MemoryUsed.Or(-1) != 70e9 || d[1].Memory.Or(-1) != 80e9 || d[0].BusyPct.Or(-1) != 100 {
 		t.Errorf("%+v", d)
 	}
-	if got := SMPct(Select(d, nil, 0, 2)); got.Or(-1) != 50 {
+	if got := SMPct(Select(nil, d, nil, 0, 2)); got.Or(-1) != 50 {
 		t.Errorf("mean of both %v", got)
 	}
 	if got := Watts(d); got.Or(-1) != 412.345+350.5 {
@@ -192,11 +192,11 @@ func TestMIG(t *testing.T) {
 	if !d[2].Watts.IsZero() || !d[2].BusyPct.IsZero() || Watts(d).Or(-1) != 701 {
 		t.Errorf("an instance has the GPU's power: %+v", d[2])
 	}
-	picked := Select(d, []string{"1:6", "mig-0200"}, 0, 0)
+	picked := Select(nil, d, []string{"1:6", "mig-0200"}, 0, 0)
 	if len(picked) != 2 || SMPct(picked).Or(-1) != 35.5 || Memory(picked) != 60e9 {
 		t.Errorf("picked %+v", picked)
 	}
-	if Select(d, []string{"1:6", "1:7"}, 0, 0) != nil {
+	if len(Select(nil, d, []string{"1:6", "1:7"}, 0, 0)) != 0 {
 		t.Error("a part passes for the whole")
 	}
 

@@ -23,6 +23,9 @@ var names = [components]string{"chassis", "psu", "system", "gpu", "cpu", "dram"}
 // sourceOf is who measures a component; the reference of metrics repeats it.
 var sourceOf = [components]string{"redfish", "redfish", "dcmi", "nvml", "rapl", "rapl"}
 
+// gpuAndCPU is the source of a sum of both.
+const gpuAndCPU = "nvml+rapl"
+
 // Node is the component that stands for the whole host.
 const Node = "node"
 
@@ -94,7 +97,7 @@ func (s *state) node(now time.Duration) (r Reading, known bool) {
 			r.At = part.At
 		}
 		if part.Source == "rapl" && r.Source != "rapl" && c == cpu {
-			r.Source += "+rapl"
+			r.Source = gpuAndCPU
 		}
 		r.Watts, r.Mean = r.Watts+part.Watts, r.Mean+part.Mean
 	}

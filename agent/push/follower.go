@@ -15,7 +15,7 @@ import (
 // follower is one router's stream. What stands below server is guarded by its mu.
 type follower struct {
 	server    *Server
-	wake      chan struct{} // signalled, never blocked on, when something has moved
+	wake      chan struct{} // signalled, never blocked on, when something has moved, or there is something to tell at all
 	told      []Reading     // last
 	toldAt    time.Time     // when a change was told last; zero: nothing has been told
 	moved     bool          // the latest readings differ from told
@@ -27,6 +27,7 @@ type follower struct {
 func (f *follower) offer(all []Reading, before time.Time) {
 	switch {
 	case f.toldAt.IsZero():
+		f.signal()
 		return
 	case !differ(all, f.told):
 		f.moved = false
@@ -38,13 +39,18 @@ func (f *follower) offer(all []Reading, before time.Time) {
 		f.server.coalesced.Add(1)
 	}
 	f.moved = true
+	f.signal()
+}
+
+// signal wakes who waits.
+func (f *follower) signal() {
 	select {
 	case f.wake <- struct{}{}:
 	default:
 	}
 }
 
-// wait returns true when there is something to answer: something has moved and MinInterval has passed since that was told last, or keepInterval has since the request.
+// wait returns true when there is something to answer: nothing has been told and there are readings, something has moved and MinInterval has passed since that was told last, or keepInterval has since the request.
 func (f *follower) wait(ctx context.Context, asked time.Time) bool {
 	timer := time.NewTimer(keepInterval)
 	defer timer.Stop()
@@ -67,11 +73,11 @@ func (f *follower) wait(ctx context.Context, asked time.Time) bool {
 func (f *follower) due(now, asked time.Time) (left time.Duration, due bool) {
 	f.server.mu.Lock()
 	defer f.server.mu.Unlock()
-	if f.toldAt.IsZero() {
-		return 0, true
-	}
 	left = keepInterval - now.Sub(asked)
-	if f.moved {
+	switch {
+	case f.toldAt.IsZero() && len(f.server.last) > 0:
+		left = 0
+	case f.moved:
 		left = MinInterval - now.Sub(f.toldAt)
 	}
 	return left, left <= 0

@@ -102,7 +102,8 @@ func (s *Server) Following() bool {
 }
 
 // Offer gives the latest readings, one of every node, all taken at once and in the same order each time, and returns whether any differs from
-// what some router knows. It keeps a copy, and does not block.
+// what some router knows. It keeps a copy, and does not block. An empty one says that nothing is read, as while no router follows: the first that
+// does then waits for the next.
 func (s *Server) Offer(all []Reading) (moved bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

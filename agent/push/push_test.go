@@ -23,11 +23,12 @@ func sm(pct float64) []Reading {
 	return []Reading{{Node: "n", At: time.Now(), SMPct: cluster.Known(pct), SM: time.Now()}}
 }
 
-// TestAnswers: the first at once, then what has moved, 40 ms after the last that had, else after a second that nothing has.
+// TestAnswers: the first as soon as there are readings, then what has moved, 40 ms after the last that had, else after a second that nothing has.
 func TestAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Options{})
-		s.Offer(sm(10))
+		s.Offer(sm(5))
+		s.Offer(nil) // from here on nothing was read
 		f := s.join()
 		defer s.leave(f)
 		ask := func() (*pb.NodeLoad, *pb.FollowResponse, time.Duration) {
@@ -46,7 +47,16 @@ func TestAnswers(t *testing.T) {
 			}
 		}
 		us := func(d time.Duration) *uint64 { v := uint64(d.Microseconds()); return &v }
-		expect("the first", 10, nil, 0, 0)
+		go func() {
+			time.Sleep(20 * time.Millisecond)
+			s.Offer(sm(10))
+		}()
+		expect("the first to follow, with the next readings", 10, nil, 20*time.Millisecond, 0)
+		second := s.join()
+		defer s.leave(second)
+		if left, due := second.due(time.Now(), time.Now()); !due {
+			t.Errorf("the second to follow waits for %v", left)
+		}
 		expect("nothing moves", 10, nil, time.Second, 0)
 		s.Offer(sm(10.5))
 		expect("too little", 10.5, nil, time.Second, 0)
@@ -113,8 +123,8 @@ func TestBounds(t *testing.T) {
 	if err := slow.Send(&pb.FollowRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := slow.Recv(); err != nil {
-		t.Fatal(err)
+	if a, err := slow.Recv(); err != nil || len(a.Nodes) != 0 { // nothing has been read
+		t.Fatal(a, err)
 	}
 	for i := range 1000 { // it does not ask again
 		s.Offer(sm(float64(i % 100)))

@@ -31,7 +31,7 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type LoadClient interface {
-	// Follow answers each request with how the nodes of the agent are: the first one at once, each other one when something has moved since, or a second
+	// Follow answers each request with how the nodes of the agent are: the first one as soon as they have been read, each other one when something has moved since, or a second
 	// has passed, but not within 40 ms of the last answer that told of a change. A request is sent when the answer before has been taken in: a router that is slow is told the latest, and
 	// nothing waits for it on the way. RESOURCE_EXHAUSTED: as many routers follow as may.
 	Follow(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FollowRequest, FollowResponse], error)
@@ -62,7 +62,7 @@ type Load_FollowClient = grpc.BidiStreamingClient[FollowRequest, FollowResponse]
 // All implementations must embed UnimplementedLoadServer
 // for forward compatibility.
 type LoadServer interface {
-	// Follow answers each request with how the nodes of the agent are: the first one at once, each other one when something has moved since, or a second
+	// Follow answers each request with how the nodes of the agent are: the first one as soon as they have been read, each other one when something has moved since, or a second
 	// has passed, but not within 40 ms of the last answer that told of a change. A request is sent when the answer before has been taken in: a router that is slow is told the latest, and
 	// nothing waits for it on the way. RESOURCE_EXHAUSTED: as many routers follow as may.
 	Follow(grpc.BidiStreamingServer[FollowRequest, FollowResponse]) error
