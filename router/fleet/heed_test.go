@@ -130,6 +130,21 @@ func TestPaths(t *testing.T) {
 	if v := n.View(now).Path; v == nil || *v.RTTMs != 3 || *v.RTTMinMs != 1 || v.Segments != 5 || v.Retransmitted != nil {
 		t.Errorf("%+v", v)
 	}
+	take(time.Second, 6, 5, 1)
+	if p := take(time.Second, 50, 3, 1); !math.IsNaN(float64(p.Share)) {
+		t.Errorf("counts that have begun anew, with more segments than before: %v", p.Share)
+	}
+	if p := take(time.Second, 51, 9, 1); p.Share != 1 {
+		t.Errorf("counts that have begun anew between two reads, with more of both: %v", p.Share)
+	}
+	at = netip.MustParseAddrPort("192.0.2.1:1")
+	if p := take(time.Second, 60, 9, 1); p != nil || n.View(now).Path != nil || known(n.Resent()) != nil {
+		t.Errorf("nothing is known of it any more: %+v", p)
+	}
+	at = peerAt(t, n)
+	if p := take(time.Second, 70, 9, 1); !math.IsNaN(float64(p.Share)) {
+		t.Errorf("counts after a pause: %v", p.Share)
+	}
 	f.ForgetPaths()
 	if n.Path() != nil || n.View(now).Path != nil {
 		t.Error("still there")

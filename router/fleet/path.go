@@ -30,6 +30,7 @@ type Counts struct {
 
 // pathPast is what was read of a node before.
 type pathPast struct {
+	peer      netip.AddrPort
 	looks     uint64
 	older     pathCounts // 10 to 20 s old, once there is such
 	old       pathCounts // less than 10 s old
@@ -58,7 +59,7 @@ func (n *Node) Resent() float32 {
 // Path is what the kernel counts of connections to the node; nil: nobody tells.
 func (n *Node) Path() *Path { return n.path.Load() }
 
-// TakePaths reads the counts of at most 64 nodes, which take turns. It is called by one goroutine.
+// TakePaths reads the counts of at most 64 nodes, which take turns. A node of which nothing can be read has no path. It is called by one goroutine.
 func (f *Fleet) TakePaths(read func(netip.AddrPort) (Counts, bool), now time.Time) {
 	nodes := f.Load().Nodes
 	for range min(len(nodes), pathsAtOnce) {
@@ -66,13 +67,23 @@ func (f *Fleet) TakePaths(read func(netip.AddrPort) (Counts, bool), now time.Tim
 		if f.pathTurn >= len(nodes) {
 			f.pathTurn = 0
 		}
-		n := nodes[f.pathTurn]
-		if at, ok := n.Pool.Peer(); ok {
-			if c, ok := read(at); ok {
-				n.takePath(&c, now)
-			}
+		nodes[f.pathTurn].readPath(read, now)
+	}
+}
+
+func (n *Node) readPath(read func(netip.AddrPort) (Counts, bool), now time.Time) {
+	if at, ok := n.Pool.Peer(); ok {
+		if c, ok := read(at); ok {
+			n.takePath(at, &c, now)
+			return
 		}
 	}
+	n.forgetPath()
+}
+
+func (n *Node) forgetPath() {
+	n.path.Store(nil)
+	n.pathPast = pathPast{}
 }
 
 // Renew has nodes asked over new connections whose peers the kernel does not know to be connected: those that there are were made before it began to count, and it
@@ -91,20 +102,19 @@ func (f *Fleet) Renew(ctx context.Context, connected func(netip.AddrPort) bool) 
 // ForgetPaths is called by the same goroutine when counts cannot be read any more.
 func (f *Fleet) ForgetPaths() {
 	for _, n := range f.Load().Nodes {
-		n.path.Store(nil)
-		n.pathPast = pathPast{}
+		n.forgetPath()
 	}
 }
 
-func (n *Node) takePath(c *Counts, now time.Time) {
+func (n *Node) takePath(at netip.AddrPort, c *Counts, now time.Time) {
 	past := &n.pathPast
+	if last := n.Path(); at != past.peer || last != nil && (c.Segments < last.Segments || c.Retransmits < last.Retransmits) { // other counts than those read before
+		*past = pathPast{peer: at}
+	}
 	if c.Looks != past.looks {
 		past.looks, past.lastRTTAt = c.Looks, now
 	}
 	is := pathCounts{now, c.Segments, c.Retransmits}
-	if is.segments < past.old.segments { // the kernel has begun anew
-		past.older, past.old = pathCounts{}, pathCounts{}
-	}
 	switch {
 	case past.older.at.IsZero():
 		past.older, past.old = is, is
@@ -113,7 +123,7 @@ func (n *Node) takePath(c *Counts, now time.Time) {
 	}
 	share := policy.Unknown()
 	if sent := is.segments - past.older.segments; sent > 0 {
-		share = float32(is.retransmits-past.older.retransmits) / float32(sent)
+		share = min(float32(is.retransmits-past.older.retransmits)/float32(sent), 1)
 	}
 	n.path.Store(&Path{
 		RTT: c.RTT, RTTMin: c.RTTMin, RTTAt: past.lastRTTAt, Segments: c.Segments, Retransmits: c.Retransmits,
