@@ -73,6 +73,8 @@ type NodeHealth struct {
 	Ready   bool   `json:"ready"`
 	Version string `json:"version,omitempty"`
 	Stamp   int64  `json:"stamp"` // Unix milliseconds at the agent; changes with every heartbeat
+
+	LeftOut error `json:"-"` // of ParseNodeHealth: why optional places that the value names are empty here; nil: they are not
 }
 
 // limits on what one node may claim.
@@ -86,7 +88,8 @@ const (
 )
 
 // ParseNodeHealth reads and checks the value of a node's key. Unknown members are ignored. An error means that the value
-// must not be used at all: what was known before stays.
+// must not be used at all: what was known before stays. Optional places that are none are left out instead, and LeftOut says so:
+// the node serves without them.
 func ParseNodeHealth(id string, value []byte) (*NodeHealth, error) {
 	if len(value) > maxValueBytes {
 		return nil, fmt.Errorf("node %s: value has %d bytes; at most %d are read", id, len(value), maxValueBytes)
@@ -98,17 +101,41 @@ func ParseNodeHealth(id string, value []byte) (*NodeHealth, error) {
 	if h.NodeID != id {
 		return nil, fmt.Errorf("node %s: the value says node_id %q", id, h.NodeID)
 	}
+	h.fitPlaces()
 	if err := h.Check(); err != nil {
 		return nil, fmt.Errorf("node %s: %w", id, err)
 	}
 	return h, nil
 }
 
+func (h *NodeHealth) fitPlaces() {
+	var errs []error
+	for _, p := range h.places() {
+		if err := CheckPlace(p.field, *p.at); err != nil {
+			*p.at = ""
+			errs = append(errs, fmt.Errorf("%w; the node is used without it", err))
+		}
+	}
+	h.LeftOut = errors.Join(errs...)
+}
+
+// place is one of a node's optional places.
+type place struct {
+	field string
+	at    *string
+}
+
+func (h *NodeHealth) places() [3]place {
+	return [...]place{{"push_address", &h.PushAddress}, {"kv_address", &h.KVAddress}, {"kv_events", &h.KVEvents}}
+}
+
 // Check validates h as a whole and fills in the default role. All problems are reported together.
 func (h *NodeHealth) Check() error {
 	role, roleErr := ParseRole(string(h.Role))
-	errs := []error{CheckNodeID(h.NodeID), checkAddress(h.Address), CheckPlace("push_address", h.PushAddress), roleErr, checkModels(h.Models),
-		CheckPlace("kv_events", h.KVEvents), CheckPlace("kv_address", h.KVAddress)}
+	errs := []error{CheckNodeID(h.NodeID), checkAddress(h.Address), roleErr, checkModels(h.Models)}
+	for _, p := range h.places() {
+		errs = append(errs, CheckPlace(p.field, *p.at))
+	}
 	if h.MaxConcurrent < 0 || h.MaxConcurrent > maxSlots {
 		errs = append(errs, fmt.Errorf("max_concurrent %d is not in 0..%d", h.MaxConcurrent, maxSlots))
 	}

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 )
@@ -24,6 +25,14 @@ func TestPlaces(t *testing.T) {
 		h := NodeHealth{NodeID: "n", Address: "http://h:1", PushAddress: at["push_address"], KVEvents: at["kv_events"], KVAddress: at["kv_address"]}
 		if err := h.Check(); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: %v", field, err)
+		}
+		value, err := json.Marshal(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read, err := ParseNodeHealth("n", value)
+		if err != nil || read.PushAddress+read.KVEvents+read.KVAddress != "" || read.LeftOut == nil || !strings.Contains(read.LeftOut.Error(), field) || read.Check() != nil {
+			t.Errorf("%s is read: %+v, %v", field, read, err)
 		}
 	}
 }

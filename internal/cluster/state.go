@@ -91,7 +91,7 @@ func (c *Client) Policy(ctx context.Context) ([]byte, error) {
 // PutPolicy stores a policy document as it is; the caller has validated it.
 func (c *Client) PutPolicy(ctx context.Context, doc []byte) error { return c.put(ctx, PolicyKey, doc) }
 
-// Node is one registered node. Health is nil where Err says why its value cannot be used.
+// Node is one registered node. Health is nil where Err says why its value cannot be used; beside a Health it says what of the value is left out.
 type Node struct {
 	ID     string
 	Health *NodeHealth
@@ -110,6 +110,9 @@ func (c *Client) Nodes(ctx context.Context) ([]Node, error) {
 	for _, kv := range resp.Kvs {
 		id := strings.TrimPrefix(string(kv.Key), NodesPrefix)
 		health, err := ParseNodeHealth(id, kv.Value)
+		if err == nil {
+			err = health.LeftOut
+		}
 		nodes = append(nodes, Node{ID: id, Health: health, Err: err, lease: clientv3.LeaseID(kv.Lease)})
 	}
 	return nodes, nil

@@ -104,7 +104,7 @@ func (f *Fleet) listNodes(l cluster.Listing) {
 	}
 }
 
-// putNode takes one heartbeat. A value that cannot be used changes nothing.
+// putNode takes one heartbeat. A value that cannot be used changes nothing; of one that names places that are none, the rest is used.
 func (f *Fleet) putNode(e cluster.Entry) {
 	id := strings.TrimPrefix(e.Key, cluster.NodesPrefix)
 	health, err := cluster.ParseNodeHealth(id, e.Value)
@@ -127,7 +127,11 @@ func (f *Fleet) putNode(e cluster.Entry) {
 			return
 		}
 	}
-	f.solved(ofNodeKey, id)
+	if health.LeftOut != nil {
+		f.problem(ofNodeKey, id, health.LeftOut.Error())
+	} else {
+		f.solved(ofNodeKey, id)
+	}
 	f.update(m, health)
 }
 

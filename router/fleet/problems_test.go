@@ -90,6 +90,26 @@ func TestProblemsOfNodesThatLeaveEtcd(t *testing.T) {
 	}
 }
 
+// TestAPlaceThatIsNone: a node whose agent names one serves without it, and that is said until it names another.
+func TestAPlaceThatIsNone(t *testing.T) {
+	f := still(t)
+	put := func(place string) {
+		f.putNode(cluster.Entry{Key: cluster.NodeKey("n"), Value: []byte(`{"node_id":"n","address":"http://127.0.0.1:1","models":["m"],"ready":true,"kv_address":"` + place + `"}`)})
+	}
+	put("http://gpu1:7000")
+	m := f.members["n"]
+	if m == nil || m.node.Info().KVAddress != "" {
+		t.Fatalf("%+v", m)
+	}
+	if all := f.listProblems(); len(all) != 1 || all[0].Subject != "nodes/n" || !strings.Contains(all[0].Reason, "kv_address") {
+		t.Errorf("%+v", all)
+	}
+	put("gpu1:7000")
+	if f.members["n"] != m || m.node.Info().KVAddress != "gpu1:7000" || len(f.problems) != 0 {
+		t.Errorf("%+v, %v", m.node.Info(), f.problems)
+	}
+}
+
 // TestAFullFleet says so once for each node, and no longer when the node's key is gone.
 func TestAFullFleet(t *testing.T) {
 	var log strings.Builder
