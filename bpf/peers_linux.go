@@ -62,5 +62,16 @@ func (c *PeerCounts) Peer(addr netip.AddrPort) (s Sockets, ok bool, err error) {
 	return c.value.counts(), true, nil
 }
 
+// ID is a number that no other table of counts has until the host is booted again: the table is another one where programs were loaded anew that know nothing of the
+// connections that there are. 0: it cannot be told.
+func (c *PeerCounts) ID() uint32 {
+	info, err := c.m.Info()
+	if err != nil {
+		return 0
+	}
+	id, _ := info.ID()
+	return uint32(id)
+}
+
 // Close closes the descriptor.
 func (c *PeerCounts) Close() error { return c.m.Close() }

@@ -86,17 +86,23 @@ func (n *Node) forgetPath() {
 	n.pathPast = pathPast{}
 }
 
-// Renew has nodes asked over new connections whose peers the kernel does not know to be connected: those that there are were made before it began to count, and it
-// would never tell of them.
-func (f *Fleet) Renew(ctx context.Context, connected func(netip.AddrPort) bool) {
+// Renew has nodes asked over new connections; requests under way finish on theirs. The kernel never tells of connections that were made before it began to count, and
+// which these are cannot be asked: other processes may be connected to the same node.
+func (f *Fleet) Renew(ctx context.Context) {
 	f.send(ctx, func(f *Fleet) {
 		for _, m := range f.members {
-			n := m.node
-			if at, ok := n.Pool.Peer(); ok && !connected(at) {
+			if n := m.node; n.connected() {
 				n.retarget(n.Pool.Target())
 			}
 		}
 	})
+}
+
+// connected tells whether the node has been asked anything over TCP.
+func (n *Node) connected() bool {
+	_, open := n.Pool.Stats()
+	_, known := n.Pool.Peer()
+	return known && (open > 0 || n.probe.port.Load() != 0)
 }
 
 // ForgetPaths is called by the same goroutine when counts cannot be read any more.

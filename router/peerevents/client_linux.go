@@ -67,60 +67,72 @@ func (c *Client) follow(ctx context.Context) (told bool, err error) {
 		return false, err
 	}
 	defer conn.Close()
+	ctx, give := context.WithCancelCause(ctx)
+	defer give(nil)
 	hang := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer hang()
-	counts, err := c.greet(conn)
+	counts, err := c.greet(ctx, conn)
 	if err != nil {
 		return false, err
 	}
 	c.stats.Connected.Store(true)
 	defer c.stats.Connected.Store(false)
 	c.o.Log.Info("the kernel's events are told", "socket", c.o.Path, "counts", counts != nil)
-	if counts != nil {
-		c.renew(ctx, counts)
-	}
-	ended := make(chan struct{})
+	c.renew(ctx, counts)
 	var other sync.WaitGroup
 	defer other.Wait()
-	other.Go(func() { c.work(conn, counts, ended) })
-	defer close(ended)
-	for ctx.Err() == nil {
+	other.Go(func() { give(c.work(ctx, conn, counts)) })
+	defer give(nil) // before the wait
+	return true, c.hear(ctx, conn)
+}
+
+// hear is told until something breaks or ctx ends, whose cause it returns then.
+func (c *Client) hear(ctx context.Context, conn *wire.Conn) error {
+	for {
 		_ = conn.SetReadDeadline(time.Now().Add(wire.Silence))
-		m, _, err := conn.Receive()
-		if err != nil {
-			return true, err
+		if ctx.Err() != nil { // the deadline that its end has set may have been taken back
+			return context.Cause(ctx)
 		}
-		switch m.Type {
-		case wire.Told:
+		m, fd, err := conn.Receive()
+		switch {
+		case ctx.Err() != nil:
+			closeFD(fd)
+			return context.Cause(ctx)
+		case err != nil:
+			return err
+		case m.Type == wire.Told:
 			c.stats.Events[m.Event.Kind].Add(1)
 			c.o.Fleet.Tell(m.Event)
-		case wire.Alive:
+		case m.Type == wire.Alive:
 			c.stats.Slow.Store(m.Beat.Lost)
 			c.stats.RingFull.Store(m.Beat.Ring)
 			c.stats.LeftOut.Store(int64(m.Beat.LeftOut))
 		default:
-			return true, fmt.Errorf("the agent sends a message of type %d", m.Type)
+			closeFD(fd)
+			return fmt.Errorf("the agent sends a message of type %d", m.Type)
 		}
 	}
-	return true, ctx.Err()
 }
 
-// renew has the fleet connect anew where the kernel does not know of its connections.
+// renew has the fleet connect anew where the programs that tell may have been loaded after it has connected: once for each table of counts.
 func (c *Client) renew(ctx context.Context, counts *bpf.PeerCounts) {
-	known := map[netip.AddrPort]bool{}
-	for _, at := range c.peers() {
-		s, ok, err := counts.Peer(at)
-		known[at] = err != nil || ok && s.Established > 0
+	table := uint32(0)
+	if counts != nil {
+		table = counts.ID()
 	}
-	c.o.Fleet.Renew(ctx, func(at netip.AddrPort) bool {
-		connected, asked := known[at]
-		return connected || !asked
-	})
+	if c.renewed && c.table == table {
+		return
+	}
+	c.renewed, c.table = true, table
+	c.o.Fleet.Renew(ctx)
 }
 
 // greet makes both known to each other. counts is nil where they cannot be read, which is logged.
-func (c *Client) greet(conn *wire.Conn) (counts *bpf.PeerCounts, err error) {
+func (c *Client) greet(ctx context.Context, conn *wire.Conn) (counts *bpf.PeerCounts, err error) {
 	_ = conn.SetDeadline(time.Now().Add(helloLimit))
+	if ctx.Err() != nil { // the deadline that its end has set may have been taken back
+		return nil, context.Cause(ctx)
+	}
 	sent := conn.Send(&wire.Message{Type: wire.Hello, Version: wire.Version}, -1) // who has refused at once has closed, and said why
 	m, fd, err := conn.Receive()
 	switch {
@@ -135,7 +147,6 @@ func (c *Client) greet(conn *wire.Conn) (counts *bpf.PeerCounts, err error) {
 		closeFD(fd)
 		return nil, wire.Mismatch(m.Version)
 	}
-	_ = conn.SetWriteDeadline(time.Time{})
 	if fd < 0 {
 		return nil, nil
 	}
@@ -152,8 +163,8 @@ func closeFD(fd int) {
 	}
 }
 
-// work says which peers there are, and reads counts, until ended is closed.
-func (c *Client) work(conn *wire.Conn, counts *bpf.PeerCounts, ended <-chan struct{}) {
+// work says which peers there are, and reads counts, until ctx ends or that cannot be said.
+func (c *Client) work(ctx context.Context, conn *wire.Conn, counts *bpf.PeerCounts) error {
 	if counts != nil {
 		c.stats.Counts.Store(true)
 		defer func() {
@@ -172,22 +183,30 @@ func (c *Client) work(conn *wire.Conn, counts *bpf.PeerCounts, ended <-chan stru
 			next = now.Add(tellEvery)
 			if peers := c.peers(); first || !slices.Equal(peers, told) {
 				told = peers
-				_ = conn.SetWriteDeadline(now.Add(helloLimit))
-				if conn.Send(&wire.Message{Type: wire.Watch, Peers: peers}, -1) != nil {
-					_ = conn.SetDeadline(time.Unix(1, 0)) // which ends follow
+				if err := c.watch(ctx, conn, peers); err != nil {
+					return err
 				}
-				c.stats.Peers.Store(int64(len(peers)))
 			}
 		}
 		if counts != nil {
 			c.o.Fleet.TakePaths(func(at netip.AddrPort) (fleet.Counts, bool) { return read(counts, at) }, now)
 		}
 		select {
-		case <-ended:
-			return
+		case <-ctx.Done():
+			return nil
 		case <-tick.C:
 		}
 	}
+}
+
+// watch asks to be told of peers.
+func (c *Client) watch(ctx context.Context, conn *wire.Conn, peers []netip.AddrPort) error {
+	c.stats.Peers.Store(int64(len(peers)))
+	_ = conn.SetWriteDeadline(time.Now().Add(helloLimit))
+	if ctx.Err() != nil { // the deadline that its end has set may have been taken back
+		return context.Cause(ctx)
+	}
+	return conn.Send(&wire.Message{Type: wire.Watch, Peers: peers}, -1)
 }
 
 // peers are those of the fleet, as many as can be watched.

@@ -3,13 +3,16 @@ package peerevents
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,6 +30,8 @@ type told struct {
 	peers  []netip.AddrPort
 	events []wire.Event
 	log    bytes.Buffer
+
+	renewed atomic.Int32
 }
 
 func (f *told) Peers() []netip.AddrPort {
@@ -39,7 +44,7 @@ func (f *told) count() int        { f.mu.Lock(); defer f.mu.Unlock(); return len
 
 func (f *told) TakePaths(func(netip.AddrPort) (fleet.Counts, bool), time.Time) {}
 func (f *told) ForgetPaths()                                                   {}
-func (f *told) Renew(context.Context, func(netip.AddrPort) bool)               {}
+func (f *told) Renew(context.Context)                                          { f.renewed.Add(1) }
 
 func (f *told) Write(b []byte) (int, error) { f.mu.Lock(); defer f.mu.Unlock(); return f.log.Write(b) }
 func (f *told) said(text string) int {
@@ -132,6 +137,9 @@ func TestClient(t *testing.T) {
 	_ = conn.Close()
 	within(t, "nobody tells", func() bool { return c.Stats().Breaks.Load() > 0 && !c.Stats().Connected.Load() })
 	asked(t, accept(t, l, welcome), 1)
+	if n := f.renewed.Load(); n != 1 {
+		t.Errorf("connected anew %d times, though the programs are the same", n)
+	}
 	if n := f.said("nobody tells"); n != 1 {
 		t.Errorf("said %d times", n)
 	}
@@ -148,5 +156,85 @@ func TestClientIsRefused(t *testing.T) {
 	within(t, "all are counted", func() bool { return c.Stats().Breaks.Load() == 4 })
 	if f.said("not you") != 1 || f.said("speaks version") != 1 || c.Stats().Malformed.Load() != 2 {
 		t.Errorf("%d malformed: %s", c.Stats().Malformed.Load(), f.log.String())
+	}
+}
+
+// TestWhatFollowsTheEnd: no step waits for the agent once ctx has ended, though it sets a deadline after the end has set one.
+func TestWhatFollowsTheEnd(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	conn, err := wire.Dial(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	c := New(Options{})
+	if _, err := c.greet(ctx, conn); !errors.Is(err, context.Canceled) {
+		t.Errorf("greet: %v", err)
+	}
+	if err := c.hear(ctx, conn); !errors.Is(err, context.Canceled) {
+		t.Errorf("hear: %v", err)
+	}
+	if err := c.watch(ctx, conn, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("watch: %v", err)
+	}
+}
+
+// TestPeersThatCannotBeSaid end the conversation, though the agent goes on telling.
+func TestPeersThatCannotBeSaid(t *testing.T) {
+	c, f, l := follow(t)
+	conn := accept(t, l, welcome)
+	asked(t, conn, 2)
+	if err := conn.CloseRead(); err != nil {
+		t.Fatal(err)
+	}
+	f.mu.Lock()
+	f.peers = f.peers[:1]
+	f.mu.Unlock()
+	within(t, "it breaks", func() bool {
+		_ = conn.Send(&wire.Message{Type: wire.Alive}, -1)
+		return c.Stats().Breaks.Load() == 1
+	})
+	asked(t, accept(t, l, welcome), 1)
+	if n := c.Stats().Malformed.Load(); n != 0 {
+		t.Errorf("%d malformed", n)
+	}
+}
+
+// TestASecondWelcome is an error, and the descriptor that comes with it is closed.
+func TestASecondWelcome(t *testing.T) {
+	c, _, l := follow(t)
+	file, err := os.Open("/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	open := func() int {
+		all, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	conn := accept(t, l, welcome)
+	asked(t, conn, 2)
+	before := open()
+	for n := range 3 {
+		if err := conn.Send(welcome, int(file.Fd())); err != nil {
+			t.Fatal(err)
+		}
+		within(t, "it breaks", func() bool { return c.Stats().Malformed.Load() == uint64(n+1) })
+		_ = conn.Close()
+		conn = accept(t, l, welcome)
+		asked(t, conn, 2)
+	}
+	if after := open(); after != before {
+		t.Errorf("%d descriptors are open, %d before", after, before)
 	}
 }

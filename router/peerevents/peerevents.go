@@ -28,7 +28,7 @@ type Fleet interface {
 	Tell(wire.Event)
 	TakePaths(read func(netip.AddrPort) (fleet.Counts, bool), now time.Time)
 	ForgetPaths()
-	Renew(ctx context.Context, connected func(netip.AddrPort) bool)
+	Renew(context.Context)
 }
 
 // Options of a Client.
@@ -40,8 +40,10 @@ type Options struct {
 
 // Client follows one agent.
 type Client struct {
-	o     Options
-	stats Stats
+	o       Options
+	stats   Stats
+	renewed bool   // the fleet has connected anew
+	table   uint32 // for this table of counts: bpf.PeerCounts.ID, 0 where it could not be told
 }
 
 // Stats counts what a Client has got.
