@@ -206,7 +206,7 @@ func (n *member) candidate(reach holdings.Reach) policy.Candidate {
 		IDHash: n.IDHash, Matched: reach.Device, Host: reach.Host, Disk: reach.Disk,
 		InFlight: n.InFlight(), Others: load.Others, MaxConcurrent: info.MaxConcurrent,
 		SM: load.SM, Watts: load.Watts, VRAM: info.VRAM(), Throughput: info.Throughput(),
-		RunDelay: load.EngineWait, Retransmits: n.Resent(),
+		EngineWait: load.EngineWait, Retransmits: n.Resent(),
 	}
 }
 

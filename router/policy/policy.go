@@ -6,7 +6,7 @@
 //	kv·overlap + load·(1-util) + power·(1-norm_watts) + capacity·cap
 //
 //	overlap    = matched leading blocks, each weighed by the tier that it is in / prompt blocks
-//	util       = max(in_flight/max_concurrent, sm), in_flight with that of others, and of run_delay/run_delay_ms and retransmits/retransmit_pct where these
+//	util       = max(in_flight/max_concurrent, sm), in_flight with that of others, and of engine_wait/run_delay_ms and retransmits/retransmit_pct where these
 //	             are set: of these two, what is more than twice the mean of the other nodes'
 //	norm_watts = watts / the fleet's highest watts
 //	cap        = mean of VRAM, throughput and free slots, each relative to the fleet's best
@@ -62,8 +62,8 @@ type Policy struct {
 	Epsilon                   float64 // scores this close to the best count as equal, 0 to 1
 	MaxQueue                  int     // requests in flight per (model, role); 0 = the router's own setting
 	TTFTSLOms                 int     // time-to-first-token objective in milliseconds; 0 = none
-	// RunDelayMs is how long threads of the engine wait for a CPU, together and in milliseconds of each second, in a node that counts as fully used: a further
-	// operand of util. 0: waits do not count.
+	// RunDelayMs is the EngineWait, in milliseconds of each second, of a node that counts as fully used: a further operand of util. It is held against the waits of
+	// the engine's own threads, never against those of all threads of its host. 0: waits do not count.
 	RunDelayMs float64
 	// RetransmitPct is the share of the segments to or from a node that are sent again, in percent, at which it counts as fully used: likewise. 0: they do not count.
 	RetransmitPct float64
@@ -95,7 +95,7 @@ type Candidate struct {
 	Watts         float32 // 30 s mean of the node's power draw
 	VRAM          float32 // bytes, or any unit that all candidates share
 	Throughput    float32 // see Throughput
-	RunDelay      float32 // seconds in a second that threads of the engine wait for a CPU, together
+	EngineWait    float32 // seconds in a second that threads of the engine wait for a CPU, together
 	Retransmits   float32 // share of the segments to or from it that are sent again, 0 to 1
 }
 

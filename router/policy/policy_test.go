@@ -297,7 +297,7 @@ func randomCandidate(rng *rand.Rand) Candidate {
 		return float32(rng.Float64() * scale)
 	}
 	return Candidate{IDHash: rng.Uint64(), Matched: rng.Int32N(25), InFlight: rng.Int32N(9), Others: rng.Int32N(3), MaxConcurrent: 1 + rng.Int32N(9),
-		SM: maybe(1), Watts: maybe(700), VRAM: maybe(8e10), Throughput: maybe(8), RunDelay: maybe(2), Retransmits: maybe(0.1)}
+		SM: maybe(1), Watts: maybe(700), VRAM: maybe(8e10), Throughput: maybe(8), EngineWait: maybe(2), Retransmits: maybe(0.1)}
 }
 
 func TestPickAllocatesNothing(t *testing.T) {
@@ -369,9 +369,9 @@ func TestApartFromTheOthers(t *testing.T) {
 	} {
 		cands := blanks(len(c.want))
 		for i := range cands {
-			cands[i].RunDelay, cands[i].Retransmits = u, u
+			cands[i].EngineWait, cands[i].Retransmits = u, u
 			if c.delay != nil {
-				cands[i].RunDelay = c.delay[i]
+				cands[i].EngineWait = c.delay[i]
 			}
 			if c.resent != nil {
 				cands[i].Retransmits = c.resent[i]

@@ -4,19 +4,19 @@ import "math"
 
 // fleet is what a score is relative to, taken over all candidates, full ones included.
 type fleet struct {
-	sm, watts, vram, throughput                           float64 // means of the known values, 0 when none is
-	delay, resent                                         float64 // sums of the known values
-	wattsMax, vramMax, throughputMax                      float64
-	freeMax                                               float64
-	delayScale                                            float64 // full use for each second of wait for a CPU in a second; 0: waits do not count
-	resentScale                                           float64 // full use for each whole of the segments that are sent again; 0: they do not count
-	smN, wattsN, vramN, throughputN, delayN, resentN, any int
+	sm, watts, vram, throughput                          float64 // means of the known values, 0 when none is
+	wait, resent                                         float64 // sums of the known values
+	wattsMax, vramMax, throughputMax                     float64
+	freeMax                                              float64
+	waitScale                                            float64 // full use for each second of wait for a CPU in a second; 0: waits do not count
+	resentScale                                          float64 // full use for each whole of the segments that are sent again; 0: they do not count
+	smN, wattsN, vramN, throughputN, waitN, resentN, any int
 }
 
 func (p *Policy) survey(cands []Candidate) fleet {
 	var f fleet
 	if p.RunDelayMs > 0 {
-		f.delayScale = 1000 / p.RunDelayMs
+		f.waitScale = 1000 / p.RunDelayMs
 	}
 	if p.RetransmitPct > 0 {
 		f.resentScale = 100 / p.RetransmitPct
@@ -27,8 +27,8 @@ func (p *Policy) survey(cands []Candidate) fleet {
 		note(c.Watts, &f.watts, &f.wattsMax, &f.wattsN)
 		note(c.VRAM, &f.vram, &f.vramMax, &f.vramN)
 		note(c.Throughput, &f.throughput, &f.throughputMax, &f.throughputN)
-		if f.delayScale > 0 {
-			note(c.RunDelay, &f.delay, nil, &f.delayN)
+		if f.waitScale > 0 {
+			note(c.EngineWait, &f.wait, nil, &f.waitN)
 		}
 		if f.resentScale > 0 {
 			note(c.Retransmits, &f.resent, nil, &f.resentN)
@@ -80,8 +80,8 @@ func (p *Policy) overlap(c *Candidate, promptBlocks int) float64 {
 func (f *fleet) util(c *Candidate) float64 {
 	inFlight := float64(c.busy()) / float64(c.slots())
 	used := max(inFlight, orMean(c.SM, f.sm))
-	if f.delayScale > 0 {
-		used = max(used, f.delayScale*apart(c.RunDelay, f.delay, f.delayN))
+	if f.waitScale > 0 {
+		used = max(used, f.waitScale*apart(c.EngineWait, f.wait, f.waitN))
 	}
 	if f.resentScale > 0 {
 		used = max(used, f.resentScale*apart(c.Retransmits, f.resent, f.resentN))
