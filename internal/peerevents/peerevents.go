@@ -2,7 +2,7 @@
 // which peers it connects to; it gets a descriptor by which it can read, and only read, what the kernel counts of peers, and is told rare facts about connections to its own.
 //
 // Both send frames: the length of what follows (2 bytes, big-endian as all numbers), what it is (1 byte), and its content. The router begins with Hello and is answered
-// with Welcome, which brings the descriptor (SCM_RIGHTS), or with Refused. Then it sends Watch whenever its peers have changed, and gets Event, and Beat once a second.
+// with Welcome, which brings the descriptor (SCM_RIGHTS), or with Rejected. Then it sends Watch whenever its peers have changed, and gets Told for each event, and Alive once a second.
 package peerevents
 
 import (
