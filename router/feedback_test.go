@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
@@ -97,11 +98,23 @@ func TestEmptiedCacheIsNoticedOnce(t *testing.T) {
 	} else {
 		resp.Body.Close()
 	}
+	last := time.Now()
 	if _, wrong := ask(); wrong < .95 {
 		t.Errorf("after the cache was emptied: wrong by %v", wrong)
 	}
-	if matched, wrong := ask(); matched < 90 || wrong != 0 {
-		t.Errorf("a repeat again: %d blocks believed, wrong by %v", matched, wrong)
+	// What is found gone teaches a short lifetime, and each repeat that comes too late for it a longer one: a slow machine needs some of them.
+	for tries := 1; ; tries++ {
+		lifetime, began := time.Duration(s.nodes()["sim-0"].Lifetime*float64(time.Second)), time.Now()
+		matched, wrong := ask()
+		if took := time.Since(last); took < lifetime {
+			if matched < 90 || wrong != 0 {
+				t.Errorf("a repeat again: %d blocks believed after %v of %v, wrong by %v", matched, took, lifetime, wrong)
+			}
+			return
+		} else if tries == 50 {
+			t.Fatalf("no repeat in time: %v, and blocks are believed for %v", took, lifetime)
+		}
+		last = began
 	}
 }
 
