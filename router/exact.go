@@ -32,29 +32,6 @@ func (c *Config) validateEvents(backends []fleet.Backend, bad problem) {
 	}
 }
 
-// untokenised are the nodes whose engines tell what they have in tokens that the router cannot make of text, with their models.
-func (r *Router) untokenised() map[string]string {
-	all := map[string]string{}
-	for _, n := range r.fleet.Load().Nodes {
-		models := n.Info().Models
-		if len(models) > 0 && r.holdings.Reports(n.ID) && !slices.ContainsFunc(models, r.config.tokenises) {
-			all[n.ID] = models[0]
-		}
-	}
-	return all
-}
-
-// complain says once of each node that it is one of those.
-func (r *Router) complain(said map[string]string) (now map[string]string) {
-	now = r.untokenised()
-	for node, model := range now {
-		if said[node] != model {
-			r.log.Error("an engine tells by KV events what it has cached, but the router cannot make its tokens of text, which is predicted: add [[model]] with name and tokenizer, or tokenizer = \"none\" if prompts are given as token ids", "node", node, "model", model)
-		}
-	}
-	return now
-}
-
 // loadTokens reads the tokenizers that models name; every one that cannot be used is named with its field. It returns nil
 // where no model has one.
 func (c *Config) loadTokens() (*tokens.Set, error) {

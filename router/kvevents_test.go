@@ -158,10 +158,10 @@ func TestAgentsEvents(t *testing.T) {
 			eventually(t, "the node is eligible", func() bool { return s.eligible() == 1 })
 			eventually(t, "its engine reports", func() bool { return s.metrics().sum("cgn_router_caches_engines") == 1 })
 			s.exact(engines[0], "a")
-			untokenised := s.metrics().sum("cgn_router_kv_events_untokenised", `node="a"`)
-			if want := map[bool]float64{true: 0, false: 1}[way == "socket"]; untokenised != want {
-				t.Errorf("untokenised is %v, want %v", untokenised, want)
-			}
+			want := map[bool]float64{true: 0, false: 1}[way == "socket"]
+			eventually(t, fmt.Sprintf("untokenised is %v", want), func() bool {
+				return s.metrics().sum("cgn_router_kv_events_untokenised", `node="a"`) == want
+			})
 		})
 	}
 }

@@ -180,7 +180,7 @@ var eventDefs = func() []metric.Def {
 }()
 
 func (r *Router) readEvents(emit func(def int, value float64, labels ...string)) {
-	for node := range r.untokenised() {
+	for node := range r.untokenised.all() {
 		emit(eventsUntokenised, 1, node)
 	}
 	r.events.Each(func(node string, s *kvevents.Stats) {

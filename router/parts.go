@@ -79,15 +79,15 @@ const agentsEvery = 500 * time.Millisecond
 func (r *Router) followAgents(ctx context.Context) error {
 	tick := time.NewTicker(agentsEvery)
 	defer tick.Stop()
-	said := map[string]string{}
 	var seen *fleet.Snapshot
 	var backends *map[string]string
 	for {
-		if now, static := r.fleet.Load(), r.staticCaches.Load(); now != seen || static != backends {
+		now, static := r.fleet.Load(), r.staticCaches.Load()
+		if now != seen || static != backends {
 			seen, backends = now, static
 			r.holdings.SetStatic(r.caches())
 		}
-		said = r.complain(said)
+		r.lookForUntokenised(now)
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

@@ -47,6 +47,7 @@ type Router struct {
 	holdings     *holdings.Map
 	tokens       *tokens.Set // nil: no model has a tokenizer
 	events       *kvevents.Followers
+	untokenised  untokenised
 	peers        *peerevents.Client // nil: without router.kernel_events
 	policy       atomic.Pointer[policy.Policy]
 	staticCaches atomic.Pointer[map[string]string] // that backends name

@@ -70,6 +70,7 @@ type Map struct {
 
 // view is what requests look into. It is immutable.
 type view struct {
+	rev       uint64
 	byAddress map[string]*cache
 	engines   map[string]*engine // by node id
 }
@@ -106,6 +107,9 @@ func (m *Map) Empty() bool {
 
 // Reports tells whether the node's engine tells what it has in its own memory.
 func (m *Map) Reports(node string) bool { return m.view.Load().engines[node] != nil }
+
+// Rev changes with what Reports tells.
+func (m *Map) Rev() uint64 { return m.view.Load().rev }
 
 // Run follows the daemons until ctx ends.
 func (m *Map) Run(ctx context.Context) error {
@@ -280,7 +284,7 @@ func (v *view) add(c *cache) {
 
 // publish makes the view follow m.caches. m.mu is held.
 func (m *Map) publish() {
-	v := &view{byAddress: map[string]*cache{}, engines: map[string]*engine{}}
+	v := &view{rev: m.view.Load().rev + 1, byAddress: map[string]*cache{}, engines: map[string]*engine{}}
 	for _, c := range m.caches {
 		for _, a := range c.addresses {
 			v.byAddress[a] = c
