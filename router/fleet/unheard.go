@@ -48,13 +48,14 @@ func reason(err error) string {
 // plainError takes the method and URL off net/http's error, which the operator knows from the node, and says what some of its errors mean.
 func plainError(err error) error {
 	var wrapped *url.Error
+	var network *net.OpError
 	if errors.As(err, &wrapped) {
 		err = wrapped.Err
 	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("no answer in time: %w", err)
-	case strings.Contains(err.Error(), "readLoopPeekFailLocked"): // bytes, or an end, where nothing was asked yet
+	case strings.Contains(err.Error(), "readLoopPeekFailLocked") && !errors.As(err, &network): // bytes where nothing was asked yet
 		return errors.New("it speaks before it is asked, so it is no HTTP server")
 	case strings.Contains(err.Error(), `malformed HTTP response "\x15\x03`): // a TLS alert
 		return fmt.Errorf("it speaks TLS (is its URL https://?): %w", err)
