@@ -29,12 +29,6 @@ func (c *client) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close gives back what a request held that never became whole.
-func (c *client) Close() error {
-	c.give()
-	return c.Conn.Close()
-}
-
 // give gives back what the body holds.
 func (c *client) give() { c.bodies.Give(&c.body) }
 
@@ -58,12 +52,13 @@ func (l clients) Accept() (net.Conn, error) {
 
 // headRead refuses a long body that would be read for nothing.
 func (s *Server) headRead(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
-	at := clientOf(intake.ContextOf(h))
+	ctx := intake.ContextOf(h)
+	at := clientOf(ctx)
 	at.refused = nil
 	switch {
 	case s.bodies.Counts(h.ContentLength()) && s.inFlight.Load() >= int64(s.o.Limits.MaxRequests):
 		at.refused = &errTooMany
-	case !s.bodies.Announce(&at.body, h):
+	case !s.bodies.Announce(&at.body, ctx):
 		at.refused = &errBodies
 	default:
 		return c

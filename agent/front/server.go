@@ -208,15 +208,19 @@ func (s *Server) forget(p *passage) {
 	delete(s.passages, p)
 }
 
-// Close releases the engine's connections and the watcher.
+// Close releases the engine's connections, the watcher and the memory kept for bodies.
 func (s *Server) Close() {
 	s.stopAccepting()
 	s.pool.Close()
 	s.watcher.Close()
+	s.bodies.Close()
 }
 
-// track keeps the set of open connections, so that Shutdown can cut them.
+// track keeps the set of open connections, so that Shutdown can cut them. A closed one holds no body.
 func (s *Server) track(c net.Conn, state fasthttp.ConnState) {
+	if state == fasthttp.StateClosed {
+		s.bodies.Closed(&c.(*client).body, c)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch state {

@@ -25,10 +25,13 @@ const (
 // ErrNoRoom is what reading a body of unknown length fails with where Bodies has no room for more of it.
 var ErrNoRoom = errors.New("intake: no room for the request body")
 
-// Bodies bounds the bytes of request bodies that are held at once. What a body takes is set
-// aside when its length is announced, because that is when the server allocates it: of a
-// chunked one, chunk by chunk. It is given back with the end of the request or of the
-// connection.
+// Bodies bounds the bytes of request bodies that are held at once. Room for a body is set
+// aside when its length is announced: of a chunked one, chunk by chunk. It is given back with
+// the end of the request or of the connection.
+//
+// On Linux the server reads such a body, and every chunked one, into a region that takes memory as bytes come: no more than
+// the room that is set aside, rounded up to pages, and what keptRegions keep for the next ones. Elsewhere, and where the
+// system commits no more memory than it has (vm.overcommit_memory=2), the server allocates what is announced, and rounds it up to a power of two.
 //
 // A client that announces much and sends little keeps its room from others only for as long as
 // nobody needs it: then the bodies that come too slowly to be whole in time are cut first.
@@ -40,10 +43,11 @@ type Bodies struct {
 	Buffer  int           // bytes that the server reads ahead on a connection
 	Time    time.Duration // for a body to come
 
-	mu    sync.Mutex
-	total int64
-	held  map[*Body]heldBody // at most Limit/SmallBody
-	cutAt time.Time          // no search for slow bodies before
+	mu      sync.Mutex
+	total   int64
+	held    map[*Body]heldBody // at most Limit/SmallBody
+	cutAt   time.Time          // no search for slow bodies before
+	regions regions
 }
 
 type heldBody struct {
@@ -52,14 +56,21 @@ type heldBody struct {
 }
 
 // Body is what is known of the request body that is being read from a connection. Apart from what has come and whether it
-// holds room, only the goroutine that serves the connection uses it.
+// holds anything, only the goroutine that serves the connection uses it.
 type Body struct {
 	Conn net.Conn // whose reading ends, as by a deadline, if the body comes too slowly while others need room
 
 	grows time.Time    // it is of unknown length, and has come since; zero: it is not
 	room  int64        // bytes that it has taken then
 	got   atomic.Int64 // bytes that have come of the request
-	holds atomic.Bool  // room is taken for it
+	holds atomic.Bool  // room is taken for it, or memory
+
+	// Where the server reads it into. server and memory are written with Bodies.mu held, for Closed and for others' searches.
+	server net.Conn // the connection as the server that reads it was given it
+	memory region
+	ctx    *fasthttp.RequestCtx // whose body buffer is memory; nil: none's
+	buffer []byte               // that it had before
+	wrote  int                  // bytes of memory that have been written to; 0: not known
 }
 
 // Came notes that n bytes have come, and returns how many those of the request are by now.
@@ -71,14 +82,36 @@ func (a *Body) Next() {
 	a.got.Store(0)
 }
 
-// Announce takes room for the body that a head has announced, where its length is known and counts. false: there is none.
-func (b *Bodies) Announce(a *Body, h *fasthttp.RequestHeader) bool {
-	n := h.ContentLength()
-	if n == chunked {
+// Announce takes room for the body that the head of ctx has announced, where its length is known and counts, and gives the
+// server memory to read it into. false: there is no room.
+func (b *Bodies) Announce(a *Body, ctx *fasthttp.RequestCtx) bool {
+	n := ctx.Request.Header.ContentLength()
+	switch {
+	case n == chunked:
 		a.grows = time.Now()
-		return true
+		b.provide(a, ctx, SmallBody)
+	case b.Counts(n):
+		if !b.take(a, int64(n), time.Now()) {
+			return false
+		}
+		b.provide(a, ctx, n)
 	}
-	return !b.Counts(n) || b.take(a, int64(n), time.Now())
+	return true
+}
+
+// provide has the server of ctx read the body into a region of which no more than want bytes take memory yet.
+func (b *Bodies) provide(a *Body, ctx *fasthttp.RequestCtx, want int) {
+	var m region
+	if b.Longest > SmallBody { // the server forgets buffers above that with the request, whatever has become of it
+		m = b.regions.take(int(b.Longest)+len("\r\n"), want) // the end of a chunk is read with it
+	}
+	if m.bytes != nil {
+		a.ctx, a.buffer, a.wrote = ctx, ctx.Request.SwapBody(m.bytes[:0]), 0
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	a.memory, a.server = m, ctx.Conn()
+	a.holds.Store(true)
 }
 
 // Counts tells whether an announced body of n bytes is one for which room is taken.
@@ -107,18 +140,52 @@ func (b *Bodies) Grow(a *Body, n int) error {
 
 // Whole notes that a body of n bytes has been read, and reports whether there is room for it.
 func (b *Bodies) Whole(a *Body, n int) bool {
+	a.wrote = n + len("\r\n")
 	return n <= SmallBody || b.take(a, int64(n), time.Time{})
 }
 
-// Give ends what was set aside for a, if anything was.
+// Give ends what was set aside for a, if anything was: the request's body is empty then.
 func (b *Bodies) Give(a *Body) {
 	if !a.holds.Load() {
 		return
 	}
+	if a.ctx != nil {
+		a.ctx.Request.SwapBody(a.buffer)
+		a.ctx, a.buffer = nil, nil
+	}
+	b.giveBack(a)
+}
+
+// Closed is Give for a server that is through with the connection it knows as c: it may have lost it between head and body,
+// where nobody is told. Another server that goes on with the connection by then keeps what it has taken.
+func (b *Bodies) Closed(a *Body, c net.Conn) {
+	if !a.holds.Load() {
+		return
+	}
+	b.mu.Lock()
+	mine := a.server == c
+	b.mu.Unlock()
+	if mine {
+		a.ctx, a.buffer = nil, nil // which the server has let go of
+		b.giveBack(a)
+	}
+}
+
+func (b *Bodies) giveBack(a *Body) {
+	m := a.memory
+	if a.wrote == 0 {
+		a.wrote = len(m.bytes)
+	}
+	m.resident = max(m.resident, min(a.wrote, len(m.bytes)))
+	b.regions.give(m)
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	a.memory, a.server, a.wrote = region{}, nil, 0
 	b.drop(a)
 }
+
+// Close gives back the memory that is kept for bodies to come. Those that are held keep theirs until Give.
+func (b *Bodies) Close() { b.regions.close() }
 
 // Held is how many bytes are set aside.
 func (b *Bodies) Held() int64 {
@@ -151,7 +218,7 @@ func (b *Bodies) take(a *Body, size int64, since time.Time) bool {
 func (b *Bodies) drop(a *Body) {
 	b.total -= b.held[a].size
 	delete(b.held, a)
-	a.holds.Store(false)
+	a.holds.Store(a.memory.bytes != nil)
 }
 
 // cut ends the reading of bodies that come too slowly, until bytes are free.

@@ -51,10 +51,9 @@ func ContextOf(h *fasthttp.RequestHeader) *fasthttp.RequestCtx {
 	return (*fasthttp.RequestCtx)(unsafe.Add(unsafe.Pointer(h), -int(offset)))
 }
 
-// keptBody is the size, in bytes, above which body buffers are not kept for
-// later requests.
-const keptBody = 1 << 20
+// keptAnswer is the size, in bytes, above which buffers of answers are not kept for later ones.
+const keptAnswer = 1 << 20
 
-// BoundBuffers bounds the body buffers that fasthttp keeps. They are the
+// BoundBuffers bounds the body buffers that fasthttp keeps, those of requests to what Bodies does not count. They are the
 // process's, not a server's, so everybody who makes one calls this.
-var BoundBuffers = sync.OnceFunc(func() { fasthttp.SetBodySizePoolLimit(keptBody, keptBody) })
+var BoundBuffers = sync.OnceFunc(func() { fasthttp.SetBodySizePoolLimit(SmallBody, keptAnswer) })

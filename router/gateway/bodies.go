@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"net"
+
 	"github.com/valyala/fasthttp"
 
 	"github.com/cognitora/dataplane/internal/intake"
@@ -10,11 +12,12 @@ import (
 // headRead gives a request body more time than its head, and room if there is any.
 func (g *Gateway) headRead(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	c := fasthttp.RequestConfig{ReadTimeout: g.limits.BodyTimeout, WriteTimeout: g.limits.SlowReader}
-	a := arrivingAt(intake.ContextOf(h))
+	ctx := intake.ContextOf(h)
+	a := arrivingAt(ctx)
 	a.named(h)
 	if a.fault = faultOf(h); a.fault != nil {
 		c.MaxRequestBodySize = intake.Unread
-	} else if !g.bodies.Announce(&a.Body, h) {
+	} else if !g.bodies.Announce(&a.Body, ctx) {
 		c.MaxRequestBodySize = intake.Unread
 	}
 	return c
@@ -30,4 +33,11 @@ func faultOf(h *fasthttp.RequestHeader) *apierror.Error {
 		return errFraming
 	}
 	return nil
+}
+
+// track gives back what a request held that the server has lost before it was read.
+func (g *Gateway) track(c net.Conn, state fasthttp.ConnState) {
+	if state == fasthttp.StateClosed {
+		g.bodies.Closed(&c.(client).arriving().Body, c)
+	}
 }

@@ -85,8 +85,8 @@ func (c *call) onReply(ex *relay.Exchange) error {
 
 // onDetach is called when the answer goes on without the request.
 func (c *call) onDetach() {
-	c.g.bodies.Give(&arrivingAt(c.ctx).Body)
 	c.job.Detach()
+	c.g.bodies.Give(&arrivingAt(c.ctx).Body)
 	c.ctx, c.lent = nil, true
 }
 
@@ -169,10 +169,10 @@ func (c *call) end(o relay.Outcome) {
 		c.lent, c.blind, c.streaming, c.refused = false, false, false, false
 		calls.Put(c)
 	}()
-	defer g.dispatch.Finish(j, o)
 	if !c.lent {
 		defer g.bodies.Give(&arrivingAt(c.ctx).Body)
 	}
+	defer g.dispatch.Finish(j, o)
 	defer g.live.remove(c)
 	if c.streaming {
 		g.streams.give()

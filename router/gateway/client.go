@@ -185,7 +185,6 @@ func (c *plain) Close() error {
 		}
 		return nil
 	}
-	c.bodies.Give(&c.Body)
 	return c.Conn.Close()
 }
 
@@ -223,7 +222,6 @@ func (c *secure) Read(p []byte) (int, error) {
 }
 
 func (c *secure) Close() error {
-	c.bodies.Give(&c.Body)
 	return c.Conn.Close()
 }
 

@@ -97,6 +97,7 @@ func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 		Handler:                       g.handle,
 		ErrorHandler:                  g.unreadable,
 		HeaderReceived:                g.headRead,
+		ConnState:                     g.track,
 		Name:                          "cognitora",
 		Concurrency:                   2*l.MaxConnections + 64, // the listener's bound comes first
 		ReadBufferSize:                l.MaxHeader,
@@ -162,6 +163,7 @@ func (g *Gateway) Retire() error {
 // Shutdown stops accepting, also where Serve has not begun yet, and waits for running requests until ctx ends; then it ends
 // them: a stream gets an error event.
 func (g *Gateway) Shutdown(ctx context.Context) error {
+	defer g.bodies.Close()
 	if err := g.stopAccepting(); err != nil {
 		return err
 	}
