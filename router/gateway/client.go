@@ -99,8 +99,8 @@ type plain struct {
 // resting says when an idle connection is brought to the relay's loops.
 type resting struct {
 	*relay.Lending
-	after time.Duration
-	rests atomic.Int64 // since tidy has last looked
+	litter *litter
+	after  time.Duration
 
 	mu      sync.RWMutex // held for writing: no connection is going to rest
 	ended   bool
@@ -117,7 +117,7 @@ func (r *resting) rest(c *plain, since time.Time) bool {
 	r.leaving.Add(1)
 	c.leaving.Store(true)
 	if r.Rest(c, since) {
-		r.rests.Add(1)
+		r.litter.rests.Add(1)
 		return true
 	}
 	c.leaving.Store(false)

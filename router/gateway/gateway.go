@@ -59,6 +59,7 @@ type Gateway struct {
 	watcher     *relay.Watcher
 	lending     relay.Lending
 	resting     resting
+	litter      litter
 	access      *accesslog.Logger
 	log         *slog.Logger
 	limits      Limits
@@ -89,7 +90,7 @@ func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 		empty: make(chan struct{}, 1),
 	}
 	g.lending = relay.Lending{Loops: p.Loops, Serve: g.serveAgain, KeepAlive: l.KeepAlive}
-	g.resting.Lending, g.resting.after = &g.lending, restAfter
+	g.resting.Lending, g.resting.litter, g.resting.after = &g.lending, &g.litter, restAfter
 	g.bodies.Limit, g.bodies.Longest, g.bodies.Buffer, g.bodies.Time = int64(l.MaxBodies), int64(l.MaxBody), l.MaxHeader, l.BodyTimeout
 	intake.BoundBuffers()
 	g.server = &fasthttp.Server{
@@ -140,7 +141,7 @@ func (g *Gateway) Serve(l net.Listener, t *tls.Config) error {
 	}
 	stop := make(chan struct{})
 	var tidying sync.WaitGroup
-	tidying.Go(func() { tidy(&g.resting.rests, stop) })
+	tidying.Go(func() { g.litter.tidy(stop) })
 	defer tidying.Wait()
 	defer close(stop)
 	return g.server.Serve(&front{bounded, t, &g.bodies, &g.resting})
@@ -240,6 +241,7 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 	case !r.takes(ctx.Method()):
 		g.wrongMethod(ctx, r, api)
 	case r == routeInfer, r == routePass:
+		g.litter.body(len(ctx.Request.Body()))
 		g.infer(ctx, api)
 		return
 	case r == routeStored:

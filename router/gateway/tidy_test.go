@@ -2,17 +2,16 @@ package gateway
 
 import (
 	"runtime"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-func TestTidyAfterManyHaveGoneToRest(t *testing.T) {
+func TestTidy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var rests atomic.Int64
+		var left litter
 		stop := make(chan struct{})
-		go tidy(&rests, stop)
+		go left.tidy(stop)
 		defer synctest.Wait()
 		defer close(stop)
 		collections := func() uint32 {
@@ -21,17 +20,31 @@ func TestTidyAfterManyHaveGoneToRest(t *testing.T) {
 			return m.NumForcedGC
 		}
 		before := collections()
-		rests.Store(tidyFrom - 1)
+		left.rests.Store(tidyFrom - 1)
 		time.Sleep(tidyEvery + 1)
 		synctest.Wait()
-		if n := collections(); n != before || rests.Load() != tidyFrom-1 {
+		if n := collections(); n != before || left.rests.Load() != tidyFrom-1 {
 			t.Errorf("%d collections for a few connections", n-before)
 		}
-		rests.Add(1)
+		left.rests.Add(1)
 		time.Sleep(tidyEvery + 1)
 		synctest.Wait()
-		if n := collections(); n == before || rests.Load() != 0 {
+		if n := collections(); n == before || left.rests.Load() != 0 {
 			t.Error("what a crowd has left is kept")
+		}
+		before = collections()
+		left.body(longBody)
+		left.body(tidyBytes - 1)
+		time.Sleep(tidyEvery + 1)
+		synctest.Wait()
+		if n := collections(); n != before {
+			t.Error("there is nothing to collect yet")
+		}
+		left.body(longBody + 1)
+		time.Sleep(tidyEvery + 1)
+		synctest.Wait()
+		if n := collections(); n == before || left.bytes.Load() != 0 {
+			t.Error("what long prompts have left is kept")
 		}
 	})
 }
