@@ -79,7 +79,7 @@ type TLSConfig struct {
 // LimitConfig is the [limits] section.
 type LimitConfig struct {
 	MaxBody        config.Size     `toml:"max_body" default:"64MiB" help:"largest request body; above it 413"`
-	MaxBodyTotal   config.Size     `toml:"max_body_total" default:"1GiB" help:"request bodies above 64 KiB held at once, all together, each from its announcement on; above it those are cut (408) that come too slowly for read_timeout, and without any 503 with Retry-After"`
+	MaxBodyTotal   config.Size     `toml:"max_body_total" default:"1GiB" help:"request bodies above 64 KiB held at once, all together, each from its announcement on; above it those are cut (408) that come too slowly for read_timeout, and without any 503 with Retry-After. For each engine. On Linux they take memory as they come, not as announced, and 32 MiB of it at most stay for later ones"`
 	MaxHeader      config.Size     `toml:"max_header" default:"32KiB" help:"largest request head; above it 431"`
 	MaxConnections int             `toml:"max_connections" default:"16384" help:"open connections; above it they are closed at once"`
 	MaxRequests    int             `toml:"max_requests" default:"8192" help:"requests in flight; above it 503 with Retry-After"`

@@ -121,7 +121,7 @@ type RetryConfig struct {
 // LimitConfig bounds what clients can make the router hold.
 type LimitConfig struct {
 	MaxBody        config.Size     `toml:"max_body" default:"64MiB" help:"largest request body; above it 413"`
-	MaxBodyTotal   config.Size     `toml:"max_body_total" default:"1GiB" help:"request bodies above 64 KiB held at once, all together, each from its announcement on; above it those are cut (408) that come too slowly for body_timeout, and without any 503 with Retry-After"`
+	MaxBodyTotal   config.Size     `toml:"max_body_total" default:"1GiB" help:"request bodies above 64 KiB held at once, all together, each from its announcement on; above it those are cut (408) that come too slowly for body_timeout, and without any 503 with Retry-After. On Linux they take memory as they come, not as announced, and 32 MiB of it at most stay for later ones; the text of long prompts takes up to twice their size besides"`
 	MaxHeader      config.Size     `toml:"max_header" default:"32KiB" help:"largest request head; above it 431"`
 	MaxConnections int             `toml:"max_connections" default:"16384" help:"open client connections; fewer where the limit of open files (ulimit -n) is too low for two descriptors each"`
 	MaxStreams     int             `toml:"max_streams" default:"8192" help:"streamed responses at once; above it 429"`
