@@ -62,7 +62,7 @@ func (r *Router) claim() (err error) {
 	}
 	r.handover.claim, err = takeover.Ask(context.Background(), t.Socket)
 	if errors.Is(err, takeover.ErrNobody) {
-		r.log.Info("no router to take over from, this one starts by itself", "socket", t.Socket)
+		r.log.Info("no router to take over from, this one starts by itself", "socket", t.Socket, "looked_as_uid", os.Getuid())
 		return nil
 	}
 	if err != nil {

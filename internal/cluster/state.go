@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -27,6 +28,25 @@ func ParseCordon(value []byte) Cordon {
 		return Cordon{}
 	}
 	return c
+}
+
+// reasonShown is how many bytes of a reason String shows.
+const reasonShown = 200
+
+// String is the state of a node under the cordon, and why: "cordoned: new driver".
+func (c Cordon) String() string {
+	state := "cordoned"
+	if c.Drain {
+		state = "draining"
+	}
+	reason := strings.Join(strings.FieldsFunc(c.Reason, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")
+	switch {
+	case reason == "":
+		return state
+	case len(reason) > reasonShown:
+		reason = strings.ToValidUTF8(reason[:reasonShown], "") + "…"
+	}
+	return state + ": " + reason
 }
 
 // PutCordon cordons a node, or drains it when c.Drain is set. The node need not exist.

@@ -261,6 +261,10 @@ func (f *Fleet) setCordon(id string, c cluster.Cordon, on bool) {
 
 func (f *Fleet) applyCordon(n *Node) {
 	c, on := f.etcd.cordons[n.ID]
+	n.cordon.Store(nil)
+	if why := c.String(); on {
+		n.cordon.Store(&why)
+	}
 	n.setFlag(flagCordoned, on && !c.Drain)
 	n.setFlag(flagDraining, on && c.Drain)
 }

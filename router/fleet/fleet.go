@@ -342,7 +342,7 @@ func (f *Fleet) tell(m *member) {
 	n, before := m.node, m.told
 	m.told = ""
 	if flags := n.flags.Load(); flags != 0 {
-		m.told = flagReason(flags)
+		m.told = n.flagReason(flags)
 	}
 	switch s := n.State(); {
 	case m.told == before:

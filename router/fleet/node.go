@@ -51,6 +51,7 @@ type Node struct {
 	pushedOurs int32            // what lately was as it came; guarded by slotsMu
 	recent
 	flags    atomic.Uint32
+	cordon   atomic.Pointer[string] // what the cordon says, with its reason; nil: there is none
 	health   breaker
 	probe    *prober
 	drained  chan struct{} // closed when the node has left and nothing is in flight
@@ -216,10 +217,10 @@ func (n *Node) setFlag(flag uint32, on bool) {
 	}
 }
 
-// Eligible says whether the node may be picked now, and if not, why. The reason is a constant string.
+// Eligible says whether the node may be picked now, and if not, why. It does not allocate.
 func (n *Node) Eligible(now time.Time) (ok bool, reason string) {
 	if flags := n.flags.Load(); flags != 0 {
-		return false, flagReason(flags)
+		return false, n.flagReason(flags)
 	}
 	return n.health.eligible(now)
 }
@@ -227,13 +228,17 @@ func (n *Node) Eligible(now time.Time) (ok bool, reason string) {
 // noModel is the reason against a node that answers, and names no model.
 const noModel = "it names no model"
 
-func flagReason(flags uint32) string {
+func (n *Node) flagReason(flags uint32) string {
 	switch {
 	case flags&flagGone != 0:
 		return "left the fleet"
-	case flags&flagCordoned != 0:
-		return "cordoned"
-	case flags&flagDraining != 0:
+	case flags&(flagCordoned|flagDraining) != 0:
+		if why := n.cordon.Load(); why != nil {
+			return *why
+		}
+		if flags&flagCordoned != 0 {
+			return "cordoned"
+		}
 		return "draining"
 	case flags&flagNotReady != 0:
 		return "its agent says it is not ready"

@@ -154,6 +154,13 @@ func TestFlagsKeepRequestsAway(t *testing.T) {
 		}
 		n.setFlag(flag, false)
 	}
+	why := cluster.Cordon{Reason: "new driver"}.String()
+	n.cordon.Store(&why)
+	n.setFlag(flagCordoned, true)
+	if _, reason := n.Eligible(time.Now()); reason != "cordoned: new driver" {
+		t.Errorf("a cordon with a reason: %q", reason)
+	}
+	n.setFlag(flagCordoned, false)
 	if ok, _ := n.Eligible(time.Now()); !ok || !n.Acquire() {
 		t.Error("not eligible without flags")
 	}
