@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -23,6 +24,9 @@ func newBPFServe(a *app, root *string) *cobra.Command {
 			"failed connections to their nodes, and lets them read round trips and retransmissions. Runs until it is interrupted; the programs stay.",
 		Example: "  cgn-ctl bpf serve --socket /run/cognitora/events.sock --group 990",
 		RunE: func(c *cobra.Command, _ []string) error {
+			if at == "" {
+				return hinted{errors.New("--socket is missing"), "for example: " + c.Example[2:]}
+			}
 			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
 			return a.bpfServe(ctx, *root, at, group)
@@ -30,7 +34,6 @@ func newBPFServe(a *app, root *string) *cobra.Command {
 	}
 	c.Flags().StringVar(&at, "socket", "", "path of the Unix socket (required)")
 	c.Flags().IntVar(&group, "group", -1, "id of the group whose members may connect, besides root and the user of this command; -1: its own")
-	_ = c.MarkFlagRequired("socket")
 	return c
 }
 

@@ -189,10 +189,8 @@ func (r *nodeRow) lease() string {
 
 func (r *nodeRow) state() string {
 	switch {
-	case r.Cordon != nil && r.Cordon.Drain:
-		return "draining"
 	case r.Cordon != nil:
-		return "cordoned"
+		return r.Cordon.String()
 	case r.Health == nil:
 		return "unusable"
 	case r.Health.Ready && r.Health.Role == cluster.RolePrefill:
@@ -238,6 +236,7 @@ func (a *app) showPolicy(p *policy.Policy, source string) error {
 		t.row("max_queue", p.MaxQueue)
 		t.row("ttft_slo_ms", fmt.Sprintf("%v (not used yet)", p.TTFTSLOms))
 		t.row("run_delay_ms", fmt.Sprintf("%v%s", p.RunDelayMs, map[bool]string{true: " (waits for a CPU do not count)"}[p.RunDelayMs == 0]))
+		t.row("retransmit_pct", fmt.Sprintf("%v%s", p.RetransmitPct, map[bool]string{true: " (segments sent again do not count)"}[p.RetransmitPct == 0]))
 		t.row("source", source)
 	})
 }
@@ -246,6 +245,9 @@ func newSetPolicy(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "set-policy FILE|-|JSON",
 		Short: "Check a routing policy and store it for all routers",
+		Long: "Checks a policy, a JSON document, and stores it in etcd, from where every router takes it at once. Its keys: mode (" + strings.Join(policy.ModeNames(), ", ") + "),\n" +
+			"the weights kv, load, power and capacity, tiers, epsilon, max_queue, run_delay_ms and retransmit_pct; docs/policy.md says what each means and its\n" +
+			"default, which holds where a key is left out. `cgn-ctl cluster policy -o json` prints a document to begin with.",
 		Example: "  cgn-ctl cluster set-policy policy.json\n" +
 			`  cgn-ctl cluster set-policy '{"mode":"score","kv":0.6,"load":0.3,"power":0,"capacity":0.1}'`,
 		Args: oneArgument("a policy (FILE, - or JSON)"),
@@ -260,6 +262,9 @@ func newSetPolicy(a *app) *cobra.Command {
 			p, err := policy.Parse([]byte(doc))
 			if err != nil {
 				return fmt.Errorf("the policy is not valid and was not stored: %w", err)
+			}
+			if p.TTFTSLOms != 0 {
+				fmt.Fprintln(a.err, "cgn-ctl: ttft_slo_ms is stored, and nothing uses it yet")
 			}
 			return a.withEtcd(c.Context(), func(ctx context.Context, client *cluster.Client) error {
 				if err := client.PutPolicy(ctx, compact(doc)); err != nil {

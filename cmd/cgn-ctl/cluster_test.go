@@ -61,6 +61,7 @@ func TestCluster(t *testing.T) {
 	want(t, must("nodes"), "n1", "ready", "http://127.0.0.1:1", "LEASE", "s left")
 	want(t, must("cordon", "n1", "--reason", "disk"), "n1 is cordoned")
 	want(t, must("nodes", "-o", "json"), `"reason": "disk"`)
+	want(t, must("nodes"), "cordoned: disk")
 	want(t, must("cordon", "later", "--unregistered"), "later is cordoned (no agent has registered it")
 	want(t, must("nodes"), "n1", "cordoned", "later", "not registered")
 	want(t, must("uncordon", "later"), "later is open for requests")

@@ -87,7 +87,7 @@ func newKVPut(k *kv) *cobra.Command {
 	var durable bool
 	var parent string
 	c := &cobra.Command{
-		Use: "put BLOCK FILE", Short: "Store a file's bytes as a block", Args: cobra.ExactArgs(2),
+		Use: "put BLOCK FILE", Short: "Store a file's bytes as a block", Args: arguments("BLOCK", "FILE"),
 		Long:    "BLOCK is cgn:NAMESPACE:LAYER:DIGEST. FILE - is standard input. What is there under that address is replaced.",
 		Example: "  cgn-ctl kv put 'cgn:kv1;m;r;bf16;l;16;1.0;1.0;:4294967295:'$(b3sum --no-names block.bin) block.bin",
 		RunE: func(c *cobra.Command, args []string) error {

@@ -158,21 +158,21 @@ func (a *app) load(ctx context.Context, f *loadFlags) error {
 	if f.pace > 0 && (f.chat.Stream || f.mode == "streams") {
 		f.chat.Wish = fmt.Sprintf("pace=%d", f.pace.Microseconds())
 	}
+	f.chat.Salt = uint64(time.Now().UnixNano())
+	arrivals, closeTrace, err := f.open()
+	if err != nil {
+		return err
+	}
+	defer closeTrace()
 	if err := f.tryModel(ctx); err != nil {
 		return err
 	}
-	f.chat.Salt = uint64(time.Now().UnixNano())
 	f.window.Stop = ctx.Done()
 	var result *load.Result
 	switch f.mode {
 	case "closed":
 		result, _ = load.Closed{Target: target, Bodies: load.NewChat(f.chat), Clients: f.clients, Window: f.window, Timeout: f.timeout}.Run()
 	case "open":
-		arrivals, closeTrace, err := f.open()
-		if err != nil {
-			return err
-		}
-		defer closeTrace()
 		result = load.Open{Target: target, Bodies: load.NewChat(f.chat), Arrivals: arrivals.next, MaxClients: max(f.clients, 1024), Window: f.window, Timeout: f.timeout}.Run()
 		if err := arrivals.failed(); err != nil {
 			return fmt.Errorf("--trace %s: %w", f.arrivals.file, err)
@@ -217,8 +217,8 @@ func oneLine(text string) string { return strings.Join(strings.Fields(text), " "
 // tryLimit bounds the request that finds out early whether the model is served.
 const tryLimit = 5 * time.Second
 
-// tryModel asks the endpoint once, for one token. What it says to that, or that it says nothing, is the load's to find, unless
-// there is no such model.
+// tryModel asks the endpoint once, for one token. What it says to that, or that it is slow, is the load's to find, unless
+// nobody listens there or there is no such model.
 func (f *loadFlags) tryModel(ctx context.Context) error {
 	body, err := json.Marshal(map[string]any{
 		"model": f.chat.Model, "max_tokens": 1, "messages": []map[string]string{{"role": "user", "content": "Hello"}},
@@ -239,7 +239,10 @@ func (f *loadFlags) tryModel(ctx context.Context) error {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	answer, err := client.Do(ask)
 	if err != nil {
-		return nil
+		if ctx.Err() != nil {
+			return nil
+		}
+		return hinted{fmt.Errorf("nothing was measured: %w", err), "is something serving at " + f.url + "? Give its address with --url"}
 	}
 	defer answer.Body.Close()
 	page, _ := io.ReadAll(io.LimitReader(answer.Body, 4<<10))

@@ -15,7 +15,11 @@ func TestBenchLoadRefuses(t *testing.T) {
 	if err := os.WriteFile(trace, []byte("{}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	const nobody = "http://127.0.0.1:1"
+	e, err := instant.Start(instant.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
 	for args, want := range map[string]string{
 		"":                                  "the mode is missing: must be closed, open or streams",
 		"both":                              "\"both\": must be closed, open or streams",
@@ -30,7 +34,7 @@ func TestBenchLoadRefuses(t *testing.T) {
 		"open --trace nowhere":              "--trace: open nowhere",
 		"open --warmup 0s --trace " + trace: "--trace " + trace + ": trace line 1",
 	} {
-		out, err := ctl(t, nil, append([]string{"bench", "load", "--url", nobody}, strings.Fields(args)...)...)
+		out, err := ctl(t, nil, append([]string{"bench", "load", "--url", e.URL()}, strings.Fields(args)...)...)
 		if err == nil || !strings.Contains(err.Error(), want) || out != "" {
 			t.Errorf("%q: %v\n%s", args, err, out)
 		}
@@ -51,7 +55,7 @@ func TestBenchLoadSaysWhatFailed(t *testing.T) {
 	}
 	want(t, hintOf(err), "\"other\" was asked for", "--model", "/v1/models lists served")
 	_, err = ctl(t, nil, append(args, "http://127.0.0.1:1")...)
-	if err == nil || !strings.Contains(err.Error(), "the first: dial tcp 127.0.0.1:1") {
+	if err == nil || !strings.Contains(err.Error(), "nothing was measured: ") || !strings.Contains(err.Error(), "127.0.0.1:1: connect") {
 		t.Error(err)
 	}
 }

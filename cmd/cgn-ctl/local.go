@@ -233,6 +233,7 @@ func (l *local) routerConfig(at routerAt, etcd string) (c router.Config, err err
 	c.Router.Listen, c.Router.Admin, c.Router.Mode = at.Listen, at.Admin, l.flags.mode
 	c.Router.InsecureListen, c.Router.InsecureAdmin = l.flags.insecure, l.flags.insecure
 	c.Router.Backends = l.flags.backends
+	c.Limits.MaxConnections = 4096 // fits the usual limits of open files
 	c.Router.DrainDelay, c.Router.DrainTimeout = 0, config.Duration(drainRequests)
 	if len(l.flags.backends) == 0 {
 		c.Etcd.Endpoints = []string{etcd}

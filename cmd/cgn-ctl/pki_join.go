@@ -57,7 +57,7 @@ func newPKISign(a *app) *cobra.Command {
 		Use:     "sign REQUEST|-",
 		Short:   "Sign the request of a host that joins",
 		Example: "  cgn-ctl pki sign --dir pki --role agent gpu2.request > gpu2.signed",
-		Args:    cobra.ExactArgs(1),
+		Args:    oneArgument("a request (FILE or -)"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			bundle, err := a.readBundle(args[0])
 			if err != nil {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -38,6 +39,11 @@ func newRoute(a *app, getenv func(string) string) *cobra.Command {
 			if !c.Flags().Changed("prompt") && !c.Flags().Changed("file") {
 				return hinted{errors.New("--prompt or --file is missing"), "for example: cgn-ctl route explain --prompt 'Why is the sky blue?'"}
 			}
+			for _, flag := range []string{"prompt", "model", "system"} {
+				if c.Flags().Changed(flag) && c.Flags().Changed("file") {
+					return hinted{fmt.Errorf("--%s and --file are both given; the file is the whole request", flag), "for example: cgn-ctl route explain --file body.json"}
+				}
+			}
 			return a.routeExplain(c, f)
 		},
 	}
@@ -47,9 +53,6 @@ func newRoute(a *app, getenv func(string) string) *cobra.Command {
 	c.Flags().StringVar(&f.file, "file", "", "file with a whole request body, - for standard input")
 	c.Flags().StringVar(&f.model, "model", "", "model to ask for with --prompt (default: the router's first)")
 	c.Flags().StringVar(&f.api, "api", "chat", "API the body is for: chat, completions, embeddings, responses, messages")
-	c.MarkFlagsMutuallyExclusive("prompt", "file")
-	c.MarkFlagsMutuallyExclusive("model", "file")
-	c.MarkFlagsMutuallyExclusive("system", "file")
 	return group("route", "Explain routing decisions", c)
 }
 
@@ -124,14 +127,15 @@ func readInput(c *cobra.Command, name string) (string, error) {
 func writeExplanation(t *table, e *dispatch.Explanation) {
 	t.line(fmt.Sprintf("model %s, %s, %d blocks of prompt, mode %s\n", dash(e.Model), e.API, e.Blocks, e.Mode))
 	t.row("", "NODE", "BLOCKS", "OVERLAP", "LOAD", "POWER", "CAPACITY", "SCORE", "IN FLIGHT", "MEASURED", "NOTE")
+	powered := slices.ContainsFunc(e.Candidates, func(c dispatch.ExplainedNode) bool { return c.Watts != nil })
 	for _, c := range e.Candidates {
 		cells := []any{"", c.Node, fmt.Sprintf("%d/%d", c.Matched, c.Total)}
 		if c.Node == e.Winner {
 			cells[0] = "->"
 		}
 		note := c.Reason
-		for _, term := range []float64{c.Overlap, c.Load, c.Power, c.Capacity, c.Score} {
-			if c.Eligible {
+		for i, term := range []float64{c.Overlap, c.Load, c.Power, c.Capacity, c.Score} {
+			if c.Eligible && (i != 2 || powered) {
 				cells = append(cells, fmt.Sprintf("%.3f", term))
 			} else {
 				cells = append(cells, "-")

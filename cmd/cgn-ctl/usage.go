@@ -64,6 +64,39 @@ func oneArgument(name string) cobra.PositionalArgs {
 	}
 }
 
+// arguments is for a command that takes exactly the arguments of those names.
+func arguments(names ...string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) == len(names) {
+			return nil
+		}
+		err := fmt.Errorf("%s are taken, %d arguments are given", strings.Join(names, " and "), len(args))
+		if len(args) < len(names) {
+			err = fmt.Errorf("%s is missing", names[len(args)])
+		}
+		example, _, _ := strings.Cut(strings.TrimSpace(c.Example), "\n")
+		return hinted{err, "for example: " + example}
+	}
+}
+
+// newHelp is cobra's help command, but for a command that there is not, which is an error.
+func newHelp(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]", Short: "Help about any command",
+		RunE: func(_ *cobra.Command, args []string) error {
+			of, rest, err := root.Find(args)
+			if err != nil {
+				return err
+			}
+			if len(rest) > 0 {
+				return hinted{fmt.Errorf("%s has no command %q", of.CommandPath(), rest[0]), "see " + of.CommandPath() + " --help"}
+			}
+			of.InitDefaultHelpFlag()
+			return of.Help()
+		},
+	}
+}
+
 // variables of the environment that cgn-ctl reads.
 const (
 	envAdmin        = "CGN_ADMIN"

@@ -81,3 +81,26 @@ func TestLifetimes(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatIsMissingIsNamed with an example, not in the parser's words.
+func TestWhatIsMissingIsNamed(t *testing.T) {
+	for line, parts := range map[string][2]string{
+		"kv put":                            {"BLOCK is missing", "for example: cgn-ctl kv put"},
+		"kv put x":                          {"FILE is missing", "for example: cgn-ctl kv put"},
+		"kv put x y z":                      {"BLOCK and FILE are taken, 3 arguments are given", "for example: cgn-ctl kv put"},
+		"bpf serve":                         {"--socket is missing", "for example: cgn-ctl bpf serve --socket"},
+		"route explain --prompt a --file f": {"--prompt and --file are both given", "for example: cgn-ctl route explain"},
+		"help bogus":                        {"unknown command", ""},
+		"help cluster bogus":                {`cgn-ctl cluster has no command "bogus"`, "cgn-ctl cluster --help"},
+		"bench load closed --url http://127.0.0.1:1":                {"nothing was measured", "--url"},
+		"bench load open --trace /nowhere --url http://127.0.0.1:1": {"/nowhere", ""},
+	} {
+		_, err := ctl(t, nil, strings.Fields(line)...)
+		if err == nil || !strings.Contains(err.Error(), parts[0]) || !strings.Contains(hintOf(err), parts[1]) {
+			t.Errorf("%s: %v, hint %q", line, err, hintOf(err))
+		}
+	}
+	if out, err := ctl(t, nil, "help", "cluster", "nodes"); err != nil || !strings.Contains(out, "List") && !strings.Contains(out, "Lists") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
