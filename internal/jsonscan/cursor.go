@@ -26,6 +26,9 @@ import "strconv"
 // DefaultMaxDepth is the nesting of arrays and objects that New allows.
 const DefaultMaxDepth = 128
 
+// TooDeep is the Reason of an Error about nesting beyond that.
+const TooDeep = "arrays and objects are nested too deeply"
+
 // Kind is the type of a JSON value, told from its first byte.
 type Kind uint8
 
@@ -174,7 +177,7 @@ func (c *Cursor) open(first, last byte, reason string) bool {
 		return false
 	}
 	if c.depth == c.maxDepth {
-		c.Fail(c.pos, "arrays and objects are nested too deeply")
+		c.Fail(c.pos, TooDeep)
 		return false
 	}
 	c.depth++

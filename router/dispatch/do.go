@@ -26,6 +26,9 @@ var (
 	errModelMissing = &apierror.Error{Status: 400, Param: "model", Message: "`model` is missing; this router serves several models, name one of them"}
 )
 
+// ErrFleetUnknown is the error for whatever needs a node while none is known, because etcd has never answered.
+var ErrFleetUnknown = &apierror.Error{Status: 503, Code: "fleet_not_known_yet", Message: "the fleet is not known yet: etcd has not been reached", RetryAfterSeconds: 1}
+
 // ErrClientLeft is what Do returns when there is nobody left to answer.
 var ErrClientLeft = &apierror.Error{Status: 499, Code: "client_left", Message: "the client closed its connection"}
 
@@ -158,6 +161,8 @@ func Served(s *fleet.Snapshot, name []byte) (*fleet.ModelView, *apierror.Error) 
 // unknownModel is not the client's mistake while a backend may still say that it serves the model.
 func unknownModel(s *fleet.Snapshot, name []byte) *apierror.Error {
 	switch {
+	case s.Unheard():
+		return ErrFleetUnknown
 	case (len(name) > 0 || len(s.Models()) == 0) && s.MayCome(time.Now()):
 		return errNotKnownYet
 	case len(name) == 0:

@@ -49,6 +49,9 @@ func (s *Snapshot) MayCome(now time.Time) bool {
 	return s.Partial && (s.unheard || len(s.models) == 0 || now.Before(s.awaited))
 }
 
+// Unheard tells that the fleet is in etcd, which has never answered, and that no node is known otherwise.
+func (s *Snapshot) Unheard() bool { return s.unheard && len(s.models) == 0 }
+
 // Sole is the model that a request without a model's name means, nil if that is not clear: the only one that has nodes, or
 // else the only one known.
 func (s *Snapshot) Sole() *ModelView {

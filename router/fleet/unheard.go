@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -59,6 +60,19 @@ func plainError(err error) error {
 		return errors.New("it speaks before it is asked, so it is no HTTP server")
 	case strings.Contains(err.Error(), `malformed HTTP response "\x15\x03`): // a TLS alert
 		return fmt.Errorf("it speaks TLS (is its URL https://?): %w", err)
+	}
+	return missingCertificate(err)
+}
+
+// missingCertificate names the setting behind an error of TLS.
+func missingCertificate(err error) error {
+	var refused tls.AlertError
+	var untrusted *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &refused), strings.Contains(err.Error(), "remote error: tls: "):
+		return fmt.Errorf("%w; an agent takes certificates of role router or ctl: set upstream_tls.ca, .cert and .key", err)
+	case errors.As(err, &untrusted):
+		return fmt.Errorf("%w; an agent's certificate is checked with upstream_tls.ca (and shown .cert and .key), a backend's with its own ca", err)
 	}
 	return err
 }

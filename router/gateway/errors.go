@@ -69,6 +69,10 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 		g.unencrypted(s, err)
 		return
 	}
+	if a.late && a.n == 0 && a.fault == nil {
+		_ = ctx.Conn().Close() // nothing was asked, so there is nobody to tell
+		return
+	}
 	method, api := a.asked()
 	e := errMalformed
 	var small *fasthttp.ErrSmallBuffer
@@ -78,9 +82,9 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	case errors.Is(err, fasthttp.ErrBodyTooLarge) && g.bodies.Counts(ctx.Request.Header.ContentLength()):
 		e = errBodies
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		e = errTooLarge
+		e = limited(errTooLarge, g.limits.MaxBody)
 	case errors.As(err, &small):
-		e = errHeaderLarge
+		e = limited(errHeaderLarge, g.limits.MaxHeader)
 	case a.late:
 		e = errSlowRequest
 		g.metrics.ClientCut.WithLabelValues("slow_request").Inc()
@@ -92,6 +96,13 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	if e != errSlowRequest {
 		relay.Linger(ctx.Conn())
 	}
+}
+
+// limited is e with the bound that the request is over.
+func limited(e *apierror.Error, bytes int) *apierror.Error {
+	sized := *e
+	sized.Message += ": " + strconv.Itoa(bytes) + " bytes"
+	return &sized
 }
 
 // unencrypted answers a client that speaks plain HTTP to a port that speaks TLS. Other

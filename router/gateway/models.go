@@ -11,11 +11,16 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// listModels answers GET /v1/models with every model that some node serves, aliases too.
+// listModels answers GET /v1/models with every model that some node serves, aliases too; 503 while the fleet is not known.
 func (g *Gateway) listModels(ctx *fasthttp.RequestCtx) {
+	known := g.fleet.Load()
+	if known.Unheard() {
+		g.fail(ctx, scan.Other, dispatch.ErrFleetUnknown)
+		return
+	}
 	b := []byte(`{"object":"list","data":[`)
 	n := 0
-	for _, m := range g.fleet.Load().Models() {
+	for _, m := range known.Models() {
 		if len(m.Nodes) == 0 {
 			continue
 		}

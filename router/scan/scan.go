@@ -1,6 +1,10 @@
 package scan
 
-import "github.com/cognitora/dataplane/internal/jsonscan"
+import (
+	"fmt"
+
+	"github.com/cognitora/dataplane/internal/jsonscan"
+)
 
 // rootMember is a member of the root object that the scan knows. Those that
 // hold parts of the prompt are in the order of the canonical text.
@@ -168,6 +172,9 @@ func (r *Request) settle() {
 
 func syntaxError(err error) *Error {
 	e := err.(*jsonscan.Error)
+	if e.Reason == jsonscan.TooDeep {
+		return &Error{Message: fmt.Sprintf("the request body: %v; %d levels are read", e, jsonscan.DefaultMaxDepth), Offset: e.Offset}
+	}
 	return &Error{Message: "the request body is not valid JSON: " + e.Error(), Offset: e.Offset}
 }
 
