@@ -25,8 +25,8 @@ func releaseStart() {
 	defer f.Close()
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		if from, to, ok := codeOf(lines.Text(), exe); ok {
-			// Code is never written to, so nothing is lost with the pages.
-			_, _, _ = unix.Syscall(unix.SYS_MADVISE, from, to-from, unix.MADV_DONTNEED)
+			// Unlike MADV_DONTNEED it leaves what a debugger or a uprobe has written into it.
+			_, _, _ = unix.Syscall(unix.SYS_MADVISE, from, to-from, unix.MADV_PAGEOUT)
 		}
 	}
 }
