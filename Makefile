@@ -118,7 +118,7 @@ check-bpf-root:
 	@perf/tools.sh bpftool
 	BPF_REQUIRED=1 CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 20m ./bpf
 	BPF_REQUIRED=1 CGO_ENABLED=0 $(GO) test -count=1 -v -run '^TestBPF$$' ./cmd/cgn-ctl
-	BPF_REQUIRED=1 CGO_ENABLED=0 $(GO) test -count=1 -v -run '^TestCountsOutliveTheAgent$$' ./cmd/cgn-agent
+	BPF_REQUIRED=1 CGO_ENABLED=0 $(GO) test -count=1 -v -run '^Test(CountsOutliveTheAgent|ProgramsRemovedUnderAnAgent)$$' ./cmd/cgn-agent
 	BPF_REQUIRED=1 CGO_ENABLED=0 $(GO) test -count=1 -v -run '^TestLookAllocates$$' ./agent/telemetry
 	BPF_REQUIRED=1 CGO_ENABLED=0 $(GO) test -count=1 -v -run '^TestKernel(Signals|Change|Events)$$' ./router
 

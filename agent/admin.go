@@ -5,6 +5,9 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"time"
+
+	"github.com/cognitora/dataplane/agent/telemetry"
+	"github.com/cognitora/dataplane/bpf"
 )
 
 // status is what /readyz answers.
@@ -54,9 +57,7 @@ type missingStatus struct {
 
 func (a *Agent) telemetryStatus() telemetryStatus {
 	s := telemetryStatus{Source: "none", Push: a.nodes[0].described.PushAddress}
-	if r := a.telemetry.Reader(); r != nil {
-		s.Source = string(r.Source())
-	}
+	a.telemetry.With(func(r bpf.Reader, _ telemetry.Engines) { s.Source = string(r.Source()) })
 	for _, m := range a.telemetry.Missing() {
 		s.Missing = append(s.Missing, missingStatus{m.What, m.Reason})
 	}

@@ -3,6 +3,7 @@ package agent
 import (
 	"time"
 
+	"github.com/cognitora/dataplane/agent/telemetry"
 	"github.com/cognitora/dataplane/bpf"
 	"github.com/cognitora/dataplane/internal/metric"
 )
@@ -89,28 +90,32 @@ func (in *instruments) watchKernel(a *Agent) {
 		if a == nil {
 			return
 		}
-		r := a.telemetry.Reader()
-		if r == nil || r.Source() != bpf.SourceBPF {
-			return
-		}
-		one := func(def int, h bpf.Histogram, labels ...string) {
-			if h.Count > 0 {
-				emit(def, h.Count, h.Sum.Seconds(), cumulative(h), labels...)
-			}
-		}
-		var h bpf.Histogram
-		if err := r.RunDelay(&h); err == nil {
-			one(histogramDelay, h)
-		}
-		for _, n := range a.nodes {
-			if _, port := a.telemetry.Ports(n.index); port != 0 {
-				if t, err := r.Tokens(port); err == nil {
-					one(histogramTTFT, t.TTFT, n.id())
-					one(histogramITL, t.ITL, n.id())
-				}
-			}
-		}
+		a.telemetry.With(func(r bpf.Reader, _ telemetry.Engines) { a.emitHistograms(emit, r) })
 	})
+}
+
+// emitHistograms emits what only programs tell.
+func (a *Agent) emitHistograms(emit func(def int, count uint64, sum float64, buckets map[float64]uint64, labels ...string), r bpf.Reader) {
+	if r.Source() != bpf.SourceBPF {
+		return
+	}
+	one := func(def int, h bpf.Histogram, labels ...string) {
+		if h.Count > 0 {
+			emit(def, h.Count, h.Sum.Seconds(), cumulative(h), labels...)
+		}
+	}
+	var h bpf.Histogram
+	if err := r.RunDelay(&h); err == nil {
+		one(histogramDelay, h)
+	}
+	for _, n := range a.nodes {
+		if _, port := a.telemetry.Ports(n.index); port != 0 {
+			if t, err := r.Tokens(port); err == nil {
+				one(histogramTTFT, t.TTFT, n.id())
+				one(histogramITL, t.ITL, n.id())
+			}
+		}
+	}
 }
 
 func (a *Agent) emitTelemetry(emit emit) {
@@ -124,11 +129,13 @@ func (a *Agent) emitTelemetry(emit emit) {
 		}
 		seen[m.What] = true
 	}
-	r := a.telemetry.Reader()
-	if r == nil {
+	if !a.telemetry.With(func(r bpf.Reader, engines telemetry.Engines) { a.emitRead(emit, r, engines) }) {
 		emit(kernelSource, 1, "none")
-		return
 	}
+}
+
+// emitRead emits what is read in the kernel, and what was made of it.
+func (a *Agent) emitRead(emit emit, r bpf.Reader, engines telemetry.Engines) {
 	emit(kernelSource, 1, string(r.Source()))
 	host := a.telemetry.Latest(0)
 	if !host.At.IsZero() {
@@ -141,18 +148,18 @@ func (a *Agent) emitTelemetry(emit emit) {
 		}
 	}
 	for _, n := range a.nodes {
-		n.emitKernel(emit, r)
+		n.emitKernel(emit, r, engines)
 	}
 }
 
 // emitKernel emits what the kernel tells of the node's engine and ports.
-func (n *node) emitKernel(emit emit, r bpf.Reader) {
+func (n *node) emitKernel(emit emit, r bpf.Reader, engines telemetry.Engines) {
 	t, id := n.agent.telemetry, n.id()
 	sample := t.Latest(n.index)
 	emitGauge(emit, kernelEngineCPURatio, sample.CPUPct, 100, id)
 	emitGauge(emit, kernelRTT, sample.SRTTUsP50, 1e6, id)
 	emitGauge(emit, kernelRetrans, sample.RetransPPM, 1e6, id)
-	if g, ok := t.Engine(n.index); ok {
+	if g, ok := engines(n.index); ok {
 		emit(kernelEngineCPU, g.CPU.Seconds(), id)
 		emit(kernelEngineDelay, g.Delay.Seconds(), id)
 	}

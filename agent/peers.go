@@ -2,8 +2,10 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"sync"
 
 	"github.com/cognitora/dataplane/agent/peerevents"
 	"github.com/cognitora/dataplane/agent/telemetry"
@@ -15,24 +17,48 @@ import (
 type peers struct {
 	at     *net.UnixListener // nil: nobody is told
 	server *peerevents.Server
-	opened chan struct{} // closed once reader is set
-	reader bpf.Reader
+	opened chan struct{} // closed once there are programs, or what there is in their place
+
+	mu     sync.Mutex
+	loaded bool              // there are programs
+	source peerevents.Source // what the server reads, or has read; nil: nothing yet
 }
 
-// await notes when open has loaded the programs, or what there is in their place.
+// await notes when open has loaded the programs, or what there is in their place. Where it has before, those are gone: the server opens its source anew.
 func (p *peers) await(open func() (telemetry.Source, error)) func() (telemetry.Source, error) {
 	p.opened = make(chan struct{})
 	if open == nil {
 		return nil
 	}
+	first := sync.OnceFunc(func() { close(p.opened) })
 	return func() (telemetry.Source, error) {
 		s, err := open()
-		if err == nil {
-			p.reader = s.Kernel
-			close(p.opened)
+		if err != nil {
+			return s, err
 		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.loaded = s.Kernel.Source() == bpf.SourceBPF
+		if p.source != nil {
+			p.source.Interrupt()
+		}
+		first()
 		return s, err
 	}
+}
+
+// open opens what the server reads.
+func (p *peers) open(t *TelemetryConfig) (peerevents.Source, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.loaded {
+		return nil, errors.New("no programs in the kernel tell of events; /readyz of the agent says why")
+	}
+	s, err := t.openEvents()
+	if err == nil {
+		p.source = s
+	}
+	return s, err
 }
 
 func (a *Agent) preparePeers() (err error) {
@@ -40,7 +66,7 @@ func (a *Agent) preparePeers() (err error) {
 	if t.Events == "" {
 		return nil
 	}
-	o := peerevents.Options{Log: a.log, Open: func() (peerevents.Source, error) { return t.openEvents(a.peers.reader) }}
+	o := peerevents.Options{Log: a.log, Open: func() (peerevents.Source, error) { return a.peers.open(t) }}
 	if o.Layout, err = layout(); err != nil {
 		return err
 	}

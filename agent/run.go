@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -18,6 +19,12 @@ import (
 // draining the others; a node id being held by another agent is one. An engine
 // is no part: one that dies is its own node's affair.
 func (a *Agent) Run(ctx, force context.Context) error {
+	if a.config.Telemetry.Kernel == "bpf" { // without, it refuses to start: before an engine runs, or routers know of it
+		if err := a.telemetry.Open(); err != nil {
+			a.Close()
+			return fmt.Errorf("telemetry.kernel is bpf, and programs cannot be loaded: %w", err)
+		}
+	}
 	r := a.start(force)
 	for _, n := range a.nodes {
 		n.log.Info("agent runs", "address", n.described.Address, "admin", a.adminAt.Addr().String(), "engine", n.engine.URL(), "kind", n.described.Engine, "etcd", a.etcdState())

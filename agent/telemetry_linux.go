@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"errors"
-
 	"github.com/cognitora/dataplane/agent/peerevents"
 	"github.com/cognitora/dataplane/agent/telemetry"
 	"github.com/cognitora/dataplane/bpf"
@@ -23,13 +21,18 @@ func (c *TelemetryConfig) open() func() (telemetry.Source, error) {
 	return nil
 }
 
-// examine looks at the folders that programs in the kernel need, where nothing takes their place.
+// examine looks at the rights and folders that programs in the kernel need, where nothing takes their place.
 func (c *TelemetryConfig) examine(p *problems) {
 	if c.Kernel != "bpf" {
 		return
 	}
+	if err := bpf.Permitted(); err != nil {
+		p.add("telemetry.kernel", "%v, or set it to \"auto\", which does without", bpf.WithHint(err))
+	}
 	if err := bpf.Examine(c.Pins); err != nil {
 		p.add("telemetry.bpf_root", "%v; name a folder below /sys/fs/bpf, or set telemetry.kernel = \"auto\"", err)
+	} else if err := rights.Makeable(c.Pins); err != nil {
+		p.add("telemetry.bpf_root", "%v; have root make it and give it to this user, as deploy/systemd/cgn-agent.service does, or set telemetry.kernel = \"auto\"", err)
 	}
 	if c.Cgroup == "" {
 		return
@@ -39,13 +42,8 @@ func (c *TelemetryConfig) examine(p *problems) {
 	}
 }
 
-// openEvents opens the events of the programs once they are loaded.
-func (c *TelemetryConfig) openEvents(loaded bpf.Reader) (peerevents.Source, error) {
-	if loaded == nil || loaded.Source() != bpf.SourceBPF {
-		return nil, errors.New("no programs in the kernel tell of events; /readyz of the agent says why")
-	}
-	return bpf.OpenEvents(c.Pins)
-}
+// openEvents opens the events of the programs, which are loaded.
+func (c *TelemetryConfig) openEvents() (peerevents.Source, error) { return bpf.OpenEvents(c.Pins) }
 
 // layout is what routers know the counts of peers by.
 func layout() (uint64, error) { return bpf.PeersLayout() }

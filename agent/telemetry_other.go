@@ -7,10 +7,9 @@ import (
 
 	"github.com/cognitora/dataplane/agent/peerevents"
 	"github.com/cognitora/dataplane/agent/telemetry"
-	"github.com/cognitora/dataplane/bpf"
 )
 
-func (c *TelemetryConfig) openEvents(bpf.Reader) (peerevents.Source, error) {
+func (c *TelemetryConfig) openEvents() (peerevents.Source, error) {
 	return nil, errors.New("only Linux tells of events")
 }
 

@@ -37,14 +37,11 @@ func Programs(root string) ([]Program, error) {
 	if _, err := os.Stat(string(r)); errors.Is(err, fs.ErrNotExist) {
 		return nil, &hinted{fmt.Errorf("bpf: nothing is loaded under %s", r), "cgn-agent loads the programs when it starts as root"}
 	} else if err != nil {
-		return nil, fmt.Errorf("bpf: %w", err)
+		return nil, opening(string(r), err)
 	}
 	var all []Program
 	for _, h := range hooks {
-		p := Program{Name: h.program, Pin: r.path(progsDir, h.program), Hook: h.tracepoint, Tells: h.tells}
-		if h.slot == "" {
-			p.Hook = h.attach.String()
-		}
+		p := Program{Name: h.program, Pin: r.path(progsDir, h.program), Hook: h.place(), Tells: h.tells}
 		_, err := os.Stat(r.path(linksDir, h.program))
 		p.Attached = err == nil
 		// The kernel counts runs of what is attached: of tracepoints, that is the dispatcher.
@@ -53,7 +50,7 @@ func Programs(root string) ([]Program, error) {
 			counts = r.path(progsDir, h.dispatcher)
 		}
 		if err := p.read(counts); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("bpf: %w", err)
+			return nil, opening(p.Pin, err)
 		}
 		all = append(all, p)
 	}
@@ -104,7 +101,7 @@ func Leftovers(root string) ([]string, error) {
 	for _, dir := range []string{mapsDir, progsDir, linksDir} {
 		entries, err := os.ReadDir(filepath.Join(rootOf(root), dir))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("bpf: %w", err)
+			return nil, opening(filepath.Join(rootOf(root), dir), err)
 		}
 		for _, e := range entries {
 			if name := filepath.Join(dir, e.Name()); !known[name] {

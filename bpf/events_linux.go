@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -42,6 +43,9 @@ func OpenEvents(root string) (e *Events, err error) {
 		}
 	}()
 	if e.only, err = os.Open(filepath.Join(string(p), mapsDir)); err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			return e, opening(filepath.Join(string(p), mapsDir), err)
+		}
 		return e, &hinted{fmt.Errorf("bpf: nothing is loaded under %s: %w", p, err), "cgn-agent and cgn-ctl bpf serve load the programs"}
 	}
 	if err := unix.Flock(int(e.only.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
@@ -58,7 +62,7 @@ func OpenEvents(root string) (e *Events, err error) {
 		var m *ebpf.Map
 		path := p.path(mapsDir, name)
 		if m, err = ebpf.LoadPinnedMap(path, o); err != nil {
-			err = fmt.Errorf("bpf: open %s: %w", path, err)
+			err = opening(path, err)
 		} else if !reusable(m, spec.Maps[name]) {
 			_ = m.Close()
 			m, err = nil, &hinted{fmt.Errorf("bpf: %s was made by another version of Cognitora", path), "restart the agent with this one"}

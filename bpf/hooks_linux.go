@@ -17,6 +17,17 @@ type hook struct {
 	attach     ebpf.AttachType
 }
 
+// place is where the hook is: a tracepoint, or a kind of cgroup program.
+func (h hook) place() string {
+	switch {
+	case h.tracepoint != "":
+		return h.tracepoint
+	case h.attach == ebpf.AttachCGroupInetIngress:
+		return "CGroupInetIngress" // it is 0, for which String says None
+	}
+	return h.attach.String()
+}
+
 const (
 	tellsCPU     = "CPU utilisation, run-queue delay and CPU time of groups"
 	tellsFork    = "processes that watched ones start"

@@ -20,6 +20,9 @@ type Options struct {
 	// Cgroup is the folder of the cgroup (version 2) whose sockets, and those below, are counted. Empty: all of the host.
 	Cgroup string
 
+	// Keep leaves maps alone that another version of the programs has put in the place of ours: an error instead.
+	Keep bool
+
 	change func(*ebpf.CollectionSpec) // tests: makes another version of the programs
 }
 
@@ -54,10 +57,7 @@ func Load(o Options) (*Set, error) {
 		return nil, err
 	}
 	l := &loader{pins: pins(rootOf(o.Root)), options: o, maps: map[string]*ebpf.Map{}, old: map[string]*ebpf.Map{}, loaded: map[string]*ebpf.Program{}}
-	if err := l.make(); err != nil {
-		return nil, err
-	}
-	lock, err := l.lock()
+	lock, err := l.make()
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func (l *loader) load() (*Set, error) {
 		l.closeMaps()
 		return nil, fmt.Errorf("bpf: no program could be attached: %s: %s", l.missing[0].What, l.missing[0].Reason)
 	}
-	return &Set{root: l.pins, maps: l.maps, missing: append(l.missing, noWaits(l.kernel)...), report: l.report}, nil
+	return &Set{root: l.pins, maps: l.maps, missing: append(l.missing, noWaits(l.kernel)...), report: l.report, pinned: l.pinned()}, nil
 }
 
 // release closes what the Set does not need.
@@ -127,8 +127,11 @@ func (l *loader) openMaps() error {
 		}
 		if err == nil {
 			l.old[name] = have
+			if l.options.Keep {
+				return &hinted{fmt.Errorf("bpf: another version of Cognitora has replaced %s", l.path(mapsDir, name)), "run one version on a host"}
+			}
 		} else if !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("bpf: open %s: %w", l.path(mapsDir, name), err)
+			return opening(l.path(mapsDir, name), err)
 		}
 		m, err := ebpf.NewMap(spec)
 		if err != nil {

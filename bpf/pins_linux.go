@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +30,26 @@ type hinted struct {
 
 func (h *hinted) Hint() string  { return h.hint }
 func (h *hinted) Unwrap() error { return h.error }
+
+// WithHint is err with what can be done about it in its text, where that is known: for who does not ask an error for its Hint.
+func WithHint(err error) error {
+	if h := (*hinted)(nil); errors.As(err, &h) {
+		return fmt.Errorf("%w; %s", err, h.hint)
+	}
+	return err
+}
+
+// opening says what could not be opened, and where rights are what it takes, how to have them.
+func opening(path string, err error) error {
+	if named := (*fs.PathError)(nil); errors.As(err, &named) {
+		err = named.Err
+	}
+	err = fmt.Errorf("bpf: open %s: %w", path, err)
+	if errors.Is(err, fs.ErrPermission) {
+		return &hinted{err, "run it as root, or as the user whose agent has loaded the programs, with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"}
+	}
+	return err
+}
 
 // pins is a folder of a BPF file system.
 type pins string
@@ -56,38 +77,75 @@ func (p pins) inBPF() error {
 	}
 }
 
-// make makes the folders.
-func (p pins) make() error {
+// make makes the folders, and locks the one that they are in.
+func (p pins) make() (lock *os.File, err error) {
 	if err := p.inBPF(); err != nil {
-		return err
+		return nil, err
 	}
-	for _, dir := range []string{mapsDir, progsDir, linksDir} {
-		if err := os.MkdirAll(filepath.Join(string(p), dir), 0o700); err != nil {
-			return fmt.Errorf("bpf: make the folder of pins: %w", err)
+	for errors.Is(err, fs.ErrNotExist) || lock == nil { // Clean may remove it in between, which ends: it does so once
+		if err = p.makeFolder(""); err != nil {
+			return nil, err
+		}
+		if lock, err = p.lock(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, p.others(err)
 		}
 	}
+	for _, dir := range []string{mapsDir, progsDir, linksDir} {
+		if err := p.makeFolder(dir); err != nil {
+			_ = lock.Close()
+			return nil, err
+		}
+	}
+	return lock, nil
+}
+
+func (p pins) makeFolder(dir string) error {
+	path := filepath.Join(string(p), dir)
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return p.others(fmt.Errorf("bpf: make the folder of pins: %w", err))
+	}
 	return nil
+}
+
+// others says what to do about a folder that is not this user's, if that is why.
+func (p pins) others(err error) error {
+	if !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	return &hinted{err, fmt.Sprintf("have root make %s and give it to this user, as deploy/systemd/cgn-agent.service does, or name another folder (telemetry.bpf_root of the agent, --root of cgn-ctl bpf)", p)}
 }
 
 // lockWait is how long a loader waits for another one: each takes less than a second.
 const lockWait = 30 * time.Second
 
-// lock keeps other loaders and Clean away from the folder until the file is closed or the process ends.
+// lock keeps other loaders and Clean away from the folder until the file is closed or the process ends. It is fs.ErrNotExist if there is no folder, or was none any
+// more when it was locked.
 func (p pins) lock() (*os.File, error) {
 	dir, err := os.Open(string(p))
 	if err != nil {
-		return nil, err
+		return nil, opening(string(p), err)
 	}
 	for end := time.Now().Add(lockWait); ; time.Sleep(20 * time.Millisecond) {
 		err = unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
+		if err == nil && p.is(dir) {
 			return dir, nil
+		}
+		if err == nil {
+			_ = dir.Close()
+			return nil, fmt.Errorf("bpf: lock %s: %w", p, fs.ErrNotExist)
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
 			_ = dir.Close()
 			return nil, fmt.Errorf("bpf: lock %s, which another loader may have: %w", p, err)
 		}
 	}
+}
+
+// is tells whether the folder is the open one.
+func (p pins) is(dir *os.File) bool {
+	open, err := dir.Stat()
+	there, err2 := os.Stat(string(p))
+	return err == nil && err2 == nil && os.SameFile(open, there)
 }
 
 // place pins an object so that its path never holds something half made: under another name first.
@@ -107,8 +165,9 @@ func (p pins) place(dir, name string, pin func(path string) error) error {
 	return nil
 }
 
-// Clean removes all programs and maps under root (empty: DefaultRoot), and root itself, and returns how many pins it removed. Programs are detached when the last
-// reader of their links has closed. It does nothing if there is no root.
+// Clean removes all programs and maps under root (empty: DefaultRoot), and returns how many pins it removed. Programs are detached when the last
+// reader of their links has closed. Root itself goes too, unless it is another user's, who could not make it again. Clean does nothing if there is no root.
+// Agents that run find that out (Set.Removed) and load anew.
 func Clean(root string) (removed int, err error) {
 	p := pins(rootOf(root))
 	lock, err := p.lock()
@@ -135,6 +194,9 @@ func Clean(root string) (removed int, err error) {
 		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return removed, err
 		}
+	}
+	if owner, err := lock.Stat(); err == nil && owner.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
+		return removed, nil
 	}
 	return removed, os.Remove(string(p))
 }

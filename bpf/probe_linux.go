@@ -19,6 +19,9 @@ var needed = []struct {
 	name string
 }{{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN"}, {unix.CAP_PERFMON, "CAP_PERFMON"}, {unix.CAP_BPF, "CAP_BPF"}}
 
+// Permitted says what rights the process lacks to load programs; nil: none.
+func Permitted() error { return permitted() }
+
 // permitted tells which capabilities the process lacks. CAP_SYS_ADMIN stands for CAP_BPF and CAP_PERFMON.
 func permitted() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -37,7 +40,7 @@ func permitted() error {
 		return nil
 	}
 	return &hinted{fmt.Errorf("bpf: the process lacks %s: %w", strings.Join(lacks, " and "), unix.EPERM),
-		"run it as root, or with AmbientCapabilities=CAP_BPF CAP_PERFMON CAP_NET_ADMIN in its systemd unit"}
+		"run it as root, or with AmbientCapabilities=CAP_BPF CAP_PERFMON CAP_NET_ADMIN in its systemd unit, or give the program's file the rights (setcap cap_bpf,cap_perfmon,cap_net_admin+ep FILE)"}
 }
 
 // present tells whether the kernel has the place that a hook attaches to.

@@ -65,7 +65,7 @@ func NewProc(why error) *Proc {
 func New(o Options) Reader {
 	s, err := Load(o)
 	if err != nil {
-		return NewProc(err)
+		return NewProc(WithHint(err))
 	}
 	return s
 }

@@ -17,6 +17,7 @@ type Set struct {
 	maps    map[string]*ebpf.Map
 	missing []Missing
 	report  Report
+	pinned  []pinned       // by Load
 	watches sync.Mutex     // held while groups and watched peers change
 	places  map[int]uint32 // of the groups that were watched through this set, by root; guarded by watches
 	looks   looks
@@ -41,6 +42,8 @@ func Open(root string) (*Set, error) {
 			err = &hinted{fmt.Errorf("bpf: nothing is loaded under %s", s.root), "cgn-agent loads the programs when it starts as root"}
 		} else if err == nil && !reusable(s.maps[name], m) {
 			err = &hinted{fmt.Errorf("bpf: %s was made by another version of Cognitora", path), "use that version's cgn-ctl, or restart the agent with this one"}
+		} else if err != nil {
+			err = opening(path, err)
 		}
 		if err != nil {
 			delete(s.maps, name)

@@ -17,18 +17,27 @@ import (
 	"github.com/cognitora/dataplane/internal/sockets"
 )
 
-// Open returns a function for Options that loads the programs, or takes over those that are there, and falls back on /proc.
+// Open returns a function for Options that loads the programs, or takes over those that are there, and falls back on /proc. After the first time, another version's
+// are left alone.
 func Open(o bpf.Options) func() (Source, error) {
-	return func() (Source, error) { return withProcesses(bpf.New(o)), nil }
+	return func() (Source, error) {
+		s := withProcesses(bpf.New(o))
+		o.Keep = true
+		return s, nil
+	}
 }
 
-// OpenBPF is Open without the fallback.
+// OpenBPF is Open without the fallback, the first time: an agent that runs is not ended by who removes its programs.
 func OpenBPF(o bpf.Options) func() (Source, error) {
 	return func() (Source, error) {
+		if o.Keep {
+			return withProcesses(bpf.New(o)), nil
+		}
 		s, err := bpf.Load(o)
 		if err != nil {
-			return Source{}, err
+			return Source{}, bpf.WithHint(err)
 		}
+		o.Keep = true
 		return withProcesses(s), nil
 	}
 }

@@ -65,10 +65,11 @@ func TestRun(t *testing.T) {
 			t.Fatalf("%+v, %v", tel.Latest(0), tel.Missing())
 		}
 	}
-	if g, ok := tel.Engine(0); !ok || g.Root != os.Getpid() {
-		t.Errorf("%+v", g)
-	}
-	if r := tel.Reader(); r == nil || r.Source() != bpf.SourceProc || len(tel.Missing()) == 0 {
+	if open := tel.With(func(r bpf.Reader, engines Engines) {
+		if g, ok := engines(0); !ok || g.Root != os.Getpid() || r.Source() != bpf.SourceProc {
+			t.Errorf("%+v, %s", g, r.Source())
+		}
+	}); !open || len(tel.Missing()) == 0 {
 		t.Errorf("%v", tel.Missing())
 	}
 	if looks, cpu := tel.Cost(); looks < 2 || cpu <= 0 {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,13 +18,14 @@ import (
 
 // Options of a Telemetry.
 type Options struct {
-	// Open returns where the numbers come from; nil: nowhere, nothing is known.
+	// Open returns where the numbers come from; nil: nowhere, nothing is known. It is called again when what it has opened was removed by others, and then its error
+	// ends Run.
 	Open func() (Source, error)
 	// Interval is the time between two looks, if they cost less than costShare, while something moves; while nothing does it is 1.4 times as long. 0: 50 ms.
 	Interval time.Duration
 	// Targets are the engines of the host; at least one.
 	Targets []Target
-	// Opened is called once Open has been and the first look is done: from here on each look is as the one before. Nil: nobody is told.
+	// Opened is called once, when Open has been called and the first look is done: from here on each look is as the one before. Nil: nobody is told.
 	Opened func()
 	// Tick is called each Interval, after a look if there was one, by the goroutine of Run, and tells whether something has moved; it must not block. Nil: nobody
 	// is told, and something always moves.
@@ -61,18 +63,6 @@ type watched struct {
 	aliveAt time.Time // when the engine's process was seen to be there
 }
 
-// Source is a reader of sockets and waits, and one of processes: the same one, unless the agent is in a PID namespace, whose numbers programs in the kernel do not know.
-type Source struct {
-	Kernel, Processes bpf.Reader
-}
-
-func (s *Source) close() {
-	_ = s.Kernel.Close() // only ours; the programs stay
-	if s.Processes != s.Kernel {
-		_ = s.Processes.Close()
-	}
-}
-
 // Sample is what a look found: waits and CPU over the last second, sockets over the last ten. What is not known is unknown.
 type Sample struct {
 	At            time.Time // zero: nobody has looked yet
@@ -93,13 +83,15 @@ const (
 	window          = time.Second     // over which rates and percentiles are taken
 	stillTicks      = 20              // without a move, after which looks are fewer
 	aliveEvery      = time.Second     // the engine's process is looked at for whether it is there
+	removedEvery    = time.Second     // the programs in the kernel are looked at for whether they are there
 	findEvery       = 5 * time.Second // the engine's processes are looked for, while they are not known
 )
 
 // Telemetry looks. Make it with New and Run it once.
 type Telemetry struct {
 	o       Options
-	source  atomic.Pointer[Source] // nil: nothing is open
+	open    sync.RWMutex // held by who reads source, and to close it
+	source  *Source      // nil: nothing is open
 	targets []*watched
 	looks   atomic.Uint64
 	cost    atomic.Int64 // ns of CPU, of all looks
@@ -110,6 +102,7 @@ type Telemetry struct {
 	// Of Run's goroutine.
 	now      at            // what a look reads
 	mean     time.Duration // CPU time of a look, of late
+	there    time.Time     // when the programs were seen to be there
 	searched bool          // some engine's processes were looked for
 }
 
@@ -149,66 +142,41 @@ func (t *Telemetry) Cost() (looks uint64, cpu time.Duration) {
 	return t.looks.Load(), time.Duration(t.cost.Load())
 }
 
-// Reader is where sockets and waits are read; nil before Run has opened it, and where nothing could be.
-func (t *Telemetry) Reader() bpf.Reader {
-	if s := t.source.Load(); s != nil {
-		return s.Kernel
-	}
-	return nil
-}
-
 // Ports are the ports of a target that are counted, by which side of the agent they are on; 0: none.
 func (t *Telemetry) Ports(target int) (front, engine uint16) {
 	return t.targets[target].FrontPort, t.targets[target].EnginePort
 }
 
-// Engine is what the processes of a target's engine have used. ok is false while it is not known.
-func (t *Telemetry) Engine(target int) (g bpf.Group, ok bool) {
-	s, pid := t.source.Load(), int(t.targets[target].process.Load())
-	if s == nil || pid == 0 {
-		return g, false
-	}
-	g, err := s.Processes.Group(pid)
-	return g, err == nil
-}
-
 // Run looks until ctx ends, or, where there is nothing to look at, just ticks. What it has had counted stays counted, for the next agent.
 func (t *Telemetry) Run(ctx context.Context) error {
-	var s *Source
-	if t.o.Open != nil {
-		opened, err := t.o.Open()
-		if err != nil {
-			return err
-		}
-		s = &opened
-		defer s.close()
-		t.say(ctx, s.Kernel)
-		t.watchPorts(s)
-		t.source.Store(s)
-		defer t.source.Store(nil)
+	if err := t.Open(); err != nil {
+		return err
 	}
+	defer t.replace(nil)
 	ticks, err := newTicks(t.o.Interval)
 	if err != nil {
 		return err
 	}
 	defer ticks.close()
 	defer ticks.stopWith(ctx)()
-	t.follow(ctx, s, ticks)
-	return nil
+	return t.follow(ctx, ticks)
 }
 
-// follow looks and ticks until ctx ends. s is nil where there is nothing to look at.
-func (t *Telemetry) follow(ctx context.Context, s *Source, ticks *ticks) {
+// follow looks and ticks until ctx ends.
+func (t *Telemetry) follow(ctx context.Context, ticks *ticks) error {
 	var next time.Time
-	if s != nil {
-		next = t.lookAt(s, time.Now())
+	if t.source != nil {
+		next = t.lookAt(t.source, time.Now())
 	}
 	if t.o.Opened != nil {
 		t.o.Opened()
 	}
 	for still := 0; ; {
-		if now := time.Now(); s != nil && !now.Before(next) {
-			next = t.lookAt(s, now)
+		if now := time.Now(); t.source != nil && !now.Before(next) {
+			if err := t.renew(now); err != nil {
+				return err
+			}
+			next = t.lookAt(t.source, now)
 		}
 		switch {
 		case t.o.Tick == nil || t.o.Tick():
@@ -222,7 +190,7 @@ func (t *Telemetry) follow(ctx context.Context, s *Source, ticks *ticks) {
 			}
 		}
 		if !ticks.next(ctx) {
-			return
+			return nil
 		}
 	}
 }
@@ -251,8 +219,8 @@ func pause(interval, cost time.Duration) time.Duration {
 	return max(interval, min(cost, longestPause))
 }
 
-// say logs once where the numbers come from and what cannot be told: a warning, unless that is as configured.
-func (t *Telemetry) say(ctx context.Context, r bpf.Reader) {
+// say logs where the numbers come from and what cannot be told: a warning, unless that is as configured.
+func (t *Telemetry) say(r bpf.Reader) {
 	t.o.Log.Info("telemetry", "source", string(r.Source()))
 	reasons := map[string][]string{}
 	for _, m := range r.Missing() {
@@ -263,7 +231,7 @@ func (t *Telemetry) say(ctx context.Context, r bpf.Reader) {
 		if reason == byChoice {
 			level = slog.LevelInfo
 		}
-		t.o.Log.Log(ctx, level, "telemetry does without some of what programs in the kernel tell", "why", reason, "missing", what)
+		t.o.Log.Log(context.Background(), level, "telemetry does without some of what programs in the kernel tell", "why", reason, "missing", strings.Join(what, "; "))
 	}
 }
 
@@ -319,9 +287,7 @@ func (t *Telemetry) problem(what string, err error) {
 // Missing lists what cannot be told now, and why.
 func (t *Telemetry) Missing() []bpf.Missing {
 	var all []bpf.Missing
-	if r := t.Reader(); r != nil {
-		all = append(all, r.Missing()...)
-	}
+	t.With(func(r bpf.Reader, _ Engines) { all = append(all, r.Missing()...) })
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for what, reason := range t.problems {

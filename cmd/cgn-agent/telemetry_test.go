@@ -182,3 +182,87 @@ func TestCountsOutliveTheAgent(t *testing.T) {
 		}
 	}
 }
+
+// TestProgramsRemovedUnderAnAgent: it loads them anew, and goes on with /proc where it cannot, and never tells of figures that stand still.
+func TestProgramsRemovedUnderAnAgent(t *testing.T) {
+	root, engine, front := pinned(t), streams(t), freeAddress(t)
+	w := watch(t, engine, front, root)
+	clean := func() {
+		t.Helper()
+		if n, err := bpf.Clean(root); n == 0 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	source := func(is string) bool {
+		n, ok := w.metric(`cgn_agent_telemetry_source{source="` + is + `"}`)
+		return ok && n == 1
+	}
+	const ttft = "cgn_agent_kernel_ttft_seconds_count"
+	w.ask(t, 10)
+	eventually(t, "answers are counted", func() bool { n, _ := w.metric(ttft); return n == 10 })
+	clean()
+	eventually(t, "counts begin anew", func() bool { n, ok := w.metric(ttft); return !ok && source("bpf") && n == 0 })
+	w.ask(t, 7)
+	eventually(t, "answers are counted again", func() bool { n, _ := w.metric(ttft); return n == 7 })
+	if used, ok := w.metric("cgn_agent_engine_cpu_seconds_total"); !ok || used <= 0 {
+		t.Errorf("the engine has used %g s, %t", used, ok)
+	}
+
+	clean()
+	dir := filepath.Dir(root)
+	if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil { // no programs can be loaded
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := syscall.Mount("bpf", dir, "bpf", 0, ""); err != nil {
+			t.Error(err)
+		}
+	}()
+	eventually(t, "the agent asks /proc", func() bool { return source("proc") })
+	if _, ok := w.metric(ttft); ok {
+		t.Error("/proc tells of tokens")
+	}
+	if n, ok := w.metric(`cgn_agent_telemetry_missing{what="time to first token and between tokens"}`); !ok || n != 1 {
+		t.Errorf("what is missing is not said: %g, %t", n, ok)
+	}
+	eventually(t, "the engine's CPU time is known", func() bool { _, ok := w.metric("cgn_agent_engine_cpu_ratio"); return ok })
+	w.ask(t, 1)
+}
+
+// TestWithoutRights: an agent that must load programs and may not says so before it starts an engine, and when its configuration is checked.
+func TestWithoutRights(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("it needs root, to run an agent as another user")
+	}
+	dir, err := os.MkdirTemp("", "cgn-rights")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	file, ran := filepath.Join(dir, "agent.toml"), filepath.Join(dir, "ran")
+	engine := filepath.Join(dir, "engine")
+	text := fmt.Sprintf("[agent]\nlisten = %q\nadmin = %q\n[engine]\nkind = \"vllm\"\nmodel = \"m\"\nbinary = %q\n[telemetry]\nkernel = \"bpf\"\n", freeAddress(t), freeAddress(t), engine)
+	if err := errors.Join(os.Chmod(dir, 0o777), os.WriteFile(file, []byte(text), 0o644), os.WriteFile(engine, []byte("#!/bin/sh\ntouch "+ran+"\n"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for _, more := range [][]string{{"--check-config"}, nil} {
+		cmd := exec.CommandContext(t.Context(), "/proc/self/exe", append([]string{"--config", file}, more...)...)
+		cmd.Env = append(os.Environ(), "TEST_AS=agent")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		out, err := cmd.CombinedOutput()
+		if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+			t.Errorf("%v: %v", more, err)
+		}
+		for _, want := range []string{"telemetry.kernel", "CAP_BPF", "AmbientCapabilities", "setcap"} {
+			if !strings.Contains(string(out), want) {
+				t.Errorf("%v: no %s in %s", more, want, out)
+			}
+		}
+		if strings.Contains(string(out), "agent runs") {
+			t.Errorf("%v: it has started: %s", more, out)
+		}
+	}
+	if _, err := os.Stat(ran); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the engine was started: %v", err)
+	}
+}

@@ -158,9 +158,13 @@ func yesNo(b bool) string {
 	return "NO"
 }
 
+// cleanedUnder says what becomes of who uses the programs.
+const cleanedUnder = "Agents and `cgn-ctl bpf serve` that run load them anew within seconds; an agent that may not goes on with /proc until it is restarted."
+
 func newBPFClean(a *app, root *string) *cobra.Command {
 	return &cobra.Command{
 		Use: "clean", Short: "Remove all programs and maps, and what they have counted", Args: cobra.NoArgs,
+		Long: "Removes all programs and maps, and what they have counted. " + cleanedUnder + "\nTo be rid of them, stop these first, or set telemetry.kernel = \"proc\" in agents.",
 		RunE: func(*cobra.Command, []string) error {
 			n, err := bpf.Clean(*root)
 			if err != nil {
@@ -169,7 +173,12 @@ func newBPFClean(a *app, root *string) *cobra.Command {
 			v := struct {
 				Removed int `json:"removed"`
 			}{n}
-			return a.show(v, func(t *table) { t.line(fmt.Sprintf("%d pins removed from %s", n, *root)) })
+			return a.show(v, func(t *table) {
+				t.line(fmt.Sprintf("%d pins removed from %s", n, *root))
+				if n > 0 {
+					t.line(cleanedUnder)
+				}
+			})
 		},
 	}
 }

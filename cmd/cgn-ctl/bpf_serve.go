@@ -7,12 +7,15 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cognitora/dataplane/agent/peerevents"
 	"github.com/cognitora/dataplane/bpf"
+	"github.com/cognitora/dataplane/internal/logging"
 )
 
 func newBPFServe(a *app, root *string) *cobra.Command {
@@ -42,20 +45,70 @@ func (a *app) bpfServe(ctx context.Context, root, at string, group int) error {
 	if err != nil {
 		return err
 	}
-	programs, err := bpf.Load(bpf.Options{Root: root})
-	if err != nil {
+	log := logging.New(a.err, "info", "text")
+	p := &served{root: root, socket: at, log: log}
+	if p.loaded, err = bpf.Load(bpf.Options{Root: root}); err != nil {
 		return err
 	}
-	defer programs.Close()
+	defer func() { _ = p.loaded.Close() }()
 	l, err := peerevents.Open(at, group)
 	if err != nil {
 		return fmt.Errorf("--socket, --group: %w", err)
 	}
-	s := peerevents.New(peerevents.Options{
-		Layout: layout, Log: slog.Default(),
-		Open: func() (peerevents.Source, error) { return bpf.OpenEvents(root) },
-	})
-	fmt.Fprintf(a.out, "routers of this host are told at %s (router.kernel_events)\n", at)
-	s.Serve(ctx, l)
+	var followed sync.WaitGroup
+	defer followed.Wait()
+	followed.Go(func() { p.follow(ctx) })
+	peerevents.New(peerevents.Options{Layout: layout, Log: log, Open: p.open}).Serve(ctx, l)
 	return nil
+}
+
+// served are the programs whose events routers are told of.
+type served struct {
+	root, socket string
+	log          *slog.Logger
+
+	mu     sync.Mutex
+	loaded *bpf.Set
+	events *bpf.Events // nil: nobody reads them, or they are not of what is loaded
+}
+
+// open opens the events, of programs that are loaded anew where they were removed.
+func (p *served) open() (peerevents.Source, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.loaded.Removed() != nil {
+		loaded, err := bpf.Load(bpf.Options{Root: p.root, Keep: true})
+		if err != nil {
+			return nil, bpf.WithHint(err)
+		}
+		_ = p.loaded.Close()
+		p.loaded = loaded
+	}
+	events, err := bpf.OpenEvents(p.root)
+	if err != nil {
+		return nil, bpf.WithHint(err)
+	}
+	p.events = events
+	p.log.Info("routers of this host that have it as router.kernel_events are told", "socket", p.socket)
+	return events, nil
+}
+
+// follow has events opened anew where the programs were removed, until ctx ends.
+func (p *served) follow(ctx context.Context) {
+	ticks := time.NewTicker(time.Second)
+	defer ticks.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks.C:
+		}
+		p.mu.Lock()
+		if why := p.loaded.Removed(); why != nil && p.events != nil {
+			p.log.Warn("programs in the kernel were taken away; loading them anew", "why", why)
+			p.events.Interrupt()
+			p.events = nil
+		}
+		p.mu.Unlock()
+	}
 }

@@ -53,7 +53,7 @@ func TestBPF(t *testing.T) {
 	}
 	want(t, run("show"), "BUSY", "waits for a CPU", "PROCESSES OF", "8000", "TTFT MEAN")
 	want(t, run("top", "--interval", "100ms"), "in the last 1", "BUSY")
-	want(t, run("check"), "cgn_switch", "sched_switch", "yes", "lost: 0 events")
+	want(t, run("check"), "cgn_switch", "sched_switch", "CGroupInetIngress", "yes", "lost: 0 events")
 	var k struct {
 		CPUs []struct{ Busy int64 } `json:"cpus"`
 	}
