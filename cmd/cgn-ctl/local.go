@@ -147,14 +147,20 @@ func (l *local) startNodes(ctx context.Context) error {
 	return nil
 }
 
-// startEtcd takes etcd's usual port if it is free, so that cgn-ctl needs no --etcd.
+// startEtcd takes etcd's usual port if it is free, so that cgn-ctl needs no --etcd, or the one that the user asks for.
 func (l *local) startEtcd(ctx context.Context) error {
-	dir := filepath.Join(l.dir, "etcd")
-	s, err := etcdserver.StartContext(ctx, dir, defaultEtcd)
-	if errors.Is(err, syscall.EADDRINUSE) {
-		s, err = etcdserver.StartContext(ctx, dir, "127.0.0.1:0")
+	dir, at, fixed := filepath.Join(l.dir, "etcd"), l.flags.etcd, l.flags.etcdGiven
+	s, err := etcdserver.StartContext(ctx, dir, at)
+	busy := errors.Is(err, syscall.EADDRINUSE)
+	if busy && !fixed {
+		if s, err = etcdserver.StartContext(ctx, dir, "127.0.0.1:0"); err == nil {
+			l.notes = append(l.notes, fmt.Sprintf("%s is in use%s: etcd took %s instead, and agents that are not started here find the fleet there only.\n"+
+				"      Give them --etcd %s, or --etcd-listen here for a port that stays", at, listen.ByHolder(at), s.Endpoint(), s.Endpoint()))
+		}
 	}
 	switch {
+	case busy && fixed:
+		err = hinted{fmt.Errorf("--etcd-listen %s: the port is in use%s", at, listen.ByHolder(at)), "stop that program, or give another address with --etcd-listen"}
 	case err == nil || ctx.Err() != nil || errors.Is(err, etcdserver.ErrFiles):
 	case l.flags.data != "":
 		err = hinted{err, "its log is " + filepath.Join(dir, "etcd.log") + "; what is there is only a fleet's live state: remove " + dir + " to begin with an empty one"}

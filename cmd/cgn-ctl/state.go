@@ -19,8 +19,8 @@ const (
 // directory makes the place for state and says how to leave it. Temporary ones
 // whose owner was killed are removed first.
 func (f *upFlags) directory() (dir string, leave func() error, err error) {
+	removeAbandoned(os.TempDir())
 	if f.data == "" {
-		removeAbandoned(os.TempDir())
 		return temporaryDirectory()
 	}
 	dir, err = filepath.Abs(f.data)
@@ -92,12 +92,12 @@ func holdLock(dir string) (*os.File, error) {
 	return lock, nil
 }
 
-// removeAbandoned removes the temporary directories below parent that nobody
-// holds the lock of. What cannot be removed, or has no lock, is left alone.
+// removeAbandoned removes this user's temporary directories below parent that
+// nobody holds the lock of. What cannot be removed, or has no lock, is left alone.
 func removeAbandoned(parent string) {
 	locks, _ := filepath.Glob(filepath.Join(parent, temporary+"*", lockFile))
 	for _, name := range locks {
-		if info, err := os.Lstat(filepath.Dir(name)); err != nil || !info.IsDir() {
+		if info, err := os.Lstat(filepath.Dir(name)); err != nil || !info.IsDir() || info.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
 			continue
 		}
 		lock, err := os.OpenFile(name, os.O_RDWR|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -34,7 +35,17 @@ func TestOnlyAbandonedDirectoriesAreRemoved(t *testing.T) {
 	if err := os.Symlink(precious, link); err != nil {
 		t.Fatal(err)
 	}
+	others := filepath.Join(os.TempDir(), temporary+"4")
+	if os.Geteuid() == 0 {
+		foreign := errors.Join(os.Mkdir(others, 0o777), os.WriteFile(filepath.Join(others, lockFile), nil, 0o600), os.Chown(others, 65534, 65534))
+		if foreign != nil {
+			t.Fatal(foreign)
+		}
+	}
 	removeAbandoned(os.TempDir())
+	if there(others) != (os.Geteuid() == 0) {
+		t.Error("another user's was removed")
+	}
 	if !there(abandoned) {
 		t.Error("removed while its owner lives")
 	}

@@ -23,12 +23,12 @@ const (
 
 // upFlags are the flags of `up`.
 type upFlags struct {
-	listen, admin, mode, model, data string
-	engines, routers                 int
-	backends                         []string
-	insecure, verbose                bool
+	listen, admin, etcd, mode, model, data string
+	engines, routers                       int
+	backends                               []string
+	insecure, verbose                      bool
 
-	listenGiven, adminGiven, enginesGiven, modelGiven bool
+	listenGiven, adminGiven, etcdGiven, enginesGiven, modelGiven bool
 }
 
 func newUp(a *app) *cobra.Command {
@@ -44,6 +44,7 @@ func newUp(a *app) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			f.listenGiven, f.adminGiven = c.Flags().Changed("listen"), c.Flags().Changed("admin")
+			f.etcdGiven = c.Flags().Changed("etcd-listen")
 			f.enginesGiven, f.modelGiven = c.Flags().Changed("engines"), c.Flags().Changed("model")
 			return a.up(c.Context(), f)
 		},
@@ -51,6 +52,7 @@ func newUp(a *app) *cobra.Command {
 	fl := c.Flags()
 	fl.StringVar(&f.listen, "listen", "127.0.0.1:8080", "address of the OpenAI-compatible port; a free one is taken if this default is busy")
 	fl.StringVar(&f.admin, "admin", "127.0.0.1:9091", "address of the router's admin port; a free one is taken if this default is busy")
+	fl.StringVar(&f.etcd, "etcd-listen", defaultEtcd, "address of etcd, where agents that are not started here find the fleet; a free one is taken if this default is busy")
 	fl.BoolVar(&f.insecure, "insecure-listen", false, "allow addresses that other hosts can reach")
 	fl.IntVar(&f.engines, "engines", simEngines, "number of simulated engines, or of llama-servers with --model (default then 2)")
 	fl.IntVar(&f.routers, "routers", 1, "number of routers")

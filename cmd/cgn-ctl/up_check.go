@@ -29,8 +29,11 @@ func (f *upFlags) check() error {
 	if _, err := policy.ParseMode(f.mode); f.mode != "" && err != nil {
 		return fmt.Errorf("--mode %q: must be score, round_robin, power_of_two, least_loaded or random", f.mode)
 	}
-	if err := errors.Join(f.checkAddress("--listen", f.listen), f.checkAddress("--admin", f.admin)); err != nil {
+	if err := errors.Join(f.checkAddress("--listen", f.listen), f.checkAddress("--admin", f.admin), f.checkAddress("--etcd-listen", f.etcd)); err != nil {
 		return err
+	}
+	if f.etcdGiven && len(f.backends) > 0 {
+		return errors.New("--etcd-listen and --backend: give one of them; with running engines no etcd is started here")
 	}
 	if f.listenGiven && f.adminGiven && listen.Overlap(f.listen, f.admin) {
 		return fmt.Errorf("--admin %s: cannot be listened on next to --listen %s; give it another port", f.admin, f.listen)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -27,27 +28,35 @@ func TestUpNamesTheFlagThatCannotWork(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lock.Close()
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
 	for args, want := range map[string]string{
-		"--engines 0":                              "--engines 0: must be 1 to 64",
-		"--engines many":                           `--engines "many": must be a whole number`,
-		"--routers 17":                             "--routers 17: must be 1 to 16",
-		"--engine 3":                               "unknown flag: --engine|Did you mean --engines?",
-		"--mode best":                              `--mode "best": must be score,`,
-		"--listen 8080":                            `--listen "8080": not an address|give HOST:PORT`,
-		"--admin 127.0.0.1:70000":                  `--admin "127.0.0.1:70000": not an address`,
-		"--listen unix:///run/x":                   "up listens on HOST:PORT only",
-		"--listen :8080":                           "--listen :8080: other hosts could reach it|--insecure-listen",
-		"--model " + dir + "/no.gguf":              "--model: " + dir + "/no.gguf does not exist|--backend",
-		"--model " + file:                          "not a GGUF file",
-		"--model=":                                 "--model: empty",
-		"--backend h:1":                            `--backend: backend "h:1"`,
-		"--backend http://h:1,ca=x":                "--backend: ",
-		"--backend http://h --model x":             "--backend and --model: give one of them",
-		"--backend http://h --engines 2":           "--backend and --engines: give one of them",
-		"--backend http://h:1 --routers ":          "flag needs an argument: --routers",
-		"--data " + file:                           "--data " + file + ": |give a directory",
-		"--data " + used:                           "the data directory is in use by process " + strconv.Itoa(os.Getpid()) + "|stop that one",
-		"--listen 127.0.0.1:7 --admin 127.0.0.1:7": "--admin 127.0.0.1:7: cannot be listened on next to --listen",
+		"--engines 0":                  "--engines 0: must be 1 to 64",
+		"--engines many":               `--engines "many": must be a whole number`,
+		"--routers 17":                 "--routers 17: must be 1 to 16",
+		"--engine 3":                   "unknown flag: --engine|Did you mean --engines?",
+		"--mode best":                  `--mode "best": must be score,`,
+		"--listen 8080":                `--listen "8080": not an address|give HOST:PORT`,
+		"--admin 127.0.0.1:70000":      `--admin "127.0.0.1:70000": not an address`,
+		"--listen unix:///run/x":       "up listens on HOST:PORT only",
+		"--listen :8080":               "--listen :8080: other hosts could reach it|--insecure-listen",
+		"--model " + dir + "/no.gguf":  "--model: " + dir + "/no.gguf does not exist|--backend",
+		"--model " + file:              "not a GGUF file",
+		"--model=":                     "--model: empty",
+		"--backend h:1":                `--backend: backend "h:1"`,
+		"--backend http://h:1,ca=x":    "--backend: ",
+		"--backend http://h --model x": "--backend and --model: give one of them",
+		"--etcd-listen 2379":           `--etcd-listen "2379": not an address`,
+		"--etcd-listen 127.0.0.1:1 --backend http://h:1":       "--etcd-listen and --backend: give one of them",
+		"--etcd-listen " + busy.Addr().String():                "--etcd-listen " + busy.Addr().String() + ": the port is in use|--etcd-listen",
+		"--backend http://h --engines 2":                       "--backend and --engines: give one of them",
+		"--backend http://h:1 --routers ":                      "flag needs an argument: --routers",
+		"--data " + file:                                       "--data " + file + ": |give a directory",
+		"--data " + used:                                       "the data directory is in use by process " + strconv.Itoa(os.Getpid()) + "|stop that one",
+		"--listen 127.0.0.1:7 --admin 127.0.0.1:7":             "--admin 127.0.0.1:7: cannot be listened on next to --listen",
 		"--backend http://h:1,api_key_file=" + dir + "/no":     "--backend: option api_key_file: " + dir + "/no does not exist; name a file",
 		"--listen 192.0.2.1:1 --insecure-listen --data " + dir: "--listen 192.0.2.1:1: |give an address of this machine",
 	} {
@@ -88,9 +97,15 @@ func TestUp(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	done := make(chan error, 1)
 	var log strings.Builder
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	etcd := free.Addr().String()
+	_ = free.Close()
 	go func() {
 		root := newRoot(in, &log, os.Getenv)
-		root.SetArgs([]string{"up", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--engines", "2", "--routers", "2", "--data", data, "-o", "json"})
+		root.SetArgs([]string{"up", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--engines", "2", "--routers", "2", "--etcd-listen", etcd, "--data", data, "-o", "json"})
 		err := root.ExecuteContext(context.Background())
 		_ = in.CloseWithError(io.EOF)
 		done <- err
@@ -99,7 +114,7 @@ func TestUp(t *testing.T) {
 	if err := json.NewDecoder(out).Decode(&s); err != nil {
 		t.Fatalf("%v, %v\n%s", err, <-done, log.String())
 	}
-	if len(s.Routers) != 2 || len(s.Nodes) != 2 || s.Model != simModel || s.Etcd == "" {
+	if len(s.Routers) != 2 || len(s.Nodes) != 2 || s.Model != simModel || s.Etcd != etcd {
 		t.Errorf("summary: %+v", s)
 	}
 	for _, r := range s.Routers {
