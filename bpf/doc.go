@@ -11,9 +11,9 @@
 //
 // A tracepoint keeps a dispatcher that jumps to the program in a slot, a cgroup's link can be given another program: both change at one instant and no event
 // is missed. A map is used again as long as its layout (type, names, places and sizes of fields, number of entries) is the same. Where it is not, what it
-// has counted is copied, field by field of the same name, into a new one before the programs change: what is counted between the copy and
-// the change is lost, for as long as Report.Window says, which is a few milliseconds; a run on a CPU, or a wait for one, is counted when it ends, and lost whole if that is
-// then.
+// has counted is copied, field by field of the same name, into a new one before the programs change. What connections count between the copy and
+// the change is added afterwards, and none is lost (Linux 5.14; Missing says so where it could not be). Of all else, what is counted in that time is lost, for as long as
+// Report.Window says, which is a few milliseconds; a run on a CPU, or a wait for one, is counted when it ends, and lost whole if that is then.
 // Sockets that were open at a change of cgn_socks count as closed, and those of watched ports as opened anew with their next packet.
 //
 // # Rights

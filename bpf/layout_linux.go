@@ -113,8 +113,8 @@ func entries(spec *ebpf.MapSpec) uint32 { return spec.MaxEntries }
 
 var errNotCarried = errors.New("its keys have changed: its counts begin anew")
 
-// carry copies what from has counted into to, field by field of the same name, size and kind of key.
-func carry(from, to *ebpf.Map, spec *ebpf.MapSpec) error {
+// carry copies what from has counted into to, field by field of the same name, size and kind of key, and tells seen of each old value.
+func carry(from, to *ebpf.Map, spec *ebpf.MapSpec, seen func(key, value []byte)) error {
 	switch spec.Type {
 	case ebpf.Hash, ebpf.LRUHash, ebpf.Array, ebpf.PerCPUArray:
 	default:
@@ -137,13 +137,26 @@ func carry(from, to *ebpf.Map, spec *ebpf.MapSpec) error {
 			return err
 		}
 	}
-	var key, next []byte
-	for range from.MaxEntries() + 1 { // ends, whatever is inserted meanwhile
-		if next, err = from.NextKeyBytes(keyOrNil(key)); err != nil || next == nil {
+	return each(from, func(key, value []byte) error {
+		seen(key, value)
+		return carryEntry(to, key, value, cpus, want.value, have.value)
+	})
+}
+
+// each calls do with what a map holds; value is of all CPUs where it has one for each.
+func each(m *ebpf.Map, do func(key, value []byte) error) error {
+	var key []byte
+	for range m.MaxEntries() + 1 { // ends, whatever is inserted meanwhile
+		next, err := m.NextKeyBytes(keyOrNil(key))
+		if err != nil || next == nil {
 			return err
 		}
 		key = next
-		if err := carryEntry(from, to, key, cpus, want.value, have.value); err != nil {
+		value, err := m.LookupBytes(key)
+		if err == nil && value != nil { // nil: it has been removed meanwhile
+			err = do(key, value)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -157,11 +170,7 @@ func keyOrNil(key []byte) any {
 	return key
 }
 
-func carryEntry(from, to *ebpf.Map, key []byte, cpus int, want, have []field) error {
-	old, err := from.LookupBytes(key)
-	if err != nil || old == nil {
-		return err // nil: it has been removed meanwhile
-	}
+func carryEntry(to *ebpf.Map, key, old []byte, cpus int, want, have []field) error {
 	stride := len(old) / cpus
 	values := make([][]byte, cpus)
 	for cpu := range values {
@@ -169,10 +178,10 @@ func carryEntry(from, to *ebpf.Map, key []byte, cpus int, want, have []field) er
 		copyFields(values[cpu], old[cpu*stride:(cpu+1)*stride], want, have)
 	}
 	var put any = values
-	if cpus == 1 && from.Type() != ebpf.PerCPUArray {
+	if to.Type() != ebpf.PerCPUArray {
 		put = values[0]
 	}
-	err = to.Put(key, put)
+	err := to.Put(key, put)
 	if errors.Is(err, ebpf.ErrKeyExist) {
 		return nil
 	}

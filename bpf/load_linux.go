@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -34,7 +35,7 @@ type Report struct {
 	Reset    map[string]string // maps whose layout changed and whose counts could not be copied: why
 	Replaced []string          // programs that were there and have been replaced by others
 	Attached []string          // hooks that were attached; the others were already
-	Window   time.Duration     // what was counted in this time in Carried is lost; 0 if nothing was carried
+	Window   time.Duration     // what was counted in this time in Carried, but for counts of connections, is lost; 0 if nothing was carried
 }
 
 // loader makes a Set.
@@ -44,7 +45,8 @@ type loader struct {
 	spec    *ebpf.CollectionSpec
 	kernel  *btf.Spec // the kernel's types: a quarter of a second to read, so it is done once
 	maps    map[string]*ebpf.Map
-	old     map[string]*ebpf.Map // of another layout, to be replaced by those in maps
+	old     map[string]*ebpf.Map         // of another layout, to be replaced by those in maps
+	copied  map[string]map[string][]byte // of maps to be settled, what was in old when it was copied, by key
 	loaded  map[string]*ebpf.Program
 	missing []Missing
 	report  Report
@@ -56,7 +58,7 @@ func Load(o Options) (*Set, error) {
 	if err := permitted(); err != nil {
 		return nil, err
 	}
-	l := &loader{pins: pins(rootOf(o.Root)), options: o, maps: map[string]*ebpf.Map{}, old: map[string]*ebpf.Map{}, loaded: map[string]*ebpf.Program{}}
+	l := &loader{pins: pins(rootOf(o.Root)), options: o, maps: map[string]*ebpf.Map{}, old: map[string]*ebpf.Map{}, copied: map[string]map[string][]byte{}, loaded: map[string]*ebpf.Program{}}
 	lock, err := l.make()
 	if err != nil {
 		return nil, err
@@ -90,8 +92,10 @@ func (l *loader) load() (*Set, error) {
 	if len(l.report.Carried) > 0 {
 		l.report.Window += time.Since(start)
 	}
-	if l.old["cgn_socks"] != nil {
-		endOpen(l.maps)
+	if len(l.copied) > 0 {
+		if err := l.settle(); err != nil {
+			l.missing = append(l.missing, Missing{What: "connections that began or ended while maps were replaced", Reason: err.Error()})
+		}
 	}
 	if !l.attached() {
 		l.closeMaps()
@@ -116,11 +120,15 @@ func (l *loader) closeMaps() {
 	}
 }
 
-// openMaps takes the maps that are there and fit, and makes the others, without pins yet.
+// openMaps takes the maps that are there and fit, and makes the others, without pins yet. Counts of connections begin in new maps where the sockets that
+// are open are forgotten, so that the old ones tell how many these were.
 func (l *loader) openMaps() error {
+	socks, err := ebpf.LoadPinnedMap(l.path(mapsDir, "cgn_socks"), nil)
+	forgotten := err == nil && !reusable(socks, l.spec.Maps["cgn_socks"])
+	_ = socks.Close()
 	for name, spec := range l.spec.Maps {
 		have, err := ebpf.LoadPinnedMap(l.path(mapsDir, name), nil)
-		if err == nil && reusable(have, spec) {
+		if err == nil && reusable(have, spec) && !(forgotten && slices.Contains(settled, name)) {
 			l.maps[name] = have
 			l.report.Reused = append(l.report.Reused, name)
 			continue
@@ -182,7 +190,15 @@ func (l *loader) loadPrograms() {
 func (l *loader) replaceMaps() error {
 	start := time.Now()
 	for name, old := range l.old {
-		err := carry(old, l.maps[name], l.spec.Maps[name])
+		copied := map[string][]byte{}
+		err := carry(old, l.maps[name], l.spec.Maps[name], func(key, value []byte) {
+			if slices.Contains(settled, name) {
+				copied[string(key)] = value
+			}
+		})
+		if err == nil && slices.Contains(settled, name) {
+			l.copied[name] = copied
+		}
 		if err == nil {
 			l.report.Carried = append(l.report.Carried, name)
 			continue

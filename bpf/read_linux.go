@@ -242,22 +242,3 @@ func (s *Set) Drops() (Drops, error) {
 	}
 	return d, err
 }
-
-// endOpen has all open connections count as closed: their sockets have been forgotten.
-func endOpen(maps map[string]*ebpf.Map) {
-	var v socketsSockets
-	end := func(m *ebpf.Map, key any) {
-		if m.Lookup(key, &v) == nil && v.Opened > v.Closed {
-			v.Closed = v.Opened
-			_ = m.Update(key, &v, ebpf.UpdateExist) // evicted meanwhile: nothing to end
-		}
-	}
-	var port socketsPortKey
-	for ports := maps["cgn_ports"].Iterate(); ports.Next(&port, &v); {
-		end(maps["cgn_ports"], &port)
-	}
-	var peer socketsPeerKey
-	for peers := maps["cgn_peers"].Iterate(); peers.Next(&peer, &v); {
-		end(maps["cgn_peers"], &peer)
-	}
-}
