@@ -125,7 +125,7 @@ check-bpf-root:
 check-bpf-vm: ## the same programs in Debian 12's kernel, in qemu, whose clock is set back and forth as well (no root, no KVM; fetches 120 MB once)
 	@mkdir -p .cache
 	CGO_ENABLED=0 $(GO) test -c -ldflags '-s -w' -o .cache/bpf.test ./bpf
-	VM_LIMIT=900 VM_ENV='BPF_CLOCK=1' perf/vm/vm.sh run .cache/bpf.test -test.skip='^Test(Bpftool|Walkthrough)$$'
+	VM_LIMIT=900 VM_THREAD=single VM_ENV='BPF_CLOCK=1' perf/vm/vm.sh run .cache/bpf.test -test.skip='^Test(Bpftool|Walkthrough)$$'
 
 TAKEOVERS ?= 10
 check-takeover: ## upgrade the router TAKEOVERS (10) times in a row, on TCP, TLS and a Unix socket, among 48 clients each: no request fails, no stream is cut

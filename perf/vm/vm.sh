@@ -5,9 +5,13 @@
 #   vm.sh run TESTBIN [ARG...]   boots, and runs TESTBIN -test.v -test.short ARG... as root
 #
 # It succeeds only if the guest says so by a number that this run drew, which a crash cannot, and every test that TESTBIN lists has passed.
-# VM_LIMIT (seconds, 540), VM_MEM (MiB, 768), VM_CPUS (2), VM_LOG (a file that the guest's console is written to), VM_FILES (programs that go into
-# the guest's /bin), VM_ENV (NAME=VALUE..., for the test binary), VM_MODULES (further modules that the guest loads), VM_QEMU (further arguments of
-# qemu, for devices).
+# VM_LIMIT (seconds, 540), VM_MEM (MiB, 768), VM_CPUS (2), VM_THREAD (multi: a thread of the host for each CPU; single: one for all),
+# VM_LOG (a file that the guest's output is written to; a run that fails leaves it in $VM/failed.log too, after the kernel's messages), VM_FILES (programs
+# that go into the guest's /bin), VM_ENV (NAME=VALUE..., for the test binary), VM_MODULES (further modules that the guest loads), VM_QEMU (further arguments
+# of qemu, for devices). A CPU that makes no progress for 2 minutes has all CPUs' stacks written to the kernel's messages.
+#
+# With VM_THREAD=multi, qemu 7.2 now and then runs code on one CPU that another has replaced since, for good: what patches the running kernel, as
+# tracepoints do that are attached and detached, wants single.
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "$0")/../.."
@@ -92,6 +96,17 @@ verdict() {
 	echo "vm.sh: $passed tests passed on it"
 }
 
+# ended STATUS LOG FOLDER: a run that fails leaves what the kernel and the test have said.
+ended() {
+	if [ "$1" != 0 ] && [ -e "$2" ]; then
+		cat "$3/kernel" "$2" >"$VM/failed.log" 2>/dev/null || true
+		tail -n 60 "$3/kernel" >&2 2>/dev/null || true
+		echo "vm.sh: the kernel's messages and the test's output are in $VM/failed.log" >&2
+	fi
+	rm -rf "$3"
+	exit "$1"
+}
+
 run() {
 	local bin=$1 number=$((RANDOM % 100 + 20)) status=0 work log
 	shift
@@ -104,15 +119,15 @@ run() {
 		esac
 	done
 	work=$(mktemp -d -p "$VM" run.XXXXXX)
-	# shellcheck disable=SC2064 # now, not then
-	trap "rm -rf '$work'" EXIT
 	log=${VM_LOG:-$work/log}
+	# shellcheck disable=SC2064 # now, not then
+	trap "ended \$? '$log' '$work'" EXIT
 	initrd "$work/initrd" "$bin"
 	# shellcheck disable=SC2086 # VM_QEMU is a list
 	libraries timeout --kill-after=5 "$limit" "$root/usr/bin/qemu-system-x86_64" -L "$root/usr/share/qemu" -L "$root/usr/share/seabios" \
-		-accel tcg,thread=multi -cpu max -m "${VM_MEM:-768}" -smp "${VM_CPUS:-2}" -nodefaults -no-user-config -display none -no-reboot \
-		-serial stdio -device isa-debug-exit,iobase=0xf4,iosize=0x04 ${VM_QEMU:-} -kernel "$VM/vmlinux" -initrd "$work/initrd" \
-		-append "console=ttyS0 quiet panic=-1 vm.number=$number vm.limit=$((limit - 20)) ${VM_ENV:-} -- $*" </dev/null 2>&1 | stdbuf -oL tr -d '\r' | tee "$log" || status=${PIPESTATUS[0]}
+		-accel "tcg,thread=${VM_THREAD:-multi}" -cpu max -m "${VM_MEM:-768}" -smp "${VM_CPUS:-2}" -nodefaults -no-user-config -display none -no-reboot \
+		-serial "file:$work/kernel" -serial stdio -device isa-debug-exit,iobase=0xf4,iosize=0x04 ${VM_QEMU:-} -kernel "$VM/vmlinux" -initrd "$work/initrd" \
+		-append "console=ttyS0 loglevel=5 panic=-1 watchdog_thresh=60 softlockup_all_cpu_backtrace=1 vm.number=$number vm.limit=$((limit - 20)) ${VM_ENV:-} -- $*" </dev/null 2>&1 | stdbuf -oL tr -d '\r' | tee "$log" || status=${PIPESTATUS[0]}
 	verdict "$log" "$bin" "$status" "$number"
 }
 
@@ -125,7 +140,7 @@ run)
 	run "$@"
 	;;
 *)
-	sed -n '2,10s/^# \{0,1\}//p' "$0"
+	sed -n '2,15s/^# \{0,1\}//p' "$0"
 	exit 2
 	;;
 esac
