@@ -77,3 +77,22 @@ func between(g cluster.Gauge, low, high float64) bool {
 	v, known := g.Get()
 	return known && v >= low && v <= high
 }
+
+// TestShareWrapped: the kernel counts a connection's segments in 32 bits. Sums of them that have become less are unknown for as long as the window has both.
+func TestShareWrapped(t *testing.T) {
+	const wrap = 1 << 32
+	for _, c := range []struct {
+		retransmits, segments [2]uint64
+		want                  float64 // -1: unknown
+	}{
+		{[2]uint64{100, 103}, [2]uint64{1000, 4000}, 1000},
+		{[2]uint64{wrap - 3, 2}, [2]uint64{1000, 4000}, -1},
+		{[2]uint64{100, 103}, [2]uint64{wrap - 1000, 2000}, -1},
+		{[2]uint64{100, 103}, [2]uint64{wrap - 1000, wrap + 2000}, 1000}, // of BPF, which counts on in 64
+	} {
+		v, known := share(c.retransmits[1]-c.retransmits[0], c.segments[1]-c.segments[0]).Get()
+		if known != (c.want >= 0) || known && v != c.want {
+			t.Errorf("%+v: %v, %v", c, v, known)
+		}
+	}
+}
