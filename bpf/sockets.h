@@ -174,7 +174,7 @@ static __always_inline void take(struct sock_state *s, struct sockets *c, __u64 
 		ADD(c->bytes_received, received - s->in_bytes);
 		s->in_bytes = received;
 	}
-	if (retransmits > s->retransmits)
+	if ((__s32)(retransmits - s->retransmits) > 0)
 		ADD(c->retransmits, retransmits - s->retransmits);
 	s->retransmits = retransmits;
 	ADD(c->segments_sent, segments - s->segments);

@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/http/httptest"
 	"net/netip"
@@ -9,13 +10,34 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/perf/stopwatch"
 )
 
-// TestWrapped: the sequence numbers of a connection pass 2^32 in the middle of a request, and every byte and request is counted once.
+// behind has the programs know of a socket what its kernel's 32-bit counts were before they wrapped.
+func behind(t *testing.T, s *Set, fd int, segments, retransmits uint32) {
+	t.Helper()
+	m := s.maps["cgn_socks"]
+	l := must[layout](t)(wanted(must[*ebpf.CollectionSpec](t)(programs()).Maps["cgn_socks"]))
+	state := must[[]byte](t)(m.LookupBytes(int32(fd)))
+	for _, f := range l.value {
+		switch f.path {
+		case "value.segments":
+			binary.NativeEndian.PutUint32(state[f.offset:], segments)
+		case "value.retransmits":
+			binary.NativeEndian.PutUint32(state[f.offset:], retransmits)
+		}
+	}
+	if err := m.Put(int32(fd), state); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestWrapped: the sequence numbers of a connection, and the kernel's counts of its segments and retransmissions, pass 2^32 in the middle of it, and
+// every byte, request and segment is counted once.
 func TestWrapped(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
@@ -34,6 +56,7 @@ func TestWrapped(t *testing.T) {
 	if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}); err != nil {
 		t.Fatal(err)
 	}
+	behind(t, s, fd, 1<<32-1000, 1<<32-5)
 	for range requests {
 		must[int](t)(unix.Write(fd, []byte(request)))
 		for got, b := "", make([]byte, 4096); !strings.HasSuffix(got, "0\r\n\r\n"); {
@@ -41,12 +64,16 @@ func TestWrapped(t *testing.T) {
 			got += string(b[:n])
 		}
 	}
+	kernel := must[*unix.TCPInfo](t)(unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO))
 	_ = unix.Close(fd)
 	server.CloseClientConnections()
 	within(t, "it is closed", func() bool { return h.port(s, to.Port()).Closed == 1 && h.peer(s, to).Closed == 1 })
 	port, peer, k := h.port(s, to.Port()), h.peer(s, to), must[Tokens](t)(s.Tokens(to.Port()))
 	if want := uint64(requests * len(request)); port.BytesReceived != want || peer.BytesSent != want || k.Requests != requests || k.Streams != requests {
 		t.Errorf("%d bytes received and %d sent of %d; %d requests and %d streams of %d", port.BytesReceived, peer.BytesSent, want, k.Requests, k.Streams, requests)
+	}
+	if segments, again := 1000+uint64(kernel.Data_segs_out), 5+uint64(kernel.Total_retrans); peer.SegmentsSent != segments || peer.Retransmits != again {
+		t.Errorf("%d segments sent and %d of them again, of %d and %d", peer.SegmentsSent, peer.Retransmits, segments, again)
 	}
 	h.noDrops(s)
 }
