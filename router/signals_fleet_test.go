@@ -104,13 +104,14 @@ func burner(t *testing.T) (pid int, turn func()) {
 	}
 }
 
-// TestKernelChange measures how long it takes from the moment in which a process of the engine's begins to burn CPU until the router's state of the node says so,
-// and how old the sample behind that state is at any time. It gates no times: they are the machine's.
+// TestKernelChange measures how long it takes from the moment in which a process of the engine's begins to burn CPU until the router's state of the node says
+// so, until that state is 90 % of what it comes to, and how old the sample behind it is at any time. On a host whose threads get a CPU at once the first is
+// held to 0.1 s; on a busy one it is the host's.
 func TestKernelChange(t *testing.T) {
 	if os.Getenv("BPF_REQUIRED") != "1" {
 		t.Skip("it puts programs into the running kernel and load on its CPUs: make check-bpf")
 	}
-	const changes = 40
+	const changes, settles = 30, 1500 * time.Millisecond // figures are means of a second
 	etcd := startEtcd(t).endpoint
 	engines := simulate(t, 1)
 	c, err := agentConfig("a", engines[0].URL(), etcd)
@@ -125,7 +126,7 @@ func TestKernelChange(t *testing.T) {
 	kernelOf(t, &c.Telemetry)
 	startAgent(t, c)
 	s := follow(t, etcd, 1)
-	var ages, took []time.Duration
+	var ages, first, most []time.Duration
 	cpu := func() float64 {
 		_, page := s.get(s.admin + "/debug/fleet")
 		var view fleet.View
@@ -139,18 +140,60 @@ func TestKernelChange(t *testing.T) {
 		ages = append(ages, time.Duration(*g.KernelAgeMs)*time.Millisecond)
 		return *g.CPU
 	}
+	type point struct {
+		after time.Duration
+		cpu   float64
+	}
+	rest := func() bool { v := cpu(); return v >= 0 && v < 0.01 }
+	eventually(t, "the agent tells", rest)
+	waits := hostWaits(t, c.Telemetry.Pins)
 	for range changes {
-		eventually(t, "the engine is at rest", func() bool { v := cpu(); return v >= 0 && v < 0.01 })
+		eventually(t, "the engine is at rest", rest)
+		var seen []point
 		from := time.Now()
 		turn()
-		eventually(t, "the router knows", func() bool { return cpu() >= 0.04 })
-		took = append(took, time.Since(from))
+		eventually(t, "the router knows", func() bool {
+			v := cpu()
+			if v >= 0.04 {
+				seen = append(seen, point{time.Since(from), v})
+			}
+			return len(seen) > 0 && time.Since(from) > settles
+		})
 		turn()
+		first = append(first, seen[0].after)
+		last := seen[len(seen)-1].cpu
+		most = append(most, seen[slices.IndexFunc(seen, func(p point) bool { return p.cpu >= 0.9*last })].after)
 	}
-	t.Logf("from the change to the router's state, %d times: %s", changes, quantiles(took))
+	waited := waits()
+	t.Logf("from the change to its first sign in the router's state, %d times: %s", changes, quantiles(first))
+	t.Logf("from the change to 90 %% of what the state comes to: %s", quantiles(most))
 	t.Logf("age of the sample in that state, whenever it was read, %d times: %s", len(ages), quantiles(ages))
 	m := s.metrics()
-	t.Logf("cgn_router_signal_lag_seconds: %g of %g within 0.1", m.sum("cgn_router_signal_lag_seconds_bucket", `le="0.1"`), m.sum("cgn_router_signal_lag_seconds_count"))
+	t.Logf("cgn_router_signal_lag_seconds: %g of %g within 0.1; 99 %% of the host's waits for a CPU were within %v", m.sum("cgn_router_signal_lag_seconds_bucket", `le="0.1"`), m.sum("cgn_router_signal_lag_seconds_count"), waited)
+	if worst := slices.Max(first); waited < 2*time.Millisecond && worst > 100*time.Millisecond {
+		t.Errorf("threads of this host get a CPU within %v, and a change took %v to be seen", waited, worst)
+	}
+}
+
+// hostWaits returns a function that says which wait for a CPU 99 % of the host's wakeups have not exceeded since.
+func hostWaits(t *testing.T, pins string) func() time.Duration {
+	t.Helper()
+	set, err := bpf.Open(pins)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = set.Close() })
+	var from, now, between bpf.Histogram
+	if err := set.RunDelay(&from); err != nil {
+		t.Fatal(err)
+	}
+	return func() time.Duration {
+		if err := set.RunDelay(&now); err != nil {
+			t.Fatal(err)
+		}
+		between.Subtract(&now, &from)
+		return between.Quantile(0.99)
+	}
 }
 
 func quantiles(all []time.Duration) string {

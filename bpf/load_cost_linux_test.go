@@ -1,0 +1,149 @@
+package bpf
+
+import (
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The load at which the cost of all programs is told.
+const (
+	loadSwitches = 20_000 // a second, of the whole host
+	loadPackets  = 10_000 // a second, in and out of counted sockets, with the events of sockops
+)
+
+// bounce returns a function that gives CPU 0 to another thread and takes it back, n times: two switches and two wakeups each. Its caller is on that CPU.
+func bounce(t testing.TB) func(n int) {
+	var there, back [2]int
+	for _, p := range []*[2]int{&there, &back} {
+		if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var one unix.CPUSet
+	one.Set(0)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		runtime.LockOSThread() // not unlocked: it ends with its affinity
+		_ = unix.SchedSetaffinity(0, &one)
+		for c := []byte{0}; ; {
+			if n, err := unix.Read(there[0], c); n != 1 || err != nil {
+				return
+			}
+			if _, err := unix.Write(back[1], c); err != nil {
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = unix.Close(there[1])
+		<-ended
+		for _, fd := range []int{there[0], back[0], back[1]} {
+			_ = unix.Close(fd)
+		}
+	})
+	c := []byte{0}
+	return func(n int) {
+		for range n {
+			must[int](t)(unix.Write(there[1], c))
+			must[int](t)(unix.Read(back[0], c))
+		}
+	}
+}
+
+// exchanges returns a function that sends a request of 300 bytes over a counted connection of a watched port and reads the answer, n times.
+func exchanges(t testing.TB, s *Set) func(n int) {
+	l := must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
+	if err := s.WatchPort(uint16(l.Addr().(*net.TCPAddr).Port)); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		for b := make([]byte, 400); ; {
+			n, err := c.Read(b)
+			if err != nil {
+				return
+			}
+			if _, err := c.Write(b[:n]); err != nil {
+				return
+			}
+		}
+	}()
+	c := must[net.Conn](t)(net.Dial("tcp", l.Addr().String()))
+	t.Cleanup(func() { _ = c.Close(); _ = l.Close(); <-ended })
+	b := append([]byte("POST / HTTP/1.1\r\n"), make([]byte, 283)...)
+	return func(n int) {
+		for range n {
+			must[int](t)(c.Write(b))
+			must[int](t)(c.Read(b))
+		}
+	}
+}
+
+// cost is what all programs have run, and how often those of switches and of sockets did.
+type cost struct {
+	time              time.Duration
+	switches, packets uint64
+}
+
+func (h *host) cost() (c cost) {
+	for name, p := range h.costs() {
+		c.time += p.RunTime
+		switch {
+		case strings.HasSuffix(name, "switch"):
+			c.switches += p.Runs
+		case strings.Contains(name, "skb") || name == "cgn_sockops":
+			c.packets += p.Runs
+		}
+	}
+	return c
+}
+
+// TestCostOfLoad runs all programs at 20,000 switches and 10,000 packets a second and says how much of a core they take, by the kernel's clock, whose own
+// cost is in it. What the host switches besides counts among the 20,000; where it is more, so may the cost be.
+func TestCostOfLoad(t *testing.T) {
+	h := newHost(t)
+	s := h.load()
+	stats(t)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var all, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		t.Fatal(err)
+	}
+	one.Set(0)
+	turn, exchange := bounce(t), exchanges(t, s)
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.SchedSetaffinity(0, &all) }()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	from, start := h.cost(), time.Now()
+	wanted := time.Duration(times(5000, 1000)) * time.Millisecond
+	var now cost
+	for now = from; time.Since(start) < wanted; now = h.cost() {
+		<-tick.C
+		lack := func(rate float64, done uint64) int { return max(int(rate*time.Since(start).Seconds())-int(done), 0) }
+		turn(lack(loadSwitches, now.switches-from.switches) / 2)
+		exchange(lack(loadPackets, now.packets-from.packets) / 5)
+	}
+	took := time.Since(start).Seconds()
+	switches, packets := float64(now.switches-from.switches)/took, float64(now.packets-from.packets)/took
+	pct := 100 * (now.time - from.time).Seconds() / took
+	t.Logf("%.0f switches/s and %.0f packets/s: all programs take %.2f %% of a core", switches, packets, pct)
+	if bound := 3 * max(switches/loadSwitches, packets/loadPackets, 1); pct <= 0 || pct > bound*float64(times(1, 50)) {
+		t.Errorf("%.2f %% of a core, the bound is %.2f", pct, bound)
+	}
+}
