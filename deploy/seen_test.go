@@ -29,6 +29,8 @@ type board struct {
 	}
 }
 
+// readBoard reads the dashboard, which no Grafana has loaded here: its server is in none of Debian 12, PyPI, npm (all of that name there are clients and
+// libraries) and Go's modules.
 func readBoard(t *testing.T) (b board) {
 	t.Helper()
 	text, err := os.ReadFile("grafana/cognitora.json")

@@ -66,7 +66,7 @@ func TestDevice(t *testing.T) {
 
 // TestBMC is the BMC of an emulated machine, by the protocol in which qemu's
 // ipmi-bmc-extern asks OpenIPMI's ipmi_sim, and runs TestDevice in it: real
-// ioctls, the kernel's real driver, KCS ports, and our answers.
+// ioctls, the kernel's real driver, KCS ports, and our answers. ipmi_sim itself (2.0.33) knows no DCMI and takes commands of others only as a C module.
 func TestBMC(t *testing.T) {
 	script := os.Getenv("IPMI_VM")
 	if script == "" {
