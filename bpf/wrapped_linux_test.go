@@ -69,8 +69,10 @@ func TestWrapped(t *testing.T) {
 	server.CloseClientConnections()
 	within(t, "it is closed", func() bool { return h.port(s, to.Port()).Closed == 1 && h.peer(s, to).Closed == 1 })
 	port, peer, k := h.port(s, to.Port()), h.peer(s, to), must[Tokens](t)(s.Tokens(to.Port()))
-	if want := uint64(requests * len(request)); port.BytesReceived != want || peer.BytesSent != want || k.Requests != requests || k.Streams != requests {
-		t.Errorf("%d bytes received and %d sent of %d; %d requests and %d streams of %d", port.BytesReceived, peer.BytesSent, want, k.Requests, k.Streams, requests)
+	// An emulated machine can be so slow that a connection's first request comes before it is established; then it is unmeasured, and counted as that.
+	measured := k.Requests == requests && k.Streams == requests || testing.Short() && k.Unmeasured == 1 && k.Requests == 0
+	if want := uint64(requests * len(request)); port.BytesReceived != want || peer.BytesSent != want || !measured {
+		t.Errorf("%d bytes received and %d sent of %d; %d requests and %d streams of %d, %d connections unmeasured", port.BytesReceived, peer.BytesSent, want, k.Requests, k.Streams, requests, k.Unmeasured)
 	}
 	if segments, again := 1000+uint64(kernel.Data_segs_out), 5+uint64(kernel.Total_retrans); peer.SegmentsSent != segments || peer.Retransmits != again {
 		t.Errorf("%d segments sent and %d of them again, of %d and %d", peer.SegmentsSent, peer.Retransmits, segments, again)
