@@ -69,7 +69,7 @@ func TestWrapped(t *testing.T) {
 	server.CloseClientConnections()
 	within(t, "it is closed", func() bool { return h.port(s, to.Port()).Closed == 1 && h.peer(s, to).Closed == 1 })
 	port, peer, k := h.port(s, to.Port()), h.peer(s, to), must[Tokens](t)(s.Tokens(to.Port()))
-	// An emulated machine can be so slow that a connection's first request comes before it is established; then it is unmeasured, and counted as that.
+	// On an emulated machine at load 28 no request of the connection was counted, once, for a reason that is not known: there it may be unmeasured as a whole.
 	measured := k.Requests == requests && k.Streams == requests || testing.Short() && k.Unmeasured == 1 && k.Requests == 0
 	if want := uint64(requests * len(request)); port.BytesReceived != want || peer.BytesSent != want || !measured {
 		t.Errorf("%d bytes received and %d sent of %d; %d requests and %d streams of %d, %d connections unmeasured", port.BytesReceived, peer.BytesSent, want, k.Requests, k.Streams, requests, k.Unmeasured)
