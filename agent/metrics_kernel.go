@@ -55,7 +55,7 @@ var kernelDefs = []metric.Def{
 	kernelSegments:       {Name: "cgn_agent_segments_sent_total", Kind: metric.Counter, Labels: []string{"node", "side"}, Help: "TCP segments with payload sent, those sent again included."},
 	kernelTimeouts:       {Name: "cgn_agent_retransmission_timeouts_total", Kind: metric.Counter, Labels: []string{"node", "side"}, Help: "Retransmission timeouts."},
 	kernelStalls:         {Name: "cgn_agent_stalls_total", Kind: metric.Counter, Labels: []string{"node", "side", "direction"}, Help: "Times that the other side took no more (send), or that the program did not read (receive): a window became zero."},
-	kernelUnmeasured:     {Name: "cgn_agent_kernel_unmeasured_total", Kind: metric.Counter, Labels: []string{"node", "why"}, Help: "What is not in cgn_agent_kernel_ttft_seconds and cgn_agent_kernel_itl_seconds: connections of tls, http2, and other; answers of one piece (single), and pieces of several tokens (coalesced)."},
+	kernelUnmeasured:     {Name: "cgn_agent_kernel_unmeasured_total", Kind: metric.Counter, Labels: []string{"node", "why"}, Help: "What is not in cgn_agent_kernel_ttft_seconds and cgn_agent_kernel_itl_seconds: connections of tls, http2, and other; answers of one or two pieces or large ones (single), streams whose first token cannot be told from their head (unclear, they are in itl), and pieces of several tokens (coalesced)."},
 	kernelDrops:          {Name: "cgn_agent_kernel_drops_total", Kind: metric.Counter, Labels: []string{"what"}, Help: "What programs in the kernel could not count, by what was full."},
 	pushFollowers:        {Name: "cgn_agent_push_routers", Help: "Routers that follow the load of the agent's nodes, on a stream each."},
 	pushSent:             {Name: "cgn_agent_push_sent_total", Kind: metric.Counter, Help: "Answers sent to them, each with a reading of every node."},
@@ -170,7 +170,7 @@ func (n *node) emitKernel(emit emit, r bpf.Reader, engines telemetry.Engines) {
 		return
 	}
 	if t, err := r.Tokens(engine); err == nil {
-		for why, n := range map[string]uint64{"tls": t.UnmeasuredTLS, "http2": t.UnmeasuredHTTP, "other": t.Unmeasured, "single": t.Singles, "coalesced": t.Coalesced} {
+		for why, n := range map[string]uint64{"tls": t.UnmeasuredTLS, "http2": t.UnmeasuredHTTP, "other": t.Unmeasured, "single": t.Singles, "unclear": t.Unclear, "coalesced": t.Coalesced} {
 			emit(kernelUnmeasured, float64(n), id, why)
 		}
 	}

@@ -24,6 +24,17 @@
 //
 // # Privacy
 //
-// No payload is copied. The first two bytes of a connection to a watched port are compared with those of HTTP/1, HTTP/2 and TLS; everything else comes from
-// packet headers, sizes and times.
+// No payload is copied. The first two bytes of a request to a watched port are compared with those of the methods of HTTP/1, of HTTP/2 and TLS; everything else
+// comes from packet headers, sizes and times.
+//
+// # Limits of tokens
+//
+// Only answers to POST are measured, and only such of at least three pieces: what is asked about an engine's health and metrics is in no figure. The first piece
+// of a stream is taken for the head alone if it is at most 320 bytes and not 80 larger than a token; if it went out in less than half of a token's time and the
+// gap after it is three times as large as the next; or if two and more earlier streams of the port, with the same size, were so. It is taken for a head with the
+// first token if neither of the two times is so. In all other cases the time to the first token is not counted (Tokens.Unclear). So an engine that holds a large
+// head back for longer than half a token, and then has the first token within three, is told wrongly until longer prompts have shown what its head is.
+//
+// Tokens of less than 80 bytes are counted nowhere. Where an engine sends several in each piece, what is measured are the gaps between its pieces. A piece of 4 KiB
+// and more is no token. What the program had written when the segment before went out waits for the network: the gap before it is none.
 package bpf

@@ -69,6 +69,7 @@ struct tcp_sock {
 	__u64 bytes_received; // in order
 	__u32 total_retrans;  // segments
 	__u32 data_segs_out;  // with payload, retransmitted ones included
+	__u32 write_seq;      // sequence number after all that the program has written
 };
 
 struct bpf_iter_meta;

@@ -221,7 +221,7 @@ func (s *Set) Tokens(port uint16) (Tokens, error) {
 	}
 	t := Tokens{
 		Requests: v.Requests, Streams: v.Streams, Singles: v.Singles, SinglesTime: time.Duration(v.SinglesSumNs), Joined: v.Joined,
-		Coalesced: v.Coalesced, UnmeasuredTLS: v.UnmeasuredTls, UnmeasuredHTTP: v.UnmeasuredH2, Unmeasured: v.Unmeasured,
+		Coalesced: v.Coalesced, Unclear: v.Unclear, UnmeasuredTLS: v.UnmeasuredTls, UnmeasuredHTTP: v.UnmeasuredH2, Unmeasured: v.Unmeasured,
 	}
 	t.TTFT.add(v.Ttft.Count, v.Ttft.SumNs, &v.Ttft.Buckets)
 	t.ITL.add(v.Itl.Count, v.Itl.SumNs, &v.Itl.Buckets)

@@ -126,19 +126,20 @@ type Peer struct {
 	Sockets
 }
 
-// Tokens are the timings of a port, as its wire sees them. A stream is an answer of at least two pieces; a piece is what the engine sends at once, which is a
-// token as long as it flushes each. A head that goes out alone, before the first token, is told by its size and is none.
+// Tokens are the timings of a port's POST requests, as its wire sees them. A stream is an answer of at least three pieces; a piece is what the engine sends at
+// once, which is a token as long as it flushes each. A head that goes out alone, before the first token, is told by its size, or by the gap after it, and is none.
 type Tokens struct {
 	TTFT Histogram // of streams: first byte of the request in, to first token out
 	ITL  Histogram // of streams: gaps between tokens
 
-	Requests    uint64        // requests that began
-	Streams     uint64        // answers of at least two pieces
-	Singles     uint64        // answers of one piece: no stream, or one token
+	Requests    uint64        // that began
+	Streams     uint64        // answers of at least three pieces
+	Singles     uint64        // answers of one or two pieces, or of pieces of 4 KiB and more: no streams, or too short to tell
 	SinglesTime time.Duration // sum of their times from the first byte in to the first piece out
 
 	// What is not in the histograms.
-	Joined         uint64 // segments within 128 us of the one before: the same piece
+	Unclear        uint64 // streams whose first piece may be a head or have a token: they are in ITL from their second gap on, and not in TTFT
+	Joined         uint64 // segments within 128 us of the one before, or written before that had gone out: the same piece
 	Coalesced      uint64 // pieces as large as two of the smallest of their answer: several tokens, their gap is left out
 	UnmeasuredTLS  uint64 // connections
 	UnmeasuredHTTP uint64 // HTTP/2 connections

@@ -108,21 +108,22 @@ enum phase {
 	PHASE_NEW = 0,	   // nothing has come in yet
 	PHASE_REQUEST = 1, // a request comes in, or has
 	PHASE_ANSWER = 2,  // its answer goes out
-	PHASE_UNMEASURED = 3
+	PHASE_UNMEASURED = 3,
+	PHASE_INTERIM = 4 // less than a head went out: 100 Continue, or an answer of a line
 };
 
 struct sock_state {
 	__u64 request_ns;   // when the first byte of this request came in
-	__u64 first_ns;	    // when the first piece of its answer that can be a token went out
+	__u64 first_ns;	    // when the first piece of its answer went out
 	__u64 piece_ns;	    // when the last piece began
 	__u64 segment_ns;   // when its last segment went out
 	__u64 in_bytes;	    // of the kernel's bytes_received, those that are in the counters
 	struct peer_key peer;
 	__u32 retransmits;  // likewise of its total_retrans
 	__u32 out_next;	    // sequence number after all payload that went out
-	__u32 first_size;   // bytes of the first piece; 0: it is known to be a token
-	__u32 piece_min;    // bytes of the smallest piece of this answer; 0: none yet
-	__u32 pieces;	    // pieces of this answer that can be tokens
+	__u32 first_size;   // bytes of the first piece
+	__u32 piece_min;    // bytes of the smallest piece after it
+	__u32 pieces;	    // pieces of this answer; 0: none yet, or it is not measured
 	__u32 timeouts;	    // retransmission timeouts since a packet came in
 	__u32 packets;	    // that came in
 	__u32 out_bytes;    // payload that went out and is not in the counters yet
@@ -136,7 +137,9 @@ struct sock_state {
 	__u8 out_known;	    // out_next is valid
 	__u8 fin_in;	    // the other side has sent all
 	__u8 out_packets;   // that went out, modulo 256
-	__u8 unused[6];
+	__u8 post;	    // this request is a POST
+	__u8 waiting;	    // the program had written more than the last segment had
+	__u8 unused[4];
 };
 
 // Purpose: what has to be remembered of a counted socket. Writer: sockops, skb_in and skb_out (under the socket's own order of events). Reader: these.
@@ -208,15 +211,18 @@ static __always_inline void tell(struct sock_state *s, enum event_kind kind)
 
 // Histograms of a port, and what was not measured on it.
 struct tokens {
-	__u64 requests;	      // requests that began
-	__u64 streams;	      // answers of at least two pieces: their TTFT and ITL are below
-	__u64 singles;	      // answers of one piece: no stream, or one that ended with its first token
+	__u64 requests;	      // POST requests that began
+	__u64 streams;	      // answers of at least three pieces: their TTFT and ITL are below
+	__u64 singles;	      // answers of one or two pieces, or of large ones: no streams, or too short to tell
 	__u64 singles_sum_ns; // their time from first byte in to first piece out
-	__u64 joined;	      // segments within 128 us of the one before: the same piece
+	__u64 unclear;	      // streams whose first piece may be a head or have a token: their TTFT, and the gap after it, were not counted
+	__u64 joined;	      // segments that continue a piece: within 128 us of the one before, or written before that had gone out
 	__u64 coalesced;      // pieces as large as two of the smallest of their answer: gaps that were not counted
 	__u64 unmeasured_tls; // connections that were not measured, because they are TLS
 	__u64 unmeasured_h2;  // because they are HTTP/2
 	__u64 unmeasured;     // because they are neither of these nor HTTP/1, or were in the middle of something
+	__u32 head_size;      // bytes of first pieces that were heads alone, by the gap after them
+	__u32 head_votes;     // how many more of the last streams said so of this size than did not; at most 15
 	struct histogram ttft; // first byte of a request in, to first token out
 	struct histogram itl;  // gaps between tokens
 };
@@ -230,13 +236,14 @@ struct {
 	__type(value, struct tokens);
 } cgn_tokens SEC(".maps");
 
-// answer_ended counts an answer that was no stream. A stream has been counted.
+// answer_ended counts an answer that was no stream. A stream has been counted with its third piece.
 static __always_inline void answer_ended(struct sock_state *s, struct tokens *t)
 {
-	if (s->phase != PHASE_ANSWER || s->pieces != 1)
+	if (s->phase != PHASE_ANSWER || s->pieces == 0 || s->pieces > 2)
 		return;
 	ADD(t->singles, 1);
 	ADD(t->singles_sum_ns, s->first_ns - s->request_ns);
+	s->pieces = 0;
 }
 
 #endif

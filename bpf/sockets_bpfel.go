@@ -83,7 +83,9 @@ type socketsSockState struct {
 	OutKnown    uint8
 	FinIn       uint8
 	OutPackets  uint8
-	Unused      [6]uint8
+	Post        uint8
+	Waiting     uint8
+	Unused      [4]uint8
 }
 
 type socketsSockets struct {
@@ -115,11 +117,14 @@ type socketsTokens struct {
 	Streams       uint64
 	Singles       uint64
 	SinglesSumNs  uint64
+	Unclear       uint64
 	Joined        uint64
 	Coalesced     uint64
 	UnmeasuredTls uint64
 	UnmeasuredH2  uint64
 	Unmeasured    uint64
+	HeadSize      uint32
+	HeadVotes     uint32
 	Ttft          struct {
 		_       structs.HostLayout
 		Count   uint64

@@ -1,26 +1,10 @@
 //go:build ignore
 
 // Tokens: every packet of a counted socket passes skb_in or skb_out. Sizes, times and windows are taken from its headers. Of payload, only the first
-// two bytes of a connection are looked at, and not kept: they tell HTTP/1 from TLS and HTTP/2, which are not measured.
-#include "sockets.h"
+// two bytes of a request are looked at, and not kept: they tell POST from other methods, and HTTP/1 from TLS and HTTP/2, which are not measured.
+#include "answers.h"
 
 char _license[] SEC("license") = "Dual BSD/GPL";
-
-// Of the answers of engines: heads are 160 to 190 bytes, the events of a token 110 and more, and what closes a stream up to 71.
-#define HEAD_MAX 320	  // a first piece of more than this has a token in it
-#define HEAD_MIN 80	  // a first piece that exceeds the second by this has a head and a token in it
-#define CLOSING_MAX 80	  // smaller segments of an answer are no tokens: 100 Continue, [DONE], the last chunk
-#define REQUEST_MIN 32	  // less than this does not begin a request: it is a frame of something
-#define CHUNK_MAX 12	  // two tokens in one chunk have its frame once
-#define JOIN_NS (1 << 17) // segments closer than this are one piece
-
-struct packet {
-	__u32 seq;
-	__u32 payload;	// bytes
-	__u32 offset;	// of the payload
-	__u32 window;
-	__u8 flags;
-};
 
 #define FLAG_FIN 1
 #define FLAG_RST 4
@@ -116,103 +100,6 @@ static __always_inline struct sock_state *adopt(struct bpf_sock *sk)
 	}
 	ADD(c->opened, 1);
 	return s;
-}
-
-// recognise decides by the first two bytes of a connection whether it is measured.
-static __always_inline void recognise(struct __sk_buff *skb, struct packet *p, struct sock_state *s, struct tokens *t)
-{
-	__u8 b[2] = {};
-
-	s->phase = PHASE_UNMEASURED;
-	if (bpf_skb_load_bytes(skb, p->offset, b, 2)) {
-		ADD(t->unmeasured, 1);
-		return;
-	}
-	if (b[0] == 0x16 && b[1] == 0x03) {
-		ADD(t->unmeasured_tls, 1);
-	} else if (b[0] == 'P' && b[1] == 'R') {
-		ADD(t->unmeasured_h2, 1);
-	} else if ((b[0] == 'P' && (b[1] == 'O' || b[1] == 'U' || b[1] == 'A')) || (b[0] == 'G' && b[1] == 'E') || (b[0] == 'H' && b[1] == 'E') ||
-		   (b[0] == 'D' && b[1] == 'E') || (b[0] == 'O' && b[1] == 'P')) {
-		s->phase = PHASE_ANSWER; // of nothing: the next is a request
-		s->pieces = 0;
-	} else {
-		ADD(t->unmeasured, 1);
-	}
-}
-
-static __always_inline void request(struct __sk_buff *skb, struct packet *p, struct sock_state *s, struct tokens *t)
-{
-	if (s->phase == PHASE_NEW)
-		recognise(skb, p, s, t);
-	if (s->phase != PHASE_ANSWER)
-		return; // not measured, or more of the same request
-	answer_ended(s, t);
-	if (p->payload < REQUEST_MIN) {
-		s->phase = PHASE_UNMEASURED;
-		ADD(t->unmeasured, 1);
-		return;
-	}
-	s->phase = PHASE_REQUEST;
-	s->pieces = 0;
-	s->request_ns = bpf_ktime_get_ns();
-	ADD(t->requests, 1);
-}
-
-static __always_inline void first_piece(struct sock_state *s, __u32 size, __u64 now)
-{
-	s->phase = PHASE_ANSWER;
-	s->pieces = 1;
-	s->first_ns = s->piece_ns = s->segment_ns = now;
-	s->first_size = size;
-	s->piece_min = 0;
-}
-
-static __always_inline void answer(struct sock_state *s, struct tokens *t, __u32 size)
-{
-	__u64 now, gap;
-
-	if (s->phase == PHASE_NEW) { // the other side speaks first: not HTTP/1
-		s->phase = PHASE_UNMEASURED;
-		ADD(t->unmeasured, 1);
-	}
-	if (s->phase == PHASE_UNMEASURED || size < CLOSING_MAX)
-		return;
-	now = bpf_ktime_get_ns();
-	if (s->phase == PHASE_REQUEST) {
-		first_piece(s, size, now);
-		return;
-	}
-	if (!s->pieces)
-		return; // of a request that was not seen
-	gap = now - s->segment_ns;
-	s->segment_ns = now;
-	if (gap < JOIN_NS) {
-		ADD(t->joined, 1);
-		return;
-	}
-	if (s->pieces == 1 && s->first_size) {
-		if (s->first_size <= HEAD_MAX && s->first_size < size + HEAD_MIN) {
-			first_piece(s, size, now); // what went before was the head alone
-			s->first_size = 0;
-			s->piece_min = size;
-			return;
-		}
-	}
-	if (s->pieces == 1) {
-		ADD(t->streams, 1);
-		histogram_add(&t->ttft, s->first_ns - s->request_ns);
-	}
-	gap = now - s->piece_ns;
-	s->piece_ns = now;
-	s->pieces++;
-	if (s->piece_min && size + CHUNK_MAX >= 2 * s->piece_min) {
-		ADD(t->coalesced, 1);
-		return;
-	}
-	if (!s->piece_min || size < s->piece_min)
-		s->piece_min = size;
-	histogram_add(&t->itl, gap);
 }
 
 #define PATH_EVERY 8 // packets between two looks at a connection's path
@@ -334,6 +221,6 @@ int cgn_skb_out(struct __sk_buff *skb)
 	s->full_here = !p.window;
 	t = bytes ? tokens_of(s) : 0;
 	if (t)
-		answer(s, t, bytes);
+		answer(s, t, bytes, more_waits(skb, &p));
 	return 1;
 }

@@ -99,7 +99,7 @@ func (k *kernel) writePorts(t *table) {
 	for _, p := range k.Ports {
 		k := p.Tokens
 		t.row(p.Port.Port, p.Established, p.Opened, p.Resets, p.Retransmits, p.StallsSend+p.StallsReceive, brief(p.RTT), bytesOf(p.BytesReceived), bytesOf(p.BytesSent),
-			k.Requests, brief(k.TTFT.Mean()), brief(k.TTFT.Quantile(0.99)), brief(k.ITL.Mean()), brief(k.ITL.Quantile(0.99)), k.UnmeasuredTLS+k.UnmeasuredHTTP+k.Unmeasured)
+			k.Requests, brief(k.TTFT.Mean()), brief(k.TTFT.Quantile(0.99)), brief(k.ITL.Mean()), brief(k.ITL.Quantile(0.99)), k.UnmeasuredTLS+k.UnmeasuredHTTP+k.Unmeasured+k.Unclear)
 	}
 }
 
