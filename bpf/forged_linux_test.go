@@ -75,14 +75,14 @@ func TestForged(t *testing.T) {
 	}
 	after := must[Tokens](t)(s.Tokens(to.Port()))
 	// Of 64 numbers that lie 2^26 apart, one may be inside the window.
-	if sent == 0 || after.Requests > before.Requests+1 || after.TTFT.Count != before.TTFT.Count || after.Unmeasured != before.Unmeasured {
+	if sent == 0 || after.Requests > before.Requests+1 || after.Streams != before.Streams || after.Unmeasured != before.Unmeasured {
 		t.Errorf("after %d forged segments: %+v\nbefore: %+v", sent, after, before)
 	}
 	requests := after.Requests
 	ask()
 	last := must[Tokens](t)(s.Tokens(to.Port()))
-	if last.Requests < requests || last.TTFT.Count != before.TTFT.Count+1 {
-		t.Errorf("%d requests, %d first tokens, of %d and %d", last.Requests, last.TTFT.Count, requests, before.TTFT.Count)
+	if last.Requests < requests || last.Streams != before.Streams+1 {
+		t.Errorf("%d requests, %d streams, of %d and %d", last.Requests, last.Streams, requests, before.Streams)
 	}
 	if port := h.port(s, to.Port()); port.BytesReceived > 1000 {
 		t.Errorf("forged bytes count: %+v", port)

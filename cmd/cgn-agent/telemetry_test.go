@@ -116,6 +116,13 @@ func metric(admin, name string, how func(line string) string) (v float64, ok boo
 	return 0, false
 }
 
+// streams is how many streamed answers of the engine the kernel has counted. In a busy moment it may not see whether a head had a token with it.
+func (w *watcher) streams() float64 {
+	told, _ := w.metric("cgn_agent_kernel_ttft_seconds_count")
+	unclear, _ := w.metric(`cgn_agent_kernel_unmeasured_total{why="unclear"}`)
+	return told + unclear
+}
+
 // streams serves answers of five tokens.
 func streams(t *testing.T) string {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -152,18 +159,16 @@ func (w *watcher) ask(t *testing.T, n int) {
 // TestCountsOutliveTheAgent: what the kernel has counted for an agent that is killed, or that leaves, is there for the next one, and what happens between the two counts too.
 func TestCountsOutliveTheAgent(t *testing.T) {
 	root, engine, front := pinned(t), streams(t), freeAddress(t)
-	const ttft = "cgn_agent_kernel_ttft_seconds_count"
 	const opened = `cgn_agent_connections_opened_total{side="front"}`
 	total := 0.0
 	for i, signal := range []os.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGTERM} {
 		w := watch(t, engine, front, root)
-		before, _ := w.metric(ttft)
-		if before != total {
+		if before := w.streams(); before != total {
 			t.Errorf("agent %d finds %g answers, there were %g", i, before, total)
 		}
 		w.ask(t, 10)
 		total += 10
-		eventually(t, "all answers are counted", func() bool { n, _ := w.metric(ttft); return n == total })
+		eventually(t, "all answers are counted", func() bool { return w.streams() == total })
 		if n, ok := w.metric(opened); !ok || n < float64(10*(i+1)) {
 			t.Errorf("agent %d: %g connections to the front, not %d", i, n, 10*(i+1))
 		}
