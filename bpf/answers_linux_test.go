@@ -111,7 +111,7 @@ func (k *talk) answers(answer ...part) {
 func pause(d time.Duration) {
 	var none []unix.PollFd
 	for end := time.Now().Add(d); time.Now().Before(end); {
-		_, _ = unix.Poll(none, int(time.Until(end)/time.Millisecond)+1)
+		_, _ = unix.Poll(none, int(max(time.Until(end), 0)/time.Millisecond)+1)
 	}
 }
 
