@@ -55,7 +55,7 @@ skipped() { # test, tool
 
 if [ "${1:-}" = left-out ]; then
 	echo '== left out, for it needs root; make check-bpf-vm runs those of bpf in another kernel'
-	for part in 'bpf, all tests of programs in the kernel' 'cmd/cgn-ctl TestBPF' 'cmd/cgn-agent TestCountsOutliveTheAgent' 'agent/telemetry TestLookAllocates' 'router TestKernelSignals, TestKernelChange and TestKernelEvents'; do
+	for part in 'bpf, all tests of programs in the kernel' 'cmd/cgn-ctl TestBPF' 'cmd/cgn-agent TestCountsOutliveTheAgent and TestProgramsRemovedUnderAnAgent' 'agent/telemetry TestLookAllocates' 'router TestKernelSignals, TestKernelChange and TestKernelEvents'; do
 		echo "  $part"
 	done
 	exit
@@ -80,6 +80,7 @@ skips=$(
 	skipped 'router, tests of nodes that are cut off' tun
 	skipped 'kvcached/resp TestAsRedis, beside redis' redis-server
 	skipped 'agent/engine TestEngineGetsNoRights' root
+	skipped 'cmd/cgn-agent TestWithoutRights' root
 	skipped 'internal/takeover TestAnotherUser' root
 	skipped 'kvcached TestASmallFilesystemIsTold' root
 	skipped 'kvcached/lease TestStrangers' root
