@@ -28,7 +28,7 @@ func newRoute(a *app, getenv func(string) string) *cobra.Command {
 			"BLOCKS is how many of the prompt's blocks the node is believed to hold. OVERLAP is their share, LOAD how idle the node is,\n" +
 			"POWER how little it draws beside the others, CAPACITY the mean of three shares, of GPU memory, of throughput (by width and dtype) and\n" +
 			"of free request slots, each beside the most that a candidate has; all from 0 to 1. SCORE is their sum, weighted by the policy\n" +
-			"(cgn-ctl cluster policy). What a node does not report counts as the mean of those that do; what none reports is 0 for all of them\n" +
+			"(cgn-ctl cluster policy). What a node does not report counts as the mean of those that do; what none reports is shown as - (power) or 0,\n" +
 			"and decides nothing. IN FLIGHT is requests now, and those of other routers and clients as last told, of how many at once. MEASURED is what the node's agent has told, on its stream or by\n" +
 			"its last heartbeat, with the age of each sample: use of the GPU, CPUs of the engine (100 % is one), the wait for a CPU that 99 % of waits do not exceed,\n" +
 			"round trip, segments sent again in a million, power. Without a candidate the exit status is 1.",

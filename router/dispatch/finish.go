@@ -37,13 +37,13 @@ func (d *Dispatcher) settle(j *Job, a *attempt, o relay.Outcome) {
 		d.cut(j, a, fleet.Reset, broke)
 	}
 	if a.recorded {
-		d.learn(j, a, ok, broke != "")
+		d.learn(j, a, ok, broke != "", now)
 	}
 	d.count(j, a, now)
 }
 
 // learn holds the prediction against what the engine found.
-func (d *Dispatcher) learn(j *Job, a *attempt, ok, broken bool) {
+func (d *Dispatcher) learn(j *Job, a *attempt, ok, broken bool, now time.Time) {
 	switch {
 	case a.status >= 300, broken, j.stream.failed:
 		d.index.Forget(&j.chain, a.ref, a.sent)
@@ -60,7 +60,7 @@ func (d *Dispatcher) learn(j *Job, a *attempt, ok, broken bool) {
 		}
 	case ok && j.Usage.HasPrompt:
 		a.node.metrics.Unreported.Inc()
-		if a.node.cachedCounts.missing(a.matched > 0) {
+		if a.node.cachedCounts.missing(a.matched > 0, a.sent, now) {
 			d.log.Warn("this engine does not report cached tokens, so predictions for it go uncorrected; "+
 				"start vLLM with --enable-prompt-tokens-details, SGLang with --enable-cache-report", "node", a.node.ID)
 		}
@@ -86,24 +86,29 @@ func (d *Dispatcher) count(j *Job, a *attempt, now time.Time) {
 }
 
 // unreportedMin is how many answers without a count of cached tokens show that an engine reports none.
-const unreportedMin = 3
+const unreportedMin = 5
 
 // cachedCounts is what a node's answers have shown of its counts of cached tokens. Engines that report them leave them out
-// where nothing was cached, so it takes an answer of whose prompt the node was believed to have some.
+// where nothing was cached, so it takes answers of whose prompt the node was believed to have some, and to requests that were
+// sent after the node had answered: what is still in prefill is believed too.
 type cachedCounts struct {
-	seen    atomic.Bool // there was one
-	missed  atomic.Int32
-	matched atomic.Bool // in one of those missed the node was believed to have some of the prompt
-	said    atomic.Bool
+	seen   atomic.Bool  // there was one
+	first  atomic.Int64 // when the first answer without one ended, Unix nanoseconds; 0: there was none
+	missed atomic.Int32
+	said   atomic.Bool
 }
 
 // missing takes an answer without a count, and tells once when that means that the engine reports none.
-func (c *cachedCounts) missing(matched bool) bool {
+func (c *cachedCounts) missing(matched bool, sent, now time.Time) bool {
 	if c.seen.Load() || c.said.Load() {
 		return false
 	}
-	if matched {
-		c.matched.Store(true)
+	first := c.first.Load()
+	if first == 0 {
+		c.first.CompareAndSwap(0, now.UnixNano())
 	}
-	return c.missed.Add(1) >= unreportedMin && c.matched.Load() && !c.said.Swap(true)
+	if first == 0 || !matched || sent.UnixNano() < first {
+		return false
+	}
+	return c.missed.Add(1) >= unreportedMin && !c.said.Swap(true)
 }

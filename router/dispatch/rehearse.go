@@ -66,7 +66,7 @@ func (r Rehearsal) Matched() int { return r.j.cur.matched }
 func (r Rehearsal) Finish(promptTokens, cachedTokens int) {
 	j := r.j
 	j.Usage = usage.Counts{Prompt: int64(promptTokens), HasPrompt: true, Cached: int64(cachedTokens), HasCached: true}
-	j.d.learn(j, j.cur, true, false)
+	j.d.learn(j, j.cur, true, false, j.Received)
 	j.drop(j.cur)
 	j.permit.Release()
 	j.recycle()
