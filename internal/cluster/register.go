@@ -221,7 +221,11 @@ func (r *Registrar) claim(ctx context.Context) error {
 		case seen != 0 && rev != seen, time.Now().After(deadline):
 			return &DuplicateError{ID: own.id, Address: own.address, HolderAddress: holder.address}
 		case seen == 0:
-			r.reg.Log.Info("id is held; waiting for its lease to end", "holder", holder.address)
+			level := slog.LevelInfo // this daemon's own lease, from before a restart
+			if holder.address != own.address {
+				level = slog.LevelWarn
+			}
+			r.reg.Log.Log(ctx, level, "id is held; waiting for its lease to end", "holder", holder.address)
 		}
 		seen = rev
 		if err := r.awaitChange(ctx, own.key, rev); err != nil {
