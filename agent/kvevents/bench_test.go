@@ -5,19 +5,37 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cognitora/dataplane/kvcached/block"
 	"github.com/cognitora/dataplane/kvcached/residency"
 )
 
-// used is the CPU time that the process has used. What is counted by it does not depend on what else the machine does.
-func used(b *testing.B) time.Duration {
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
+// applier takes in batches and reports what has changed, without allocation of its own.
+type applier struct {
+	*engine
+	events  []residency.Event
+	digests []block.Digest
+}
+
+func newApplier(t testing.TB) *applier {
+	return &applier{engine: newEngine(t, 1<<20), digests: make([]block.Digest, 0, reportDigests)}
+}
+
+// takes returns the CPU time that these batches take.
+func (a *applier) takes(batches [][]byte) time.Duration {
+	began := used(a.t)
+	for _, payload := range batches {
+		if err := a.known.apply(payload); err != nil {
+			a.t.Fatal(err)
+		}
+		for a.out.size() > 0 {
+			a.number++
+			a.events, a.digests = a.out.take(a.events[:0], a.digests[:0], space.String())
+			if err := a.index.Report(&residency.Report{Engine: "e", Epoch: 1, Number: a.number, Fresh: a.number == 1, Events: a.events}); err != nil {
+				a.t.Fatal(err)
+			}
+		}
 	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	return used(a.t) - began
 }
 
 // BenchmarkApply decodes batches, computes digests and applies them to the index of a daemon: 16,384 blocks of 16 tokens that are stored and then
@@ -28,31 +46,12 @@ func BenchmarkApply(b *testing.B) {
 		for _, form := range []string{"map", "array"} {
 			b.Run(fmt.Sprintf("%s/%d", form, size), func(b *testing.B) {
 				batches := benchBatches(b, form, size, prompt, prompts)
-				e := newEngine(b, 1<<20)
-				var events []residency.Event
-				digests := make([]block.Digest, 0, reportDigests)
-				number, blocks := uint64(0), 0
-				apply := func(batches [][]byte) time.Duration {
-					began := used(b)
-					for _, payload := range batches {
-						if err := e.known.apply(payload); err != nil {
-							b.Fatal(err)
-						}
-						for e.out.size() > 0 {
-							number++
-							events, digests = e.out.take(events[:0], digests[:0], space.String())
-							if err := e.index.Report(&residency.Report{Engine: "e", Epoch: 1, Number: number, Fresh: number == 1, Events: events}); err != nil {
-								b.Fatal(err)
-							}
-						}
-					}
-					return used(b) - began
-				}
+				e, blocks := newApplier(b), 0
 				var storing, removing time.Duration
 				b.ReportAllocs()
 				for b.Loop() {
-					storing += apply(batches[:prompts])
-					removing += apply(batches[prompts:])
+					storing += e.takes(batches[:prompts])
+					removing += e.takes(batches[prompts:])
 					blocks += prompt * prompts
 				}
 				if e.known.blocks != 0 || e.counts.orphans.Load() > 0 {
@@ -67,7 +66,7 @@ func BenchmarkApply(b *testing.B) {
 }
 
 // benchBatches are batches of one prompt each, and then of the removals of all, with tokens and hashes as they are in the field.
-func benchBatches(b *testing.B, form string, size, prompt, prompts int) (batches [][]byte) {
+func benchBatches(b testing.TB, form string, size, prompt, prompts int) (batches [][]byte) {
 	own := prompt * block.Tokens / size
 	at := func(p, i int) uint64 { return uint64(p+1)*0x9e3779b97f4a7c15 + uint64(i)*0xbf58476d1ce4e5b9 | 1<<63 }
 	record := func(kind string, names []string, values ...any) any {

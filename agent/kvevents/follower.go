@@ -55,6 +55,7 @@ type Follower struct {
 	last    uint64        // checksum of the batch before
 	warned  time.Time     // when the log told last that everything was forgotten
 	live    uint64        // number of the batch that this connection brought last, plus 1; 0: none yet
+	pace    pace          // of what is read
 	restart chan struct{}
 	stale   time.Duration // staleAfter
 
@@ -73,7 +74,7 @@ func New(o Options) *Follower {
 	o.MaxBlocks, o.Trust, o.Log = cmp.Or(o.MaxBlocks, 1<<20), cmp.Or(o.Trust, 2*time.Second), cmp.Or(o.Log, slog.Default())
 	return &Follower{
 		o: o, log: o.Log, seed: maphash.MakeSeed(), wake: make(chan struct{}, 1), moved: make(chan struct{}, 1), restart: make(chan struct{}, 1),
-		stale: staleAfter,
+		stale: staleAfter, pace: newPace(time.Now()),
 	}
 }
 
@@ -274,7 +275,7 @@ func (f *Follower) unfollow() {
 
 // step reads a batch and applies it.
 func (f *Follower) step(ctx context.Context, s *socket) error {
-	parts, err := s.message()
+	parts, err := f.read(ctx, s)
 	if err != nil {
 		return err
 	}

@@ -90,7 +90,7 @@ func (f *Follower) replay(ctx context.Context, start uint64) (same bool, err err
 	same = f.next == 0
 	for check := !same; ; {
 		_ = conn.SetReadDeadline(time.Now().Add(answerWithin))
-		parts, err := s.message()
+		parts, err := f.read(ctx, s)
 		if err != nil {
 			return false, err
 		}

@@ -10,6 +10,7 @@ type counters struct {
 	unknown, unusable, others           atomic.Uint64
 	orphans, unnamed, overflow          atomic.Uint64
 	dropped, reports, refused, snapshot atomic.Uint64
+	paused                              atomic.Uint64
 }
 
 // Stats says what a Follower has done and knows.
@@ -32,6 +33,7 @@ type Stats struct {
 	Orphans   uint64 // blocks whose parent is not known
 	Unnamed   uint64 // blocks that tokens do not tell apart from others, such as those of images
 	Overflow  uint64 // blocks beyond MaxBlocks
+	Paused    uint64 // times that reading paused because the engine said too much
 	Dropped   uint64 // times that changes were dropped because the sink stood still
 	Reports   uint64 // taken by the sink
 	Refused   uint64 // not taken
@@ -46,6 +48,7 @@ func (f *Follower) Stats() Stats {
 		Connects: c.connects.Load(), Malformed: c.malformed.Load(), Unknown: c.unknown.Load(), Unusable: c.unusable.Load(), Others: c.others.Load(),
 		Orphans: c.orphans.Load(), Unnamed: c.unnamed.Load(), Overflow: c.overflow.Load(), Dropped: c.dropped.Load(),
 		Reports: c.reports.Load(), Refused: c.refused.Load(), Snapshots: c.snapshot.Load(),
+		Paused: c.paused.Load(),
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -74,6 +77,7 @@ var Counters = []struct {
 	{"orphans", "Blocks that do not count because the one before them is not known.", func(s *Stats) uint64 { return s.Orphans }},
 	{"unnamed", "Blocks that do not count because more than their tokens tells them apart, such as images.", func(s *Stats) uint64 { return s.Unnamed }},
 	{"overflow", "Blocks that do not count because of the bound on an engine's blocks.", func(s *Stats) uint64 { return s.Overflow }},
+	{"paused", "Pauses in reading because the engine publishes faster than it is read; what its socket cannot hold meanwhile is a gap.", func(s *Stats) uint64 { return s.Paused }},
 	{"dropped", "Times that changes were dropped because who is told took none; it gets a snapshot then.", func(s *Stats) uint64 { return s.Dropped }},
 	{"reports", "Reports that were taken.", func(s *Stats) uint64 { return s.Reports }},
 	{"reports_refused", "Reports that were not taken, and done again.", func(s *Stats) uint64 { return s.Refused }},
