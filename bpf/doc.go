@@ -24,8 +24,9 @@
 //
 // # Privacy
 //
-// No payload is copied. The first two bytes of a request to a watched port are compared with those of the methods of HTTP/1, of HTTP/2 and TLS; everything else
-// comes from packet headers, sizes and times.
+// No payload is copied out of the kernel. Two bytes are looked at and not kept, those with which a request to a watched port may begin: the first that come on a
+// connection, after an answer has begun, or after 100 Continue, when they are of a body. They are compared with those of the methods of HTTP/1, of HTTP/2 and TLS;
+// everything else comes from packet headers, sizes and times.
 //
 // # Limits of tokens
 //

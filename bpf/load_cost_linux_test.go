@@ -111,7 +111,8 @@ func (h *host) cost() (c cost) {
 }
 
 // TestCostOfLoad runs all programs at 20,000 switches and 10,000 packets a second and says how much of a core they take, by the kernel's clock, whose own
-// cost is in it. What the host switches besides counts among the 20,000; where it is more, so may the cost be.
+// cost is in it. The target is 0.75 %. On a host whose threads get a CPU at once it is held to twice that; on a busy one, which switches more and whose caches others
+// use, to four times, and more by as much as it switches more.
 func TestCostOfLoad(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
@@ -130,6 +131,7 @@ func TestCostOfLoad(t *testing.T) {
 	defer func() { _ = unix.SchedSetaffinity(0, &all) }()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
+	delay := h.delay(s)
 	from, start := h.cost(), time.Now()
 	wanted := time.Duration(times(5000, 1000)) * time.Millisecond
 	var now cost
@@ -142,8 +144,13 @@ func TestCostOfLoad(t *testing.T) {
 	took := time.Since(start).Seconds()
 	switches, packets := float64(now.switches-from.switches)/took, float64(now.packets-from.packets)/took
 	pct := 100 * (now.time - from.time).Seconds() / took
-	t.Logf("%.0f switches/s and %.0f packets/s: all programs take %.2f %% of a core", switches, packets, pct)
-	if bound := 3 * max(switches/loadSwitches, packets/loadPackets, 1); pct <= 0 || pct > bound*float64(times(1, 50)) {
+	waited := h.delay(s).Since(delay).Quantile(0.99)
+	t.Logf("%.0f switches/s and %.0f packets/s: all programs take %.2f %% of a core; 99 %% of the host's waits for a CPU were within %v", switches, packets, pct, waited)
+	bound := 1.5
+	if waited >= 2*time.Millisecond || testing.Short() {
+		bound = 3 * max(switches/loadSwitches, packets/loadPackets, 1) * float64(times(1, 50))
+	}
+	if pct <= 0 || pct > bound {
 		t.Errorf("%.2f %% of a core, the bound is %.2f", pct, bound)
 	}
 }

@@ -143,7 +143,7 @@ type Tokens struct {
 	Coalesced      uint64 // pieces as large as two of the smallest of their answer: several tokens, their gap is left out
 	UnmeasuredTLS  uint64 // connections
 	UnmeasuredHTTP uint64 // HTTP/2 connections
-	Unmeasured     uint64 // connections that are neither of these nor HTTP/1, or were in the middle of something
+	Unmeasured     uint64 // connections that are neither of these nor HTTP/1, were in the middle of something, or whose first request ended the handshake
 }
 
 // Drops counts what was lost, by what was full.

@@ -1,7 +1,7 @@
 //go:build ignore
 
-// Tokens: every packet of a counted socket passes skb_in or skb_out. Sizes, times and windows are taken from its headers. Of payload, only the first
-// two bytes of a request are looked at, and not kept: they tell POST from other methods, and HTTP/1 from TLS and HTTP/2, which are not measured.
+// Tokens: every packet of a counted socket passes skb_in or skb_out. Sizes, times and windows are taken from its headers. Of payload, only two
+// bytes are looked at where a request may begin, and not kept: they tell POST from other methods, and HTTP/1 from TLS and HTTP/2, which are not measured.
 #include "answers.h"
 
 char _license[] SEC("license") = "Dual BSD/GPL";

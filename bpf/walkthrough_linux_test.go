@@ -68,7 +68,7 @@ func TestWalkthrough(t *testing.T) {
 	if err := s.WatchProcesses(os.Getpid()); err != nil {
 		t.Fatal(err)
 	}
-	must[stopwatch.Times](t)(stopwatch.Completions(to, `{"model":"sim","prompt":"how long","stream":true,"max_tokens":8}`, 1, nil))
+	must[stopwatch.Streams](t)(stopwatch.Completions(to, `{"model":"sim","prompt":"how long","stream":true,"max_tokens":8}`, 1, nil))
 	questions, commands := 0, 0
 	for _, part := range strings.Split(string(page), "\n## ")[1:] {
 		questions++

@@ -69,7 +69,7 @@ func TestWrapped(t *testing.T) {
 	server.CloseClientConnections()
 	within(t, "it is closed", func() bool { return h.port(s, to.Port()).Closed == 1 && h.peer(s, to).Closed == 1 })
 	port, peer, k := h.port(s, to.Port()), h.peer(s, to), must[Tokens](t)(s.Tokens(to.Port()))
-	// On an emulated machine at load 28 no request of the connection was counted, once, for a reason that is not known: there it may be unmeasured as a whole.
+	// Where the client moves to another CPU between them, its request overtakes its last packet of the handshake (TestRequestOpens): a busy emulated machine takes long enough for that.
 	measured := k.Requests == requests && k.Streams == requests || testing.Short() && k.Unmeasured == 1 && k.Requests == 0
 	if want := uint64(requests * len(request)); port.BytesReceived != want || peer.BytesSent != want || !measured {
 		t.Errorf("%d bytes received and %d sent of %d; %d requests and %d streams of %d, %d connections unmeasured", port.BytesReceived, peer.BytesSent, want, k.Requests, k.Streams, requests, k.Unmeasured)
@@ -97,14 +97,14 @@ func TestClockSteps(t *testing.T) {
 	from, began := h.usage(s, root), must[[]CPU](t)(s.CPUs())
 	step := time.Hour
 	body := `{"model":"sim","prompt":"how long does it take","stream":true,"max_tokens":12}`
-	seen := must[stopwatch.Times](t)(stopwatch.Completions(to, body, 6, func() error {
+	seen := must[stopwatch.Streams](t)(stopwatch.Completions(to, body, 6, func() error {
 		now := unix.NsecToTimespec(time.Now().Add(step).UnixNano())
 		step = -step
 		return unix.ClockSettime(unix.CLOCK_REALTIME, &now)
 	}))
 	k := must[Tokens](t)(s.Tokens(to.Port()))
-	agrees(t, "TTFT", k.TTFT, seen.TTFT)
-	agrees(t, "ITL", k.ITL, seen.ITL)
+	agrees(t, "TTFT", k.TTFT, seen.Read.TTFT, seen.Came.TTFT)
+	agrees(t, "ITL", k.ITL, seen.Read.ITL, seen.Came.ITL)
 	h.used(s, root, from)
 	agree(t, from, h.usage(s, root))
 	for i, c := range must[[]CPU](t)(s.CPUs()) {

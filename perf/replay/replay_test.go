@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -147,18 +146,33 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// ending closes over when its last request has been taken and dealt with.
+type ending struct {
+	trace.Source
+	over chan struct{}
+}
+
+// Next is the next request, or io.EOF.
+func (e *ending) Next() (trace.Request, error) {
+	q, err := e.Source.Next()
+	if err != nil {
+		close(e.over)
+	}
+	return q, err
+}
+
 func TestTooManyInFlight(t *testing.T) {
-	release := make(chan struct{})
-	var served atomic.Int32
+	asked := &ending{Source: at(0, 0, 0, 0, 0), over: make(chan struct{})}
+	var both sync.WaitGroup
+	both.Add(2)
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
-		if served.Add(1) == 2 {
-			close(release)
-		}
-		<-release
+		<-asked.over
+		both.Done()
+		both.Wait()
 		io.WriteString(w, goodStream)
 	})
-	r := play(t, Config{URL: url, Source: at(0, 0, 0, 0, 0), MaxInFlight: 2})
+	r := play(t, Config{URL: url, Source: asked, MaxInFlight: 2})
 	if r.Failures["not sent: too many in flight"] != 3 || r.Failed() != 3 {
 		t.Errorf("failures %v", r.Failures)
 	}

@@ -2,6 +2,7 @@ package stopwatch
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/netip"
 	"runtime"
@@ -14,13 +15,19 @@ import (
 // piece with it, and gaps are those between pieces. There is none before several tokens that come at once: an engine that waits for a CPU sends what it has made meanwhile.
 type Times struct{ TTFT, ITL []time.Duration }
 
+// Streams are the times of streams as a client has read them, and as their packets came to the host, request and tokens, whenever the client had a CPU to read them.
+type Streams struct {
+	Read Times
+	Came Times // none without the right to see packets (CAP_NET_RAW and CAP_NET_ADMIN)
+}
+
 // Completions asks the engine n times, one after the other (HTTP/1.1, no TLS) over one connection if the engine keeps it, with a body for /v1/completions that wants a stream. between, if set, is called
 // before each. The reading thread has real-time priority where that is permitted.
-func Completions(to netip.AddrPort, body string, n int, between func() error) (Times, error) {
+func Completions(to netip.AddrPort, body string, n int, between func() error) (Streams, error) {
 	// With few of Go's processors, the thread would wait for one that another thread holds while it waits for a CPU.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(16))
 	type result struct {
-		Times
+		Streams
 		err error
 	}
 	done := make(chan result)
@@ -29,17 +36,49 @@ func Completions(to netip.AddrPort, body string, n int, between func() error) (T
 		_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, 0)
 		c := client{}
 		err := c.streams(to, body, n, between)
-		done <- result{c.Times, err}
+		done <- result{Streams{c.read.Times, c.came.Times}, err}
 	}()
 	r := <-done
-	return r.Times, r.err
+	return r.Streams, r.err
 }
 
 type client struct {
-	fd     int
-	closes bool // the engine has closed the connection after its answer
+	fd      int
+	port    uint16
+	closes  bool     // the engine has closed the connection after its answer
+	packets *packets // none without the right to see them
+	read    pieces
+	came    pieces
+}
+
+// pieces tells them apart by when tokens came.
+type pieces struct {
+	asked       time.Time
+	piece, last time.Time // when the last piece began, and its last token came
 	Times
 }
+
+// ask begins a stream.
+func (p *pieces) ask(at time.Time) { p.asked, p.piece, p.last = at, time.Time{}, time.Time{} }
+
+// tokens takes some that came at once.
+func (p *pieces) tokens(at time.Time, n int) {
+	switch {
+	case n == 0:
+		return
+	case p.piece.IsZero():
+		p.TTFT = append(p.TTFT, at.Sub(p.asked))
+		p.piece = at
+	case at.Sub(p.last) >= Joined:
+		if n == 1 {
+			p.ITL = append(p.ITL, at.Sub(p.piece))
+		}
+		p.piece = at
+	}
+	p.last = at
+}
+
+var token = []byte(`"text":"`) // every token of a completion has it once
 
 // Joined is the time within which tokens are one piece, as the programs of package bpf have it.
 const Joined = 1 << 17 * time.Nanosecond
@@ -49,6 +88,12 @@ const patience = 30 * time.Second // with an engine that says nothing
 func (c *client) streams(to netip.AddrPort, body string, n int, between func() error) error {
 	c.fd = -1
 	defer func() { _ = unix.Close(c.fd) }() // whose payload has been read
+	var err error
+	if c.packets, err = watch(to.Port()); err == nil {
+		defer func() { _ = unix.Close(c.packets.fd) }()
+	} else if !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EAFNOSUPPORT) { // not permitted, or the kernel has no such sockets
+		return err
+	}
 	for range n {
 		if between != nil {
 			if err := between(); err != nil {
@@ -62,6 +107,11 @@ func (c *client) streams(to netip.AddrPort, body string, n int, between func() e
 		}
 		if err := c.stream(body); err != nil {
 			return err
+		}
+		if c.packets != nil {
+			if err := c.packets.stream(&c.came, to.Port(), c.port); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -79,18 +129,24 @@ func (c *client) connect(to netip.AddrPort) (err error) {
 	if err := unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err != nil {
 		return err
 	}
-	return unix.Connect(c.fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()})
+	if err := unix.Connect(c.fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}); err != nil {
+		return err
+	}
+	own, err := unix.Getsockname(c.fd)
+	if in, ok := own.(*unix.SockaddrInet4); ok {
+		c.port = uint16(in.Port)
+	}
+	return err
 }
 
 // stream asks for a stream and takes the time of each token.
 func (c *client) stream(body string) error {
 	request := fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: engine\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-	sent := time.Now()
+	c.read.ask(time.Now())
 	if _, err := unix.SendmsgN(c.fd, []byte(request), nil, nil, unix.MSG_NOSIGNAL); err != nil {
 		return err
 	}
 	var buf [16 << 10]byte
-	var piece, last time.Time // when the last piece began, and its last token came
 	var got []byte
 	for len(got) < 1<<24 {
 		n, err := unix.Read(c.fd, buf[:])
@@ -102,22 +158,7 @@ func (c *client) stream(body string) error {
 			return fmt.Errorf("the stream ended: %d bytes, %v, %.1000q", n, err, got)
 		}
 		got = append(got, buf[:n]...)
-		tokens := bytes.Count(buf[:n], []byte(`"text":"`))
-		switch {
-		case tokens == 0:
-		case piece.IsZero():
-			c.TTFT = append(c.TTFT, at.Sub(sent))
-			piece = at
-		case at.Sub(last) < Joined:
-		default:
-			if tokens == 1 {
-				c.ITL = append(c.ITL, at.Sub(piece))
-			}
-			piece = at
-		}
-		if tokens > 0 {
-			last = at
-		}
+		c.read.tokens(at, bytes.Count(buf[:n], token))
 		if bytes.Contains(got, []byte("[DONE]")) && bytes.HasSuffix(got, []byte("0\r\n\r\n")) {
 			c.closes, err = c.closed()
 			return err
