@@ -1,0 +1,267 @@
+package devices
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Options of Check.
+type Options struct {
+	// Root is where sys, proc and dev are. Empty: /.
+	Root string
+	// PID is the process whose limit of locked memory counts. 0: this one.
+	PID int
+	// Arena is how many bytes are to be registered with each device. 0: only what the limit is gets looked at, and reported where it is one.
+	Arena uint64
+	// NotBuilt says that the program which is to use the devices was built without the tag rdma.
+	NotBuilt bool
+
+	open func(path string) error // for tests; nil: openVerbs
+}
+
+// Problem is something that is not as it should be, why, and what to do.
+type Problem struct {
+	Code   Code   `json:"code"`
+	What   string `json:"what"`
+	Fix    string `json:"fix"`
+	Blocks bool   `json:"blocks"` // nothing works before it is fixed; else it is only to be known
+}
+
+func (p Problem) String() string { return p.What + "; " + p.Fix }
+
+// Code tells problems apart.
+type Code string
+
+// The codes.
+const (
+	NoDevice     Code = "no_device"     // the kernel has none
+	NoVerbs      Code = "no_verbs"      // no /dev/infiniband/uverbsN
+	Denied       Code = "denied"        // it may not be opened
+	PortDown     Code = "port_down"     // the port is not active
+	NotEthernet  Code = "not_ethernet"  // InfiniBand
+	NoGID        Code = "no_gid"        // no GID of type RoCE v2 with an address that others can reach
+	LinkLocal    Code = "link_local"    // none but for its own link
+	SmallPackets Code = "small_packets" // packets carry less than the 4096 bytes that they could
+	Memlock      Code = "memlock"       // the limit of locked memory
+	NotBuilt     Code = "not_built"     // built without the tag rdma
+)
+
+// Verdict is about one port of a device.
+type Verdict struct {
+	Device   string    `json:"device"`
+	Port     int       `json:"port"` // 0: the device has none
+	GID      *GID      `json:"gid"`  // that other hosts reach it by; null: none
+	Usable   bool      `json:"usable"`
+	Problems []Problem `json:"problems"`
+}
+
+// Report is what Check found.
+type Report struct {
+	Usable  bool      `json:"usable"`  // at least one port is
+	Host    []Problem `json:"host"`    // of the host, or the process, and so of all devices
+	Memlock uint64    `json:"memlock"` // limit of locked memory that holds for the process, bytes; 2^64-1: none
+	Ports   []Verdict `json:"ports"`
+}
+
+// Check says for each port whether it can be used, and if not, exactly why and what to do.
+func Check(o Options) Report {
+	if o.open == nil {
+		o.open = openVerbs
+	}
+	r := Report{Host: []Problem{}, Ports: []Verdict{}}
+	all := Discover(o.Root)
+	if len(all) == 0 {
+		r.Host = append(r.Host, noDevice(o.Root))
+	}
+	if o.NotBuilt {
+		r.Host = append(r.Host, Problem{NotBuilt, "this program was built without RDMA", "build it with the tag: go build -tags rdma ./cmd/cgn-kvcached (needs a C compiler and libibverbs-dev)", true})
+	}
+	var problem *Problem
+	if r.Memlock, problem = memlock(&o); problem != nil {
+		r.Host = append(r.Host, *problem)
+	}
+	blocked := slices.ContainsFunc(r.Host, blocks)
+	for i := range all {
+		for _, v := range verdicts(&o, &all[i]) {
+			v.Usable = !blocked && !slices.ContainsFunc(v.Problems, blocks)
+			r.Usable = r.Usable || v.Usable
+			r.Ports = append(r.Ports, v)
+		}
+	}
+	return r
+}
+
+func blocks(p Problem) bool { return p.Blocks }
+
+// verdicts is one for each port of d, or one in all if it has none; what is wrong with the device is wrong with each port.
+func verdicts(o *Options, d *Device) []Verdict {
+	device := checkVerbs(o, d)
+	if len(d.Ports) == 0 {
+		return []Verdict{{Device: d.Name, Problems: append(device, Problem{PortDown, "the device has no port", "see dmesg for what its driver says", true})}}
+	}
+	var all []Verdict
+	for i := range d.Ports {
+		p := &d.Ports[i]
+		v := Verdict{Device: d.Name, Port: p.Number, Problems: append([]Problem{}, device...)}
+		if p.LinkLayer != "Ethernet" {
+			v.Problems = append(v.Problems, Problem{NotEthernet, fmt.Sprintf("its link layer is %s, and only RoCE v2 is used", orUnknown(p.LinkLayer)),
+				"a card of NVIDIA that can do both is told by mlxconfig -d " + orDevice(d.PCI) + " set LINK_TYPE_P" + fmt.Sprint(p.Number) + "=2, and restarted", true})
+			all = append(all, v)
+			continue
+		}
+		if problem := portDown(o.Root, p); problem != nil {
+			v.Problems = append(v.Problems, *problem)
+		}
+		gid, problem := reachable(o.Root, p)
+		if problem != nil {
+			v.Problems = append(v.Problems, *problem)
+		}
+		v.GID = gid
+		if carried := PathMTU(p.MTU); p.MTU > 0 && carried < 4096 {
+			v.Problems = append(v.Problems, Problem{SmallPackets, fmt.Sprintf("the MTU of %s is %d: a packet carries %d bytes, and not 4096", p.Netdevs[0], p.MTU, carried),
+				fmt.Sprintf("ip link set %s mtu 9000, where all hosts and switches take such packets", p.Netdevs[0]), carried == 0})
+		}
+		all = append(all, v)
+	}
+	return all
+}
+
+// checkVerbs looks at the character device that libibverbs opens.
+func checkVerbs(o *Options, d *Device) []Problem {
+	switch {
+	case d.Verbs == "" && !there(o.Root, "/sys/class/infiniband_verbs"):
+		return []Problem{{NoVerbs, "there is no /dev/infiniband/uverbs* because the module ib_uverbs is not loaded", "modprobe ib_uverbs", true}}
+	case d.Verbs == "":
+		return []Problem{{NoVerbs, "the kernel offers no verbs of this device to programs", "see dmesg for what its driver says; modprobe " + module(d.Driver), true}}
+	}
+	err := o.open(below(o.Root, d.Verbs))
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, os.ErrNotExist):
+		return []Problem{{NoVerbs, fmt.Sprintf("%s is missing, though the kernel has the device", d.Verbs), "a container is given it by --device=" + d.Verbs + "; on a host udev makes it: udevadm trigger --subsystem-match=infiniband_verbs", true}}
+	case errors.Is(err, os.ErrPermission):
+		return []Problem{{Denied, fmt.Sprintf("%s may not be opened by user %d: %v", d.Verbs, os.Geteuid(), cause(err)),
+			"chmod 0666 " + d.Verbs + ", which rdma-core's udev rules do, or in a unit: DeviceAllow=char-infiniband_verbs rw", true}}
+	}
+	return []Problem{{NoVerbs, fmt.Sprintf("%s cannot be opened: %v", d.Verbs, cause(err)), "see dmesg for what its driver says", true}}
+}
+
+// openVerbs opens a device as libibverbs does first of all, and closes it: it takes nothing of the card, and finds out what modes alone do not say, such as a cgroup's rules.
+func openVerbs(path string) error {
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
+
+// cause is an error without the path that it names again.
+func cause(err error) error {
+	var path *os.PathError
+	if errors.As(err, &path) {
+		return path.Err
+	}
+	return err
+}
+
+// portDown says why a port is not active, as its network interface knows it.
+func portDown(root string, p *Port) *Problem {
+	if p.State == "ACTIVE" {
+		return nil
+	}
+	what := fmt.Sprintf("port %d is %s (%s)", p.Number, orUnknown(p.State), orUnknown(p.Physical))
+	if len(p.Netdevs) == 0 {
+		return &Problem{PortDown, what + ", and no network interface is known to be its own", "look for it with rdma link, then ip link set NETDEV up", true}
+	}
+	netdev := p.Netdevs[0]
+	dir := below(root, "/sys/class/net", netdev)
+	if !up(text(dir, "flags")) {
+		return &Problem{PortDown, what + ": its interface " + netdev + " is down", "ip link set " + netdev + " up", true}
+	}
+	return &Problem{PortDown, fmt.Sprintf("%s: its interface %s is up, but its link is %s", what, netdev, orUnknown(text(dir, "operstate"))),
+		"is a cable plugged in, and the other end up? ethtool " + netdev + " says what the card sees", true}
+}
+
+// reachable picks the GID by which others reach a port. One that is link-local stays in the table when the interface has lost that address, or never had it.
+func reachable(root string, p *Port) (*GID, *Problem) {
+	g, ok := p.RoCE()
+	netdev := "NETDEV"
+	if len(p.Netdevs) > 0 {
+		netdev = p.Netdevs[0]
+	}
+	fix := fmt.Sprintf("ip addr add ADDRESS/PREFIX dev %s", netdev)
+	switch {
+	case !ok && slices.ContainsFunc(p.GIDs, func(g GID) bool { return g.Type == RoCEv1 }):
+		return nil, &Problem{NoGID, "all its GIDs are of RoCE v1", "the card or its driver has to be told to do RoCE v2: cma_roce_mode, or newer firmware", true}
+	case !ok:
+		return nil, &Problem{NoGID, fmt.Sprintf("it has no GID of type RoCE v2: %s has no address", netdev), fix, true}
+	case !g.Address().IsLinkLocalUnicast() || g.Address().Is4():
+		return &g, nil
+	}
+	table, _ := read(below(root, "/proc/net/if_inet6"), maxTable)
+	if !slices.Contains(parseInet6(string(table), g.Netdev), g.Addr) {
+		return nil, &Problem{NoGID, fmt.Sprintf("no GID of type RoCE v2 can be reached: %s has no address, not even the one of GID %d", netdev, g.Index), fix, true}
+	}
+	return &g, &Problem{LinkLocal, fmt.Sprintf("its only address, %s, is link-local: hosts beyond a router do not reach it", g.Address()), fix, false}
+}
+
+// noDevice says why the kernel has no device at all.
+func noDevice(root string) Problem {
+	if cards := silentCards(root); len(cards) > 0 {
+		return Problem{NoDevice, fmt.Sprintf("no RDMA device: there is a card of NVIDIA at %s, but the module mlx5_ib has not taken it", strings.Join(cards, ", ")), "modprobe mlx5_ib, or see dmesg for why it did not", true}
+	}
+	what := "no RDMA device: /sys/class/infiniband is empty"
+	if !there(root, classDir) {
+		what = "no RDMA device: there is no /sys/class/infiniband, because no RDMA module is loaded"
+	}
+	fix := "modprobe mlx5_ib for a ConnectX card; for soft-RoCE modprobe rdma_rxe, then rdma link add rxe0 type rxe netdev NETDEV"
+	if there(root, "/sys/module/rdma_rxe") {
+		fix = "rdma link add rxe0 type rxe netdev NETDEV, as the module rdma_rxe is loaded; modprobe mlx5_ib for a ConnectX card"
+	}
+	return Problem{NoDevice, what, fix, true}
+}
+
+// silentCards are the network functions of NVIDIA (Mellanox) on the PCI bus that are no RDMA device; at most 8.
+func silentCards(root string) (all []string) {
+	dir := below(root, "/sys/bus/pci/devices")
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		at := filepath.Join(dir, e.Name())
+		if class := text(at, "class"); text(at, "vendor") == "0x15b3" && strings.HasPrefix(class, "0x02") && len(all) < 8 && !there("", at, "infiniband") {
+			all = append(all, e.Name())
+		}
+	}
+	return all
+}
+
+func orUnknown(s string) string {
+	if s == "" {
+		return "not known"
+	}
+	return s
+}
+
+func orDevice(pci string) string {
+	if pci == "" {
+		return "DEVICE"
+	}
+	return pci
+}
+
+// module is what a driver's verbs are in.
+func module(driver string) string {
+	if driver == "mlx5_core" {
+		return "mlx5_ib"
+	}
+	return orUnknown(driver)
+}

@@ -1,0 +1,8 @@
+//go:build !linux || !cgo || !rdma
+
+package verbs
+
+import "github.com/cognitora/dataplane/rdma"
+
+// Open says that this program cannot: it was built without the tag rdma, or without cgo.
+func Open(string, Options) (rdma.Device, error) { return nil, rdma.ErrNotBuilt }

@@ -1,0 +1,222 @@
+//go:build linux && cgo && rdma
+
+package verbs
+
+/*
+#cgo LDFLAGS: -libverbs
+#include "verbs.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+// object is a place in the order in which verbs objects are destroyed: after all that hang on it. The zero value is an object that is gone.
+type object struct {
+	what string
+	on   []*object
+	mu   *sync.Mutex // of all objects of a context; held for counts, never in a call of libibverbs
+	held int         // objects that hang on this one
+	live bool
+}
+
+// newObject makes the object and has it hang on others.
+func newObject(what string, on ...*object) object {
+	o := object{what: what, on: on, live: true}
+	if len(on) == 0 {
+		o.mu = new(sync.Mutex)
+		return o
+	}
+	o.mu = on[0].mu
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, p := range on {
+		p.held++
+	}
+	return o
+}
+
+// destroy has free destroy it, unless something hangs on it. What is gone already stays so.
+func (o *object) destroy(free func() error) error {
+	if o.mu == nil {
+		return nil
+	}
+	o.mu.Lock()
+	live, held := o.live, o.held
+	if live && held == 0 {
+		o.live = false
+	}
+	o.mu.Unlock()
+	if !live {
+		return nil
+	}
+	if held > 0 {
+		return fmt.Errorf("%w: %s, on which %d hang", ErrInUse, o.what, held)
+	}
+	if err := free(); err != nil {
+		o.mu.Lock()
+		o.live = true
+		o.mu.Unlock()
+		return fmt.Errorf("verbs: cannot destroy %s: %w", o.what, busy(err))
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, p := range o.on {
+		p.held--
+	}
+	return nil
+}
+
+// busy has the kernel's word for objects in use be ours.
+func busy(err error) error {
+	if err == syscall.EBUSY {
+		return ErrInUse
+	}
+	return err
+}
+
+// failed is what a function of libibverbs returned, where 0 is none.
+func failed(rc C.int) error {
+	if rc == 0 {
+		return nil
+	}
+	return syscall.Errno(rc)
+}
+
+// null is the error of a function that returned no object. errno may be 0: not all drivers set it.
+func null(what string, err error) error {
+	if err == nil {
+		err = syscall.EIO
+	}
+	return fmt.Errorf("verbs: no %s: %w", what, err)
+}
+
+// card is an opened device.
+type card struct {
+	object
+	c     *C.struct_ibv_context
+	async *os.File // of its events, in the netpoller
+}
+
+func openCard(name string) (*card, error) {
+	var n C.int
+	list, err := C.ibv_get_device_list(&n)
+	if list == nil {
+		return nil, null("list of devices", err)
+	}
+	defer C.ibv_free_device_list(list)
+	for _, d := range unsafe.Slice(list, int(n)) {
+		if C.GoString(C.ibv_get_device_name(d)) != name {
+			continue
+		}
+		c, err := C.ibv_open_device(d)
+		if c == nil {
+			return nil, null("context of "+name, err)
+		}
+		k := &card{object: newObject("context of " + name), c: c}
+		if k.async, err = pollable(c.async_fd, "events of "+name); err != nil {
+			C.ibv_close_device(c)
+			return nil, err
+		}
+		return k, nil
+	}
+	return nil, fmt.Errorf("verbs: there is no device %s; libibverbs knows %d, whose drivers it found", name, n)
+}
+
+func (k *card) close() error { return k.destroy(k.abandon) }
+
+// abandon closes the context whatever hangs on it: the kernel destroys all of that, and libibverbs loses its own memory of it.
+func (k *card) abandon() error {
+	_ = k.async.Close()
+	return failed(C.ibv_close_device(k.c))
+}
+
+// pollable puts a descriptor of libibverbs, which closes it itself, into the netpoller, by another of the same file. That file does not block from then on.
+func pollable(fd C.int, name string) (*os.File, error) {
+	own, err := syscall.Dup(int(fd))
+	if err != nil {
+		return nil, err
+	}
+	syscall.CloseOnExec(own)
+	if err := syscall.SetNonblock(own, true); err != nil {
+		_ = syscall.Close(own)
+		return nil, err
+	}
+	file := os.NewFile(uintptr(own), name)
+	if err := file.SetReadDeadline(time.Time{}); err != nil {
+		return nil, errors.Join(fmt.Errorf("verbs: %s are not for the netpoller: %w", name, err), file.Close())
+	}
+	return file, nil
+}
+
+// domain is a protection domain: queue pairs of it use regions of it, and no others.
+type domain struct {
+	object
+	c *C.struct_ibv_pd
+}
+
+func (k *card) domain() (*domain, error) {
+	c, err := C.ibv_alloc_pd(k.c)
+	if c == nil {
+		return nil, null("protection domain", err)
+	}
+	return &domain{newObject("protection domain", &k.object), c}, nil
+}
+
+func (d *domain) close() error {
+	return d.destroy(func() error { return failed(C.ibv_dealloc_pd(d.c)) })
+}
+
+// region is registered memory.
+type region struct {
+	object
+	c   *C.struct_ibv_mr
+	mem []byte // not Go's
+}
+
+func (d *domain) region(mem []byte, remoteRead bool) (*region, error) {
+	var remote C.int
+	if remoteRead {
+		remote = 1
+	}
+	c, err := C.verbs_reg_mr(d.c, C.uint64_t(address(mem)), C.size_t(len(mem)), remote)
+	if c == nil {
+		err = null("region", err)
+		if errors.Is(err, syscall.ENOMEM) {
+			err = memlock(err, len(mem))
+		}
+		return nil, err
+	}
+	return &region{newObject("region", &d.object), c, mem}, nil
+}
+
+func (r *region) close() error {
+	return r.destroy(func() error { return failed(C.ibv_dereg_mr(r.c)) })
+}
+
+func address(mem []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))) }
+
+// opening is a memory window of type 2, bound or not.
+type opening struct {
+	object
+	c *C.struct_ibv_mw // whose rkey is that of the last bind; drivers look at it, and leave it to us to set it
+}
+
+func (d *domain) opening() (*opening, error) {
+	c, err := C.ibv_alloc_mw(d.c, C.IBV_MW_TYPE_2)
+	if c == nil {
+		return nil, null("memory window", err)
+	}
+	return &opening{newObject("memory window", &d.object), c}, nil
+}
+
+func (o *opening) close() error {
+	return o.destroy(func() error { return failed(C.ibv_dealloc_mw(o.c)) })
+}

@@ -1,0 +1,250 @@
+//go:build linux && cgo && rdma
+
+package verbs
+
+/*
+#include "verbs.h"
+*/
+import "C"
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/cognitora/dataplane/rdma"
+)
+
+const (
+	defaultReads   = 64
+	defaultWindows = 256
+	defaultTimeout = 2 * time.Second
+
+	// retries of a packet. Soft-RoCE takes 7, the most, for no end.
+	retries = 5
+	// flushFor is how long the card has to flush a broken pair. One that takes longer has the queue pair destroyed instead, after which it writes nothing either.
+	flushFor = time.Second
+)
+
+// pair is one end of a connection. It owns the channel, the completion queue, the queue pair, the windows and, on a card without windows, a domain of its own: what is granted in it,
+// this pair's other side alone can read.
+type pair struct {
+	d     *device
+	o     rdma.PairOptions
+	pd    *domain
+	own   *mirror // with pd, where that is the pair's own
+	ch    *channel
+	cq    *completions
+	local rdma.Endpoint
+	reads *semaphore.Weighted // work requests of reads
+
+	looking sync.Mutex // of taking completions, in their order, and of armed; before mu
+	armed   bool       // the next completion sends an event
+
+	mu     sync.Mutex // of posting, and of what follows; held in calls of libibverbs that do not wait
+	q      *queue
+	chains map[uint64]*chain
+	next   uint64
+	cause  error // why it is broken: no operation begins any more; set before broken is closed
+	broken chan struct{}
+
+	operations sync.WaitGroup
+	reaper     sync.WaitGroup
+	windows    windows
+
+	closing  sync.Once
+	closeErr error
+}
+
+func (d *device) Pair(o rdma.PairOptions) (rdma.Pair, error) {
+	p, err := d.pair(o)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func (d *device) pair(o rdma.PairOptions) (*pair, error) {
+	if err := d.enter(); err != nil {
+		return nil, err
+	}
+	defer d.making.Done()
+	p := &pair{d: d, o: defaults(o), pd: d.pd, chains: map[uint64]*chain{}, broken: make(chan struct{})}
+	p.reads = semaphore.NewWeighted(int64(p.o.MaxReads))
+	if depth := p.depth(); depth > int(d.has.max_wr) || depth >= int(d.has.max_cqe) {
+		return nil, fmt.Errorf("%w: %d work requests in a pair, where %s has room for %d", rdma.ErrFull, depth, d.name, min(d.has.max_wr, d.has.max_cqe-1))
+	}
+	var psn [4]byte
+	_, _ = rand.Read(psn[:]) // never fails
+	p.local = rdma.Endpoint{GID: d.gid.raw, PSN: binary.LittleEndian.Uint32(psn[:]) & 0xffffff, MTU: d.limit.MTU, MaxReads: d.limit.MaxReads}
+	if err := p.make(); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", d.name, err), p.destroy())
+	}
+	p.local.QPN = p.q.qpn()
+	p.reaper.Go(p.reap)
+	d.mu.Lock()
+	d.pairs[p] = struct{}{}
+	cause := d.cause
+	d.mu.Unlock()
+	if cause != nil { // meanwhile
+		p.fail(cause)
+	}
+	return p, nil
+}
+
+func defaults(o rdma.PairOptions) rdma.PairOptions {
+	if o.MaxReads <= 0 {
+		o.MaxReads = defaultReads
+	}
+	if o.MaxWindows <= 0 {
+		o.MaxWindows = defaultWindows
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = defaultTimeout
+	}
+	return o
+}
+
+// depth of the queue: a window is being bound or ended, not both at a time.
+func (p *pair) depth() int { return p.o.MaxReads + p.o.MaxWindows }
+
+// make makes the verbs objects, each after those that it hangs on.
+func (p *pair) make() (err error) {
+	if !p.d.limit.Windows {
+		if p.pd, err = p.d.card.domain(); err != nil {
+			return err
+		}
+		p.own = &mirror{pd: p.pd, of: map[*region]*region{}}
+	}
+	if p.ch, err = p.d.card.channel(); err != nil {
+		return err
+	}
+	if p.cq, err = p.d.card.completions(p.ch, p.depth()+1); err != nil {
+		return err
+	}
+	p.q, err = p.pd.queue(p.cq, p.depth(), p.d.port)
+	return err
+}
+
+// destroy destroys them, in the opposite order. Nothing else uses them any more.
+func (p *pair) destroy() error {
+	var errs []error
+	if p.q != nil {
+		errs = append(errs, p.drop())
+	}
+	if p.cq != nil {
+		errs = append(errs, p.cq.close())
+	}
+	if p.ch != nil {
+		errs = append(errs, p.ch.close())
+	}
+	if p.own != nil {
+		errs = append(errs, p.own.close())
+	}
+	return errors.Join(errs...)
+}
+
+// drop destroys windows and queue pair, after which the card neither reads nor writes for the pair, and ends all chains.
+func (p *pair) drop() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	err := errors.Join(p.windows.close(), p.q.close())
+	for id, c := range p.chains {
+		c.end(p.cause)
+		p.finish(id, c)
+	}
+	return err
+}
+
+func (p *pair) Local() rdma.Endpoint    { return p.local }
+func (p *pair) Broken() <-chan struct{} { return p.broken }
+
+func (p *pair) Connect(remote rdma.Endpoint) error {
+	path, err := p.path(remote)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cause != nil {
+		return p.cause
+	}
+	if err := p.q.connect(&path); err != nil {
+		if !errors.Is(err, ErrOrder) {
+			err = fmt.Errorf("%w: %w", rdma.ErrBroken, err)
+			p.failLocked(err)
+		}
+		return err
+	}
+	return nil
+}
+
+// path is the way to the other side, which has said remote of itself.
+func (p *pair) path(remote rdma.Endpoint) (C.struct_verbs_path, error) {
+	mtu := min(remote.MTU, p.local.MTU)
+	if mtu < 256 || mtu > 4096 || bits.OnesCount(uint(mtu)) != 1 || remote.QPN>>24 != 0 || remote.PSN>>24 != 0 || remote.MaxReads < 1 {
+		return C.struct_verbs_path{}, fmt.Errorf("verbs: no endpoint to connect to: %+v", remote)
+	}
+	path := C.struct_verbs_path{
+		port: C.int(p.d.port), gid_index: C.int(p.d.gid.index), mtu: C.int(bits.Len(uint(mtu)) - 8), reads: C.int(min(remote.MaxReads, p.local.MaxReads)),
+		timeout: C.int(exponent(p.o.Timeout)), retries: retries, qpn: C.uint32_t(remote.QPN), remote_psn: C.uint32_t(remote.PSN), local_psn: C.uint32_t(p.local.PSN),
+	}
+	for i, b := range remote.GID {
+		path.gid[i] = C.uint8_t(b)
+	}
+	return path, nil
+}
+
+// exponent is how cards count the time after which a packet is sent again: 4.096 µs times a power of two, 1 to 31. All retries together take at most total.
+func exponent(total time.Duration) int {
+	each := total / (retries + 1) / 4096
+	return min(max(bits.Len64(uint64(each))-1, 1), 31)
+}
+
+// fail breaks the pair: what is under way ends with cause.
+func (p *pair) fail(cause error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.failLocked(cause)
+}
+
+func (p *pair) failLocked(cause error) {
+	if p.cause != nil {
+		return
+	}
+	p.cause = cause
+	_ = p.q.fail() // what the card does not flush, drop ends
+	close(p.broken)
+}
+
+// enter begins an operation, which Close waits for.
+func (p *pair) enter() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cause != nil {
+		return p.cause
+	}
+	p.operations.Add(1)
+	return nil
+}
+
+func (p *pair) Close() error {
+	p.closing.Do(func() {
+		p.fail(fmt.Errorf("%w: closed", rdma.ErrBroken))
+		p.operations.Wait()
+		err := p.drop()
+		_ = p.ch.file.SetReadDeadline(past)
+		p.reaper.Wait()
+		p.closeErr = errors.Join(err, p.destroy())
+		p.d.mu.Lock()
+		delete(p.d.pairs, p)
+		p.d.mu.Unlock()
+	})
+	return p.closeErr
+}

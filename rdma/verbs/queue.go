@@ -1,0 +1,189 @@
+//go:build linux && cgo && rdma
+
+package verbs
+
+/*
+#include "verbs.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+)
+
+// channel tells by a descriptor, in the netpoller, that a completion queue has something.
+type channel struct {
+	object
+	c    *C.struct_ibv_comp_channel
+	file *os.File
+}
+
+func (k *card) channel() (*channel, error) {
+	c, err := C.ibv_create_comp_channel(k.c)
+	if c == nil {
+		return nil, null("completion channel", err)
+	}
+	file, err := pollable(c.fd, "completions")
+	if err != nil {
+		C.ibv_destroy_comp_channel(c)
+		return nil, err
+	}
+	return &channel{newObject("completion channel", &k.object), c, file}, nil
+}
+
+func (ch *channel) close() error {
+	return ch.destroy(func() error {
+		_ = ch.file.Close()
+		return failed(C.ibv_destroy_comp_channel(ch.c))
+	})
+}
+
+// completions is a completion queue. One goroutine at a time drains it, and one takes events.
+type completions struct {
+	object
+	c      *C.struct_ibv_cq
+	ch     *channel
+	events C.uint // taken, and to be acknowledged before the queue is destroyed, which would wait for that
+	done   [16]C.struct_verbs_done
+}
+
+func (k *card) completions(ch *channel, size int) (*completions, error) {
+	c, err := C.ibv_create_cq(k.c, C.int(size), nil, ch.c, 0)
+	if c == nil {
+		return nil, null("completion queue", err)
+	}
+	return &completions{object: newObject("completion queue", &k.object, &ch.object), c: c, ch: ch}, nil
+}
+
+// event takes an event: EAGAIN if none has come.
+func (q *completions) event() error {
+	if err := failed(C.verbs_taken(q.ch.c)); err != nil {
+		return err
+	}
+	q.events++
+	return nil
+}
+
+// arm has the next completion send one event.
+func (q *completions) arm() error { return failed(C.verbs_arm(q.c)) }
+
+// drain takes all completions that there are.
+func (q *completions) drain(take func([]C.struct_verbs_done)) error {
+	for {
+		n := C.verbs_poll(q.c, &q.done[0], C.int(len(q.done)))
+		if n < 0 {
+			return syscall.Errno(-n)
+		}
+		if n > 0 {
+			take(q.done[:n])
+		}
+		if int(n) < len(q.done) {
+			return nil
+		}
+	}
+}
+
+func (q *completions) close() error {
+	return q.destroy(func() error {
+		C.ibv_ack_cq_events(q.c, q.events)
+		q.events = 0
+		return failed(C.ibv_destroy_cq(q.c))
+	})
+}
+
+// state is that of a queue pair, as it was set; what the card makes of it by itself (an error) only completions and events tell.
+type state int
+
+const (
+	initialized state = iota // answers nobody
+	ready                    // reads, and is read through
+	broken                   // all that is under way is flushed
+)
+
+func (s state) String() string { return [...]string{"initialized", "ready", "broken"}[s] }
+
+// queue is a reliable connected queue pair. Its methods but qpn are not safe for concurrent use.
+type queue struct {
+	object
+	c     *C.struct_ibv_qp
+	state state
+}
+
+func (d *domain) queue(q *completions, depth, port int) (*queue, error) {
+	c, err := C.verbs_create_qp(d.c, q.c, C.int(depth))
+	if c == nil {
+		return nil, null("queue pair", err)
+	}
+	p := &queue{newObject("queue pair", &d.object, &q.object), c, initialized}
+	if err := failed(C.verbs_init(c, C.int(port))); err != nil {
+		_ = p.close()
+		return nil, fmt.Errorf("verbs: queue pair is not initialized: %w", err)
+	}
+	return p, nil
+}
+
+func (p *queue) qpn() uint32 { return uint32(p.c.qp_num) }
+
+// connect makes it ready.
+func (p *queue) connect(path *C.struct_verbs_path) error {
+	if p.state != initialized {
+		return fmt.Errorf("%w: connect of one that is %s", ErrOrder, p.state)
+	}
+	if err := failed(C.verbs_ready(p.c, path)); err != nil {
+		return fmt.Errorf("verbs: queue pair does not connect: %w", err)
+	}
+	p.state = ready
+	return nil
+}
+
+// fail breaks it.
+func (p *queue) fail() error {
+	if p.state == broken {
+		return nil
+	}
+	p.state = broken
+	return failed(C.verbs_fail(p.c))
+}
+
+// card's own view of the state.
+func (p *queue) query() (int, error) {
+	s := C.verbs_state(p.c)
+	if s < 0 {
+		return 0, syscall.Errno(-s)
+	}
+	return int(s), nil
+}
+
+func (p *queue) postable() error {
+	if p.state != ready {
+		return fmt.Errorf("%w: a work request for one that is %s", ErrOrder, p.state)
+	}
+	return nil
+}
+
+func (p *queue) reads(id uint64, r []C.struct_verbs_read) error {
+	if err := p.postable(); err != nil {
+		return err
+	}
+	return failed(C.verbs_post_reads(p.c, C.uint64_t(id), &r[0], C.int(len(r))))
+}
+
+func (p *queue) binds(id uint64, b []C.struct_verbs_bind) error {
+	if err := p.postable(); err != nil {
+		return err
+	}
+	return failed(C.verbs_post_binds(p.c, C.uint64_t(id), &b[0], C.int(len(b))))
+}
+
+func (p *queue) invalidates(id uint64, b []C.struct_verbs_bind) error {
+	if err := p.postable(); err != nil {
+		return err
+	}
+	return failed(C.verbs_post_invalidates(p.c, C.uint64_t(id), &b[0], C.int(len(b))))
+}
+
+func (p *queue) close() error {
+	return p.destroy(func() error { return failed(C.ibv_destroy_qp(p.c)) })
+}
