@@ -19,6 +19,7 @@ type Config struct {
 	RESP   RESPConfig     `toml:"resp" help:"Redis protocol (RESP2 and RESP3), for engines that speak to redis."`
 	S3     S3Config       `toml:"s3" help:"A subset of S3, for engines that speak to an object store."`
 	QUIC   QUICConfig     `toml:"quic" help:"Blocks to and from the caches of other hosts, with certificates on both sides. The daemon itself sends nothing before the handshake is done (0-RTT), for quic-go has a data race there (its issue 4303); from others it takes short reads then, and refuses writes and blocks of more than 64 KiB."`
+	RDMA   RDMAConfig     `toml:"rdma" help:"Cards that read blocks from the memory of other hosts, and let theirs read this host's (RoCE v2). Only in a program built with -tags rdma. What goes over them is neither encrypted nor authenticated: who may read what is agreed over QUIC or TLS."`
 	GRPC   GRPCConfig     `toml:"grpc" help:"cognitora.v1.Kv for other hosts; on this one it is on kvcached.sock."`
 	Fleet  FleetConfig    `toml:"fleet" help:"How this cache reaches the blocks of others, which it finds in etcd. It does where [etcd] has endpoints and [quic] a listener; otherwise the cache is alone."`
 	Lease  LeaseConfig    `toml:"lease" help:"Bounds on what programs of this host may hold in the shared memory."`
@@ -110,6 +111,14 @@ type QUICConfig struct {
 	InFlight  config.Size     `toml:"max_in_flight" default:"1GiB" help:"payload of all operations under way; above it peers are told to come back"`
 }
 
+// RDMAConfig is the [rdma] section.
+type RDMAConfig struct {
+	Devices  []string        `toml:"devices" help:"names of RDMA devices, such as mlx5_0, or auto for all there are, at most 8; each locks the whole of kvcached.ram in memory; cgn-ctl rdma check says what a device lacks; none: no RDMA"`
+	Trusted  []string        `toml:"trusted_networks" help:"networks, such as 10.1.0.0/16, whose hosts all may see and change what goes between devices; with fleet.lane = auto RDMA is used only where the devices of both hosts have an address in one of them; none: it is not used then"`
+	MinBlock config.Size     `toml:"min_block" default:"64KiB" help:"blocks of fewer bytes, as far as their length is known before, come over QUIC or TLS; with soft-RoCE in a virtual machine RDMA was faster from 64KiB on, also for one block at a time (make perf-rdma)"`
+	Lease    config.Duration `toml:"lease" default:"5s" help:"time that another host has to read a block from here, which stays in RAM meanwhile; then it cannot any more. What is lent counts within quic.max_in_flight"`
+}
+
 // GRPCConfig is the [grpc] section.
 type GRPCConfig struct {
 	Listen   string `toml:"listen" flag:"grpc" help:"TCP address of cognitora.v1.Kv with certificates on both sides; empty: off"`
@@ -125,14 +134,14 @@ type FleetConfig struct {
 	PullTimeout   config.Duration `toml:"pull_timeout" default:"10s" help:"time for a block to come from another host; then it is a miss; so long, too, one that has too much to do is asked again"`
 	MaxPulls      int             `toml:"max_pulls" default:"64" help:"blocks on their way here at a time; one more is a miss"`
 	MaxLocations  int             `toml:"max_locations" default:"1048576" help:"blocks whose holders this cache remembers for the fleet, about 100 bytes each; other hosts do not find further ones"`
-	Lane          string          `toml:"lane" default:"auto" oneof:"auto|quic|tls" help:"how other caches are spoken to; auto: over QUIC, or over TLS where that is faster or QUIC does not get through"`
+	Lane          string          `toml:"lane" default:"auto" oneof:"auto|rdma|quic|tls" help:"how other caches are spoken to; auto: over QUIC, or over TLS where that is faster or QUIC does not get through, and blocks by RDMA where both hosts have a device for it in rdma.trusted_networks and a read over it succeeds; rdma: blocks by RDMA on any network, and to others likewise, with errors in the log as long as they have to come as with auto"`
 	Peers         []PeerConfig    `toml:"peers" help:"Caches that are spoken to in another way."`
 }
 
 // PeerConfig is a [[fleet.peers]] table.
 type PeerConfig struct {
 	Cache string `toml:"cache" help:"its name in the fleet, kvcached.cache_id"`
-	Lane  string `toml:"lane" default:"auto" oneof:"auto|quic|tls" help:"as fleet.lane, for this one"`
+	Lane  string `toml:"lane" default:"auto" oneof:"auto|rdma|quic|tls" help:"as fleet.lane, for this one"`
 }
 
 // LeaseConfig is the [lease] section.

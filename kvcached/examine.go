@@ -27,6 +27,7 @@ func (c *Config) Examine() error {
 	if err := hostMemory("/").check(c.Daemon.RAM); err != nil {
 		p = append(p, err)
 	}
+	c.examineDevices(&p)
 	c.examineListeners(&p)
 	c.examineFiles(&p, usable)
 	c.examineCertificate(&p)

@@ -23,7 +23,8 @@ func (d *Daemon) joinFleet() error {
 	if err != nil {
 		return err
 	}
-	d.pool, err = transport.NewPool(transport.PoolOptions{Identity: id, Tuning: d.config.QUIC.tuning(), Stripes: d.config.QUIC.Stripes, Bandwidth: d.caps(), Pulled: d.metrics.latency.pulled, Logger: d.log})
+	d.pool, err = transport.NewPool(transport.PoolOptions{Identity: id, Tuning: d.config.QUIC.tuning(), Stripes: d.config.QUIC.Stripes, Bandwidth: d.caps(), Pulled: d.metrics.latency.pulled, Logger: d.log,
+		Rails: d.rails, MinBlock: int(d.config.RDMA.MinBlock)})
 	if err != nil {
 		return wrapped("fleet", err)
 	}

@@ -340,11 +340,17 @@ func (s site) child(t *testing.T, dir string) (resp, s3 string, kill func()) {
 	return resp, s3, kill
 }
 
+// childSettings change those of child, in builds that have more to test.
+var childSettings = func(*Config) {}
+
 // childDaemon is the process of child.
 func childDaemon(dir string) {
 	var t testing.T
 	s := site{etcd: os.Getenv("CGN_TEST_ETCD"), pki: os.Getenv("CGN_TEST_PKI")}
-	c, _ := settings(&t, dir, s.join("b", func(c *Config) { c.Daemon.Heartbeat = config.Duration(time.Second) }))
+	c, _ := settings(&t, dir, s.join("b", func(c *Config) {
+		c.Daemon.Heartbeat = config.Duration(time.Second)
+		childSettings(c)
+	}))
 	c.Logger = slog.New(slog.DiscardHandler)
 	d, err := New(c)
 	if err != nil {

@@ -41,6 +41,7 @@ type Daemon struct {
 	index     *residency.Index           // which block is where on this host
 	view      atomic.Pointer[fleet.View] // all hosts' blocks; nil: this cache is alone
 	pool      *transport.Pool            // connections to other caches; nil as view
+	rails     *transport.Rails           // RDMA devices; nil: none are to be used
 	parts     []*part                    // in the order in which they start
 	adminAt   net.Listener
 	metrics   *instruments
@@ -105,7 +106,7 @@ func (d *Daemon) prepare() (err error) {
 			return err
 		}
 	}
-	for _, prepare := range []func() error{d.openRecording, d.openStore, d.joinFleet, d.prepareGRPC, d.prepareLease, d.prepareRESP, d.prepareS3, d.prepareQUIC} {
+	for _, prepare := range []func() error{d.openRecording, d.openStore, d.openDevices, d.joinFleet, d.prepareGRPC, d.prepareLease, d.prepareRESP, d.prepareS3, d.prepareQUIC} {
 		if err = prepare(); err != nil {
 			return err
 		}
@@ -152,6 +153,7 @@ func (d *Daemon) Close() {
 		_ = d.adminAt.Close()
 	}
 	_ = d.leaveFleet(context.Background())
+	_ = d.closeDevices(context.Background())
 	_ = d.closeStore(context.Background())
 }
 
@@ -306,7 +308,7 @@ func (r *running) drain(force context.Context) error {
 	steps = append(steps, lifecycle.Step{Name: "finish the servers", Run: d.finish}, lifecycle.Step{Name: "stop to pull", Limit: leaveLimit, Run: func(ctx context.Context) error {
 		r.pulls()
 		return await(ctx, r.pulled)
-	}}, lifecycle.Step{Name: "close connections to other caches", Limit: leaveLimit, Run: d.leaveFleet})
+	}}, lifecycle.Step{Name: "close connections to other caches", Limit: leaveLimit, Run: d.leaveFleet}, lifecycle.Step{Name: "close the RDMA devices", Limit: leaveLimit, Run: d.closeDevices})
 	_ = lifecycle.Drain(force, d.log, steps...) // what fails in it has been logged
 	r.tasks()
 	err := lifecycle.Drain(force, d.log, lifecycle.Step{Name: "close the stores", Limit: storeLimit, Run: d.closeStore})

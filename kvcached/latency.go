@@ -37,7 +37,7 @@ func newLatencies(set *metric.Set) latencies {
 			put: puts.WithLabelValues(name),
 		}
 	}
-	for _, lane := range []transport.Lane{transport.QUIC, transport.TLS} {
+	for _, lane := range []transport.Lane{transport.QUIC, transport.TLS, transport.RDMA} {
 		l.pulls[lane] = pulls.WithLabelValues(string(lane))
 	}
 	return l

@@ -82,7 +82,7 @@ func (m *members) put(e cluster.Entry) bool {
 		return false
 	}
 	now := fleet.Member{ID: id, Instance: h.Instance}
-	now.Address, now.Lane = m.config.way(h)
+	now.Address, now.Lane, now.Cards = m.config.way(h)
 	was, there := m.caches[id]
 	m.caches[id] = now
 	return !there || was != now
@@ -105,19 +105,30 @@ func (m *members) alone(self string, refuse func(error)) {
 
 func (m *members) tell() { m.set(slices.Collect(maps.Values(m.caches))) }
 
-// way is how a cache is reached; no address: not at all.
-func (c *FleetConfig) way(h *cluster.CacheHealth) (address string, lane transport.Lane) {
-	lane = transport.Lane(c.Lane)
+// wanted is how a cache is to be spoken to: fleet.lane, or what [[fleet.peers]] says of it.
+func (c *FleetConfig) wanted(cache string) transport.Lane {
 	for _, p := range c.Peers {
-		if p.Cache == h.CacheID {
-			lane = transport.Lane(p.Lane)
+		if p.Cache == cache {
+			return transport.Lane(p.Lane)
 		}
+	}
+	return transport.Lane(c.Lane)
+}
+
+// way is how a cache is reached; no address: not at all.
+func (c *FleetConfig) way(h *cluster.CacheHealth) (address string, lane transport.Lane, cards transport.OneSided) {
+	lane = c.wanted(h.CacheID)
+	switch lane {
+	case transport.Auto:
+		cards = transport.Trusted
+	case transport.RDMA:
+		lane, cards = transport.Auto, transport.Demanded
 	}
 	switch {
 	case h.QUIC == "" || lane == transport.TLS && h.TLS != "":
-		return h.TLS, transport.TLS
+		return h.TLS, transport.TLS, cards
 	case h.TLS != h.QUIC: // Auto tries both at one address
-		return h.QUIC, transport.QUIC
+		return h.QUIC, transport.QUIC, cards
 	}
-	return h.QUIC, lane
+	return h.QUIC, lane, cards
 }

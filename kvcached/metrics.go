@@ -31,6 +31,8 @@ type instruments struct {
 	fleet *fleet.View
 	pool  *transport.Pool
 	trace *evict.Recorder
+
+	devices func() []string // names of the RDMA devices in use; nil: there are none
 }
 
 func newInstruments() *instruments {

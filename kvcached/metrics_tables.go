@@ -281,6 +281,8 @@ func (in *instruments) define(state func(emit func(def int, value float64, label
 	in.definePeers()
 	in.defineFleet()
 	in.definePool()
+	in.defineRDMA(in.devices)
+	in.defineLent()
 	export(in, residencyRows, snapshotOf(in.index, (*residency.Index).Stats))
 	export(in, traceRows, snapshotOf(in.trace, (*evict.Recorder).Stats))
 }
@@ -296,6 +298,9 @@ func onlyWith(s *store.Store) func() store.Stats {
 // watch makes the daemon's state readable at each scrape.
 func (in *instruments) watch(d *Daemon) {
 	in.store, in.index, in.fleet, in.pool = d.store, d.index, d.view.Load(), d.pool
+	if d.rails != nil {
+		in.devices = d.rails.Open
+	}
 	if d.recorder != nil {
 		in.trace = d.recorder.Recorder
 	}

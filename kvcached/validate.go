@@ -46,6 +46,7 @@ func (c *Config) Validate() error {
 	c.validateTLS(&p)
 	c.validateBounds(&p)
 	c.validateUsers(&p)
+	c.validateRDMA(&p)
 	return errors.Join(p...)
 }
 

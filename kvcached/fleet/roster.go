@@ -19,6 +19,7 @@ type Member struct {
 	Address  string // of its cgn-kv/1 port, host:port
 	Name     string // that its certificate must have; empty: the role is enough
 	Lane     transport.Lane
+	Cards    transport.OneSided // whether blocks are read from its memory
 }
 
 // roster is the hosts at one time, this one included. It is immutable.
@@ -98,7 +99,7 @@ func rank(seed uint64, a *block.Addr) uint64 {
 }
 
 func (m *Member) target() transport.Target {
-	return transport.Target{Address: m.Address, Name: m.Name, Lane: m.Lane}
+	return transport.Target{Address: m.Address, Name: m.Name, Lane: m.Lane, Cards: m.Cards}
 }
 
 // SetMembers says which hosts the fleet has now. Locations are told anew, since others keep them. Connections to where nobody is any
@@ -109,6 +110,19 @@ func (v *View) SetMembers(members []Member) {
 		v.o.Pool.Forget(t)
 	}
 }
+
+// Others are the hosts of the fleet but this one, by id.
+func (v *View) Others() (out []Member) {
+	for _, m := range v.roster.Load().members {
+		if m.ID != v.o.Self {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// Target is where a host is reached, and how.
+func (m *Member) Target() transport.Target { return m.target() }
 
 // gone is where some member was and none is now.
 func (r *roster) gone(now *roster) (targets []transport.Target) {

@@ -25,29 +25,32 @@ const (
 	read right = 1 << iota
 	write
 	remove
+	operate
 )
 
 func (r right) String() string {
-	return map[right]string{read: "read", write: "write", remove: "delete"}[r]
+	return map[right]string{read: "read", write: "write", remove: "delete", operate: "operate the daemon"}[r]
 }
 
 // needs is what each method takes. Promote brings nothing here that a Get would not.
 var needs = map[string]right{
-	pb.Kv_Lookup_FullMethodName:      read,
-	pb.Kv_BatchLookup_FullMethodName: read,
-	pb.Kv_Get_FullMethodName:         read,
-	pb.Kv_Promote_FullMethodName:     read,
-	pb.Kv_List_FullMethodName:        read,
-	pb.Kv_Stats_FullMethodName:       read,
-	pb.Kv_Watch_FullMethodName:       read,
-	pb.Kv_Put_FullMethodName:         write,
-	pb.Kv_Push_FullMethodName:        write,
-	pb.Kv_Pull_FullMethodName:        write,
-	pb.Kv_Pin_FullMethodName:         write,
-	pb.Kv_Unpin_FullMethodName:       write,
-	pb.Kv_Report_FullMethodName:      write,
-	pb.Kv_Delete_FullMethodName:      remove,
-	pb.Kv_Purge_FullMethodName:       remove,
+	pb.Kv_Lookup_FullMethodName:        read,
+	pb.Kv_Peers_FullMethodName:         read,
+	pb.Kv_ReleaseDevice_FullMethodName: operate,
+	pb.Kv_BatchLookup_FullMethodName:   read,
+	pb.Kv_Get_FullMethodName:           read,
+	pb.Kv_Promote_FullMethodName:       read,
+	pb.Kv_List_FullMethodName:          read,
+	pb.Kv_Stats_FullMethodName:         read,
+	pb.Kv_Watch_FullMethodName:         read,
+	pb.Kv_Put_FullMethodName:           write,
+	pb.Kv_Push_FullMethodName:          write,
+	pb.Kv_Pull_FullMethodName:          write,
+	pb.Kv_Pin_FullMethodName:           write,
+	pb.Kv_Unpin_FullMethodName:         write,
+	pb.Kv_Report_FullMethodName:        write,
+	pb.Kv_Delete_FullMethodName:        remove,
+	pb.Kv_Purge_FullMethodName:         remove,
 }
 
 // may is what a certificate's role allows.
@@ -55,7 +58,7 @@ var may = map[pki.Role]right{
 	pki.Router:   read,
 	pki.Agent:    read | write,
 	pki.KVCached: read | write,
-	pki.Ctl:      read | write | remove,
+	pki.Ctl:      read | write | remove | operate,
 }
 
 // method is a row of needs with what has been counted.

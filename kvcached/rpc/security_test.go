@@ -65,7 +65,7 @@ func TestRoles(t *testing.T) {
 	f := start(t, Options{})
 	l := tcp(t)
 	serve(t, f.Server, l, id)
-	for role, rights := range map[pki.Role]right{pki.Router: read, pki.Agent: read | write, pki.KVCached: read | write, pki.Ctl: read | write | remove, pki.Etcd: 0} {
+	for role, rights := range map[pki.Role]right{pki.Router: read, pki.Agent: read | write, pki.KVCached: read | write, pki.Ctl: read | write | remove | operate, pki.Etcd: 0} {
 		config, err := pki.ClientConfig(pki.FilesIn(dir, role), "127.0.0.1")
 		if err != nil {
 			t.Fatal(err)

@@ -101,6 +101,8 @@ type Options struct {
 	Residency *residency.Index
 	// Fleet is asked for Promote, Push and Pull. Nil: Promote brings up this host's own blocks, the others are refused.
 	Fleet Fleet
+	// Lanes is asked for Peers and ReleaseDevice. Nil: they are refused.
+	Lanes Lanes
 	// Parts gives more structs of counters for Stats, by the names that their values begin with. Nil: none.
 	Parts func() map[string]any
 	// Insecure allows a loopback TCP address without TLS: whoever reaches it may do everything. False: refused.

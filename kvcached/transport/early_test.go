@@ -90,7 +90,8 @@ func TestReplayedWrite(t *testing.T) {
 				for ; played < len(r.recorded); played++ {
 					_, _ = attacker.WriteTo(r.recorded[played], r.server)
 				}
-				return s.server.Stats().Ops[c.op] == 1
+				stats := s.server.Stats()
+				return stats.Ops[c.op] == 1 && stats.Statuses[c.want] == 1
 			})
 			stats := s.server.Stats()
 			if stats.Statuses[c.want] != 1 || stats.Early != 1 {

@@ -53,7 +53,10 @@ func simulated(t *testing.T, so ServerOptions, po PoolOptions) (*site, *lossy) {
 	}
 	s := &site{t: t, store: newMapStore(), address: "1.0.0.1:7072"}
 	sockets := []net.PacketConn{end("1.0.0.2", 1), end("1.0.0.2", 2), end("1.0.0.2", 3), end("1.0.0.2", 4)}
-	so.Handler, so.Identity, so.Logger = s.store, identity(t, dir, pki.KVCached), quiet()
+	if so.Handler == nil {
+		so.Handler = s.store
+	}
+	so.Identity, so.Logger = identity(t, dir, pki.KVCached), quiet()
 	so.UDP = []net.PacketConn{end("1.0.0.1", 7072)}
 	if err := network.Start(); err != nil {
 		t.Fatal(err)

@@ -25,6 +25,7 @@ const (
 	Auto Lane = "auto" // QUIC, until large pulls over both have shown TLS to be faster, or QUIC does not get through
 	QUIC Lane = "quic"
 	TLS  Lane = "tls"
+	RDMA Lane = "rdma" // of what was read from the peer's memory; never a Target's
 )
 
 // PoolOptions of NewPool.
@@ -40,6 +41,9 @@ type PoolOptions struct {
 	Idle     time.Duration // a TLS connection unused for longer is not used again; 0: 1 min. Less than the peers' ServerOptions.Idle
 	Timeout  time.Duration // longest operation; 0: 60 s
 	Stall    time.Duration // longest time without progress of 1 MiB (64 KiB where capped); 0: 15 s
+
+	Rails    *Rails // cards by which blocks are read from peers' memory; nil: none
+	MinBlock int    // bytes that a block has at least that is read so, as far as its length is known; 0: any
 
 	// EarlyReads sends a read that has to wait for a QUIC connection to a peer seen before along with the handshake
 	// (0-RTT). Off by default: it saves one round trip per new connection, and quic-go has a data race between the
@@ -78,6 +82,7 @@ type Pool struct {
 	request atomic.Uint64
 	quic    laneCounters
 	tcp     laneCounters
+	borrow  borrowCounters
 	evicted atomic.Uint64
 
 	mu     sync.Mutex
@@ -91,6 +96,7 @@ type Target struct {
 	Address string // host:port, of UDP and TCP
 	Name    string // DNS name or IP address that the certificate must have; empty: the role kvcached is enough
 	Lane    Lane   // empty: Auto
+	Cards   OneSided
 }
 
 // NewPool returns a pool without connections.
@@ -168,6 +174,9 @@ func (p *Pool) newPeer(t Target) (*Peer, error) {
 		peer.lanes[overTLS] = on(newTLSLane(&tlsLane{address: t.Address, tls: over, dialer: p.o.DialTCP, idle: p.o.Idle,
 			timeout: min(5*time.Second, p.o.Timeout), count: &p.tcp}, p.o.TLSConns), &p.tcp, 1)
 	}
+	if t.Cards != NoCards && p.o.Rails != nil {
+		peer.borrow = newBorrower(peer, p.o.Rails, t.Cards, p.o.Logger.With("peer", t.Address), &p.borrow)
+	}
 	peer.used.Store(time.Now().UnixNano())
 	return peer, nil
 }
@@ -188,8 +197,11 @@ type Peer struct {
 	lanes  [2]lane // by index of chooser; nil: not wanted
 	choice chooser
 	gates  *gates
+	borrow *borrower    // nil: blocks come by streams only
 	used   atomic.Int64 // when, in Unix ns
 	once   sync.Once    // of close
+
+	carried [3]carried // by lane: over QUIC, over TLS, read from its memory
 
 	mu      sync.Mutex
 	lengths map[string]lengths
@@ -203,6 +215,11 @@ func (p *Peer) on(large bool, fn func(l lane, which int) error) error {
 		return err
 	}
 	defer p.end()
+	return p.over(large, fn)
+}
+
+// over is on for who has begun already.
+func (p *Peer) over(large bool, fn func(l lane, which int) error) error {
 	which := p.choice.pick(large)
 	err := fn(p.lanes[which], which)
 	if errors.Is(err, ErrUnreachable) && p.choice.failed(which, err) {
@@ -211,32 +228,62 @@ func (p *Peer) on(large bool, fn func(l lane, which int) error) error {
 	return err
 }
 
+// overRDMA is the index of what was read from the peer's memory, after those of lanes.
+const overRDMA = 2
+
 // Get pulls a block, or a part, into memory that g.Alloc returns.
 func (p *Peer) Get(ctx context.Context, g Get) (Found, error) {
+	if err := p.begin(); err != nil {
+		return Found{}, err
+	}
+	defer p.end()
 	if g.Hint == 0 && g.Length == 0 {
 		g.Hint = p.length(g.Namespace)
 	}
-	expect := max(g.Length, g.Hint-g.Offset)
-	large := expect >= largePull
+	if p.borrow != nil && p.borrow.takes(&g) {
+		start := time.Now()
+		found, done, err := p.borrow.get(ctx, &g)
+		switch {
+		case !done:
+			p.carried[overRDMA].failed.Add(1)
+		case err == nil:
+			p.pulled(overRDMA, &g, &found, found.Length, time.Since(start))
+		}
+		if done {
+			return found, err
+		}
+	}
+	return p.pull(ctx, &g)
+}
+
+// pull is Get by streams.
+func (p *Peer) pull(ctx context.Context, g *Get) (Found, error) {
+	large := max(g.Length, g.Hint-g.Offset) >= largePull
 	var found Found
-	err := p.on(large, func(l lane, which int) (err error) {
+	err := p.over(large, func(l lane, which int) (err error) {
 		start, got := time.Now(), int64(0)
-		found, got, err = l.get(ctx, &g)
+		found, got, err = l.get(ctx, g)
 		switch d := time.Since(start); {
 		case err == nil:
 			p.choice.took(which, got, d)
-			if p.pool.o.Pulled != nil {
-				p.pool.o.Pulled(laneNames[which], d)
-			}
+			p.pulled(which, g, &found, int(got), d)
 		case ranOut(err):
+			p.carried[which].failed.Add(1)
 			p.choice.ranOut(which, got, d, large)
 		}
 		return err
 	})
-	if err == nil {
-		p.remember(g.Namespace, found.Length)
-	}
 	return found, err
+}
+
+// pulled notes a block that came over a lane.
+func (p *Peer) pulled(which int, g *Get, found *Found, n int, took time.Duration) {
+	if p.pool.o.Pulled != nil {
+		p.pool.o.Pulled([]Lane{QUIC, TLS, RDMA}[which], took)
+	}
+	p.carried[which].pulls.Add(1)
+	p.carried[which].received.Add(uint64(n))
+	p.remember(g.Namespace, found.Length)
 }
 
 // ranOut tells whether err is that an operation had no more time, its own or that of its connection.
@@ -268,7 +315,14 @@ func (p *Peer) remember(namespace string, length int) {
 
 // Put hands a block to the peer.
 func (p *Peer) Put(ctx context.Context, put Put) error {
-	return p.on(false, func(l lane, _ int) error { return l.put(ctx, &put) })
+	return p.on(false, func(l lane, which int) error {
+		err := l.put(ctx, &put)
+		if err == nil {
+			p.carried[which].puts.Add(1)
+			p.carried[which].sent.Add(uint64(len(put.Payload)))
+		}
+		return err
+	})
 }
 
 func (p *Peer) call(ctx context.Context, op wire.Op, flags wire.Flags, body []byte, got func(body []byte) error) error {

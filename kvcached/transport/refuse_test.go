@@ -121,9 +121,11 @@ func TestBadAnswers(t *testing.T) {
 		s := newSite(t, ServerOptions{}, PoolOptions{})
 		p := s.peer(l)
 		s.store.fill("b", 2<<20)
+		s.store.mu.Lock()
 		b := s.store.blocks[addr("b")]
 		b.bytes = bytes.Clone(b.bytes)
 		b.bytes[1<<20+5] ^= 1
+		s.store.mu.Unlock()
 		for _, hint := range []int{0, 2 << 20} {
 			_, err := p.Get(t.Context(), Get{Addr: addr("b"), Namespace: namespace, Hint: hint,
 				Alloc: func(_ Found, n int) ([]byte, error) { return make([]byte, n), nil }})

@@ -40,6 +40,9 @@ func (p *Pool) evict() *Peer {
 func (p *Peer) close() {
 	p.once.Do(func() {
 		p.retire()
+		if p.borrow != nil {
+			p.borrow.close()
+		}
 		for _, l := range p.lanes {
 			if l != nil {
 				l.close()

@@ -252,7 +252,10 @@ func (op *operation) small(ctx context.Context) ([]byte, error) {
 		receipt, err := h.Announce(ctx, a, op.f.Flags&wire.Snapshot != 0)
 		return receipt.Append(nil), err
 	}
-	if op.f.Op >= wire.Expire {
+	if op.f.Op.Lends() {
+		return op.lends(ctx, body)
+	}
+	if op.f.Op >= wire.Expire && op.f.Op <= wire.Settle {
 		o, err := wire.ParseOrder(body)
 		if err != nil {
 			return nil, err

@@ -32,6 +32,9 @@ type ServerOptions struct {
 	// survive the restart. nil: they find out after Tuning.Idle.
 	ResetKey *[32]byte
 
+	Rails *Rails        // cards by which peers may read what lies in their memory; nil: they are told that there is no such operation
+	Lease time.Duration // how long a peer may read a block by itself; 0: 5 s
+
 	MaxPeers    int           // hosts connected at a time; 0: 256. Connections of others are closed
 	MaxConns    int           // connections of one host; 0: 64. More are closed
 	MaxOps      int           // operations of one host at a time; 0: 256. More are answered with wire.Busy
@@ -82,6 +85,7 @@ type Server struct {
 	early   []*quic.EarlyListener
 	bytes   atomic.Int64 // in flight
 	count   counters
+	lender  *lender         // nil: nothing is lent
 	stop    context.Context // ends when connections are to end
 	cancel  context.CancelCauseFunc
 	ops     sync.WaitGroup // operations
@@ -95,7 +99,8 @@ type Server struct {
 
 // host is what the limits of one peer are counted on.
 type host struct {
-	conns int // guarded by Server.mu
+	conns int // guarded by Server.mu, as the next
+	users int // connections, and sessions in which something may be lent
 	ops   atomic.Int64
 	bytes atomic.Int64 // in flight
 	gates *gates
@@ -109,6 +114,9 @@ func NewServer(o ServerOptions) (*Server, error) {
 	o = o.withDefaults()
 	s := &Server{o: o, tls: o.Identity.Mutual(wire.ALPN), hosts: map[string]*host{}, conns: map[net.Conn]struct{}{}}
 	s.budget = &receiveBudget{limit: o.Tuning.Receive}
+	if o.Rails != nil {
+		s.lender = newLender(s, &o)
+	}
 	s.stop, s.cancel = context.WithCancelCause(context.Background())
 	for _, c := range o.UDP {
 		t := &quic.Transport{Conn: c}
@@ -164,6 +172,9 @@ func (s *Server) Close(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	<-done
+	if s.lender != nil {
+		s.lender.close(ctx)
+	}
 	s.workers.Wait()
 	for i, t := range s.quic {
 		_ = t.Close()
@@ -200,6 +211,7 @@ func (s *Server) enter(addr net.Addr) (*host, string) {
 		s.hosts[name] = h
 	}
 	h.conns++
+	h.users++
 	s.count.conns.Add(1)
 	return h, name
 }
@@ -207,12 +219,35 @@ func (s *Server) enter(addr net.Addr) (*host, string) {
 func (s *Server) leave(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if h := s.hosts[name]; h.conns == 1 && s.lender != nil {
+		s.lender.abandon(name)
+	}
+	s.hosts[name].conns--
+	s.drop(name)
+	s.count.conns.Add(-1)
+}
+
+// drop lets go of a host whose last connection or session has ended. mu is held.
+func (s *Server) drop(name string) {
 	h := s.hosts[name]
-	if h.conns--; h.conns == 0 {
+	if h.users--; h.users == 0 {
 		delete(s.hosts, name)
 		s.o.Bandwidth.release(h.gates)
 	}
-	s.count.conns.Add(-1)
+}
+
+// attach counts what is lent to a host that is connected, so that it has one share however often it comes anew.
+func (s *Server) attach(h *host) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h.users++
+}
+
+// detach is called once for each attach.
+func (s *Server) detach(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drop(name)
 }
 
 func hostOf(a net.Addr) string {

@@ -14,6 +14,9 @@ const HostShare = 4
 // host's share; MaxOps bounds how many there are.
 const smallest = 4 << 10
 
+// largestLend is the same for Connect, Grant and Release: a Grant at all its bounds.
+const largestLend = 64 + wire.MaxDone*8 + wire.MaxGrant*68
+
 // hold counts n payload bytes as in flight until the returned function is called.
 func (s *Server) hold(n int) (release func(), err error) {
 	return hold(&s.bytes, s.o.MaxInFlight, n)
@@ -27,10 +30,9 @@ func hold(bytes *atomic.Int64, limit int64, n int) (release func(), err error) {
 	return func() { bytes.Add(int64(-n)) }, nil
 }
 
-// hold does the same, and counts them for the host that asked, too.
-func (op *operation) hold(n int) (release func(), err error) {
-	s := op.link.s
-	mine, err := hold(&op.link.host.bytes, s.o.MaxInFlight/HostShare, n)
+// holdFor does the same, and counts them for the host that asked, too.
+func (s *Server) holdFor(h *host, n int) (release func(), err error) {
+	mine, err := hold(&h.bytes, s.o.MaxInFlight/HostShare, n)
 	if err != nil {
 		return nil, err
 	}
@@ -42,9 +44,13 @@ func (op *operation) hold(n int) (release func(), err error) {
 	return func() { all(); mine() }, nil
 }
 
-// holdQuestion is hold for a body that is no block.
+func (op *operation) hold(n int) (release func(), err error) {
+	return op.link.s.holdFor(op.link.host, n)
+}
+
+// holdQuestion is hold for a body that is no block. Questions by which a peer gives back what it was lent pass always: they make room.
 func (op *operation) holdQuestion(n int) (release func(), err error) {
-	if n <= smallest {
+	if n <= smallest || op.f.Op.Lends() && n <= largestLend {
 		return func() {}, nil
 	}
 	return op.hold(n)

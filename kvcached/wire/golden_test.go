@@ -202,6 +202,8 @@ func body(t *testing.T, kind string, value []byte, encoded []byte) (written []by
 		decode(t, value, &v)
 		written, want = v.Append(nil), v
 		back, err = ParseReceipt(encoded)
+	case "connection", "connected", "wanted", "lent", "returned":
+		written, want, back, err = lentBody(t, kind, value, encoded)
 	default:
 		t.Fatalf("no body is called %q", kind)
 	}

@@ -48,11 +48,14 @@ const (
 	Claim    Op = 10 // of a client's key, that its host sets if there is none
 	Graves   Op = 11 // keys that were set or deleted while the host was away
 	Settle   Op = 12 // everything has been announced
+	Connect  Op = 13 // Connection: answered with Connected; the asking side is going to read blocks itself, with cards of both sides that do so (RDMA)
+	Grant    Op = 14 // Wanted: answered with Lent; it may read some blocks for a while
+	Release  Op = 15 // Returned: it has read them
 )
 
 // opNames are also the label values of metrics.
 var opNames = [...]string{Ping: "ping", Get: "get", Put: "put", Stat: "stat", Delete: "delete", Locate: "locate", Announce: "announce",
-	Expire: "expire", Purge: "purge", Claim: "claim", Graves: "graves", Settle: "settle"}
+	Expire: "expire", Purge: "purge", Claim: "claim", Graves: "graves", Settle: "settle", Connect: "connect", Grant: "grant", Release: "release"}
 
 // Ops is one more than the highest operation known: the length of a table by operation.
 const Ops = len(opNames)
@@ -62,6 +65,9 @@ func (o Op) Known() bool { return o > 0 && int(o) < Ops }
 
 // Reads tells whether the operation changes nothing, so that a replay of it does no harm.
 func (o Op) Reads() bool { return o == Ping || o == Get || o == Stat || o == Locate }
+
+// Lends tells whether the operation is one by which a peer comes to read blocks itself: who may Get may do it.
+func (o Op) Lends() bool { return o == Connect || o == Grant || o == Release }
 
 func (o Op) String() string {
 	if o.Known() {
@@ -88,11 +94,12 @@ const (
 	Deadline           Status = 10 // not done within deadline_ms
 	ReplayRefused      Status = 11 // sent as 0-RTT data, which may be a replay, and not a read, or one of many bytes
 	Internal           Status = 12 // the other side could not, and logs why
+	ByStream           Status = 13 // not by reading it from the other side's memory: ask for it with Get
 )
 
 // statusNames are also the label values of metrics.
 var statusNames = [...]string{"ok", "miss", "busy", "too_large", "quota", "forbidden", "bad_frame", "unsupported_version",
-	"unknown_op", "corrupt", "deadline", "replay_refused", "internal"}
+	"unknown_op", "corrupt", "deadline", "replay_refused", "internal", "by_stream"}
 
 // Statuses is one more than the highest status known: the length of a table by status.
 const Statuses = len(statusNames)

@@ -15,19 +15,19 @@ import (
 
 // TestNumbers holds names and numbers of operations and statuses to what other programs have been told.
 func TestNumbers(t *testing.T) {
-	ops := "ping get put stat delete locate announce expire purge claim graves settle"
+	ops := "ping get put stat delete locate announce expire purge claim graves settle connect grant release"
 	for i, name := range strings.Fields(ops) {
 		if op := Op(i + 1); op.String() != name || !op.Known() {
 			t.Errorf("%d is %s", i+1, op)
 		}
 	}
-	statuses := "ok miss busy too_large quota forbidden bad_frame unsupported_version unknown_op corrupt deadline replay_refused internal"
+	statuses := "ok miss busy too_large quota forbidden bad_frame unsupported_version unknown_op corrupt deadline replay_refused internal by_stream"
 	for i, name := range strings.Fields(statuses) {
 		if s := Status(i); s.String() != name || (s.Err() == nil) != (i == 0) {
 			t.Errorf("%d is %s", i, s)
 		}
 	}
-	if Op(13).Known() || Op(0).Known() || Op(200).String() != "op 200" || Status(99).Error() != "kv: status 99" {
+	if Op(16).Known() || Op(0).Known() || Op(200).String() != "op 200" || Status(99).Error() != "kv: status 99" {
 		t.Error("what is unknown has no name")
 	}
 	if len((&Frame{}).Append(nil)) != fixedHead || MaxHead > len(Reader{}.buf) {
@@ -78,9 +78,11 @@ func TestCheck(t *testing.T) {
 		"put with another body": {Frame{Op: Put, Len: 7, Total: 7, Body: 8}, BadFrame},
 		"put elsewhere":         {Frame{Op: Put, Len: 7, Total: 7, Body: 7, Offset: 1}, BadFrame},
 		"stat":                  {Frame{Op: Stat, Body: 8}, nil},
+		"grant":                 {Frame{Op: Grant, Body: 8}, nil},
+		"grant of everything":   {Frame{Op: Grant, Body: MaxSmall + 1}, TooLarge},
 		"stat of everything":    {Frame{Op: Stat, Body: MaxSmall + 1}, TooLarge},
 		"no operation":          {Frame{}, UnknownOp},
-		"a later operation":     {Frame{Op: 13}, UnknownOp},
+		"a later operation":     {Frame{Op: 16}, UnknownOp},
 		"an answer":             {Frame{Op: Ping, Status: Miss}, BadFrame},
 	} {
 		if err := c.f.Check(); !errors.Is(err, c.want) {
@@ -296,6 +298,7 @@ func FuzzBodies(f *testing.F) {
 		if r, err := ParseReply(data); err == nil && !bytes.Equal(r.Append(nil), data) {
 			t.Error("reply")
 		}
+		fuzzLent(t, data)
 		bools := make([]bool, len(data))
 		if err := ParseBools(data, bools); err == nil && !bytes.Equal(AppendBools(nil, bools), data) {
 			t.Error("bools")

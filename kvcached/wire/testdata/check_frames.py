@@ -40,6 +40,32 @@ BODIES = {
     "receipt": lambda v: struct.pack("<QQ", v["epoch"], v["version"]),
 }
 
+def raw(h):
+    return struct.pack("<Q", len(bytes.fromhex(h))) + bytes.fromhex(h)
+
+def end(e):
+    return bytes.fromhex(e["gid"]).ljust(16, b"\0") + struct.pack("<IIII", e["qpn"], e["psn"], e["mtu"], e["reads"])
+
+def window(w):
+    return struct.pack("<IIQQ", w["rail"], w["rkey"], w["addr"], w["length"])
+
+def number(n):
+    return struct.pack("<Q", n)
+
+def lent(b):
+    if b["status"]:
+        return struct.pack("<B", b["status"])
+    return (struct.pack("<BIQ", 0, b["crc"], b["length"]) + digest(b["parent"]) + struct.pack("<q", b["expires"]) + raw(b["key"]) + raw(b["attr"])
+            + many(b["parts"], window))
+
+BODIES |= {
+    "connection": lambda v: many(v["ends"], end),
+    "connected": lambda v: struct.pack("<QIIII", v["session"], v["leaseMS"], v["idleMS"], v["most"], v["crc"]) + many(v["ends"], end) + b"".join(map(window, v["probes"])),
+    "wanted": lambda v: struct.pack("<Q", v["session"]) + many(v["done"], number) + many(v["addrs"], address),
+    "lent": lambda v: struct.pack("<QI", v["lease"], v["ms"]) + many(v["blocks"], lent),
+    "returned": lambda v: struct.pack("<Q", v["session"]) + many(v["leases"], number) + struct.pack("<?", v["end"]),
+}
+
 path = pathlib.Path(__file__).with_name("frames.json")
 golden = json.loads(path.read_text())
 for case in golden["frames"] + golden["bodies"] + golden["sums"]:

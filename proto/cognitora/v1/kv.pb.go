@@ -249,6 +249,58 @@ func (ReportEvent_Kind) EnumDescriptor() ([]byte, []int) {
 	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{35, 0}
 }
 
+type RdmaDevice_State int32
+
+const (
+	RdmaDevice_STATE_UNSPECIFIED RdmaDevice_State = 0
+	RdmaDevice_STATE_OPEN        RdmaDevice_State = 1 // in use
+	RdmaDevice_STATE_RELEASED    RdmaDevice_State = 2 // closed because ReleaseDevice asked for it
+	RdmaDevice_STATE_UNUSABLE    RdmaDevice_State = 3 // not there, or could not be opened: why says so
+)
+
+// Enum value maps for RdmaDevice_State.
+var (
+	RdmaDevice_State_name = map[int32]string{
+		0: "STATE_UNSPECIFIED",
+		1: "STATE_OPEN",
+		2: "STATE_RELEASED",
+		3: "STATE_UNUSABLE",
+	}
+	RdmaDevice_State_value = map[string]int32{
+		"STATE_UNSPECIFIED": 0,
+		"STATE_OPEN":        1,
+		"STATE_RELEASED":    2,
+		"STATE_UNUSABLE":    3,
+	}
+)
+
+func (x RdmaDevice_State) Enum() *RdmaDevice_State {
+	p := new(RdmaDevice_State)
+	*p = x
+	return p
+}
+
+func (x RdmaDevice_State) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RdmaDevice_State) Descriptor() protoreflect.EnumDescriptor {
+	return file_cognitora_v1_kv_proto_enumTypes[4].Descriptor()
+}
+
+func (RdmaDevice_State) Type() protoreflect.EnumType {
+	return &file_cognitora_v1_kv_proto_enumTypes[4]
+}
+
+func (x RdmaDevice_State) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RdmaDevice_State.Descriptor instead.
+func (RdmaDevice_State) EnumDescriptor() ([]byte, []int) {
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{41, 0}
+}
+
 type LookupRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -2741,6 +2793,437 @@ func (*ReportResponse) Descriptor() ([]byte, []int) {
 	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{36}
 }
 
+type PeersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeersRequest) Reset() {
+	*x = PeersRequest{}
+	mi := &file_cognitora_v1_kv_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeersRequest) ProtoMessage() {}
+
+func (x *PeersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cognitora_v1_kv_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeersRequest.ProtoReflect.Descriptor instead.
+func (*PeersRequest) Descriptor() ([]byte, []int) {
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{37}
+}
+
+type PeersResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Peers         []*PeerPath            `protobuf:"bytes,1,rep,name=peers,proto3" json:"peers,omitempty"`     // by id
+	Devices       []*RdmaDevice          `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"` // of this host: those that the daemon is to use, whatever their state
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeersResponse) Reset() {
+	*x = PeersResponse{}
+	mi := &file_cognitora_v1_kv_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeersResponse) ProtoMessage() {}
+
+func (x *PeersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cognitora_v1_kv_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeersResponse.ProtoReflect.Descriptor instead.
+func (*PeersResponse) Descriptor() ([]byte, []int) {
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *PeersResponse) GetPeers() []*PeerPath {
+	if x != nil {
+		return x.Peers
+	}
+	return nil
+}
+
+func (x *PeersResponse) GetDevices() []*RdmaDevice {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
+// PeerPath is how blocks come from another host, and go there.
+type PeerPath struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Peer            string                 `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`                                                    // cache id
+	Address         string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`                                              // HOST:PORT that it announces
+	Wanted          string                 `protobuf:"bytes,3,opt,name=wanted,proto3" json:"wanted,omitempty"`                                                // auto, rdma, quic or tls, as it is configured
+	Lane            string                 `protobuf:"bytes,4,opt,name=lane,proto3" json:"lane,omitempty"`                                                    // in use for large blocks: rdma, quic or tls; empty: not connected
+	WhyNotRdma      string                 `protobuf:"bytes,5,opt,name=why_not_rdma,json=whyNotRdma,proto3" json:"why_not_rdma,omitempty"`                    // one sentence; empty: lane is rdma
+	Lanes           []*LaneUse             `protobuf:"bytes,6,rep,name=lanes,proto3" json:"lanes,omitempty"`                                                  // those used since the daemon's start
+	Pairs           uint32                 `protobuf:"varint,7,opt,name=pairs,proto3" json:"pairs,omitempty"`                                                 // queue pairs open to it
+	LeasesHeld      uint32                 `protobuf:"varint,8,opt,name=leases_held,json=leasesHeld,proto3" json:"leases_held,omitempty"`                     // blocks of the other host that this one may read now
+	LeasesGranted   uint32                 `protobuf:"varint,9,opt,name=leases_granted,json=leasesGranted,proto3" json:"leases_granted,omitempty"`            // blocks of this host that the other one may read now
+	LastError       string                 `protobuf:"bytes,10,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`                        // of RDMA; empty: none yet
+	LastErrorUnixMs int64                  `protobuf:"varint,11,opt,name=last_error_unix_ms,json=lastErrorUnixMs,proto3" json:"last_error_unix_ms,omitempty"` // 0: none yet
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *PeerPath) Reset() {
+	*x = PeerPath{}
+	mi := &file_cognitora_v1_kv_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerPath) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerPath) ProtoMessage() {}
+
+func (x *PeerPath) ProtoReflect() protoreflect.Message {
+	mi := &file_cognitora_v1_kv_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerPath.ProtoReflect.Descriptor instead.
+func (*PeerPath) Descriptor() ([]byte, []int) {
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *PeerPath) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *PeerPath) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *PeerPath) GetWanted() string {
+	if x != nil {
+		return x.Wanted
+	}
+	return ""
+}
+
+func (x *PeerPath) GetLane() string {
+	if x != nil {
+		return x.Lane
+	}
+	return ""
+}
+
+func (x *PeerPath) GetWhyNotRdma() string {
+	if x != nil {
+		return x.WhyNotRdma
+	}
+	return ""
+}
+
+func (x *PeerPath) GetLanes() []*LaneUse {
+	if x != nil {
+		return x.Lanes
+	}
+	return nil
+}
+
+func (x *PeerPath) GetPairs() uint32 {
+	if x != nil {
+		return x.Pairs
+	}
+	return 0
+}
+
+func (x *PeerPath) GetLeasesHeld() uint32 {
+	if x != nil {
+		return x.LeasesHeld
+	}
+	return 0
+}
+
+func (x *PeerPath) GetLeasesGranted() uint32 {
+	if x != nil {
+		return x.LeasesGranted
+	}
+	return 0
+}
+
+func (x *PeerPath) GetLastError() string {
+	if x != nil {
+		return x.LastError
+	}
+	return ""
+}
+
+func (x *PeerPath) GetLastErrorUnixMs() int64 {
+	if x != nil {
+		return x.LastErrorUnixMs
+	}
+	return 0
+}
+
+// LaneUse is counted from the start of the daemon.
+type LaneUse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Lane          string                 `protobuf:"bytes,1,opt,name=lane,proto3" json:"lane,omitempty"`              // rdma, quic or tls
+	Operations    uint64                 `protobuf:"varint,2,opt,name=operations,proto3" json:"operations,omitempty"` // blocks pulled by this host, or handed to the other
+	Bytes         uint64                 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`           // of their payloads
+	Errors        uint64                 `protobuf:"varint,4,opt,name=errors,proto3" json:"errors,omitempty"`         // operations that failed, and were done over another lane or not at all
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LaneUse) Reset() {
+	*x = LaneUse{}
+	mi := &file_cognitora_v1_kv_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LaneUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LaneUse) ProtoMessage() {}
+
+func (x *LaneUse) ProtoReflect() protoreflect.Message {
+	mi := &file_cognitora_v1_kv_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LaneUse.ProtoReflect.Descriptor instead.
+func (*LaneUse) Descriptor() ([]byte, []int) {
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *LaneUse) GetLane() string {
+	if x != nil {
+		return x.Lane
+	}
+	return ""
+}
+
+func (x *LaneUse) GetOperations() uint64 {
+	if x != nil {
+		return x.Operations
+	}
+	return 0
+}
+
+func (x *LaneUse) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *LaneUse) GetErrors() uint64 {
+	if x != nil {
+		return x.Errors
+	}
+	return 0
+}
+
+// RdmaDevice is a device as the daemon sees it.
+type RdmaDevice struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // as the kernel has it, mlx5_0
+	State         RdmaDevice_State       `protobuf:"varint,2,opt,name=state,proto3,enum=cognitora.v1.RdmaDevice_State" json:"state,omitempty"`
+	Why           string                 `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"` // it is not in use, and what to do; empty: it is
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RdmaDevice) Reset() {
+	*x = RdmaDevice{}
+	mi := &file_cognitora_v1_kv_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RdmaDevice) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RdmaDevice) ProtoMessage() {}
+
+func (x *RdmaDevice) ProtoReflect() protoreflect.Message {
+	mi := &file_cognitora_v1_kv_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RdmaDevice.ProtoReflect.Descriptor instead.
+func (*RdmaDevice) Descriptor() ([]byte, []int) {
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *RdmaDevice) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RdmaDevice) GetState() RdmaDevice_State {
+	if x != nil {
+		return x.State
+	}
+	return RdmaDevice_STATE_UNSPECIFIED
+}
+
+func (x *RdmaDevice) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+type ReleaseDeviceRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Device        string                 `protobuf:"bytes,1,opt,name=device,proto3" json:"device,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseDeviceRequest) Reset() {
+	*x = ReleaseDeviceRequest{}
+	mi := &file_cognitora_v1_kv_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseDeviceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseDeviceRequest) ProtoMessage() {}
+
+func (x *ReleaseDeviceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cognitora_v1_kv_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseDeviceRequest.ProtoReflect.Descriptor instead.
+func (*ReleaseDeviceRequest) Descriptor() ([]byte, []int) {
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *ReleaseDeviceRequest) GetDevice() string {
+	if x != nil {
+		return x.Device
+	}
+	return ""
+}
+
+type ReleaseDeviceResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pairs         uint32                 `protobuf:"varint,1,opt,name=pairs,proto3" json:"pairs,omitempty"` // queue pairs that were closed with it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseDeviceResponse) Reset() {
+	*x = ReleaseDeviceResponse{}
+	mi := &file_cognitora_v1_kv_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseDeviceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseDeviceResponse) ProtoMessage() {}
+
+func (x *ReleaseDeviceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cognitora_v1_kv_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseDeviceResponse.ProtoReflect.Descriptor instead.
+func (*ReleaseDeviceResponse) Descriptor() ([]byte, []int) {
+	return file_cognitora_v1_kv_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *ReleaseDeviceResponse) GetPairs() uint32 {
+	if x != nil {
+		return x.Pairs
+	}
+	return 0
+}
+
 var File_cognitora_v1_kv_proto protoreflect.FileDescriptor
 
 const file_cognitora_v1_kv_proto_rawDesc = "" +
@@ -2952,7 +3435,49 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\vKIND_STORED\x10\x01\x12\x10\n" +
 	"\fKIND_REMOVED\x10\x02\x12\x10\n" +
 	"\fKIND_CLEARED\x10\x03\"\x10\n" +
-	"\x0eReportResponse*m\n" +
+	"\x0eReportResponse\"\x0e\n" +
+	"\fPeersRequest\"q\n" +
+	"\rPeersResponse\x12,\n" +
+	"\x05peers\x18\x01 \x03(\v2\x16.cognitora.v1.PeerPathR\x05peers\x122\n" +
+	"\adevices\x18\x02 \x03(\v2\x18.cognitora.v1.RdmaDeviceR\adevices\"\xdd\x02\n" +
+	"\bPeerPath\x12\x12\n" +
+	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x16\n" +
+	"\x06wanted\x18\x03 \x01(\tR\x06wanted\x12\x12\n" +
+	"\x04lane\x18\x04 \x01(\tR\x04lane\x12 \n" +
+	"\fwhy_not_rdma\x18\x05 \x01(\tR\n" +
+	"whyNotRdma\x12+\n" +
+	"\x05lanes\x18\x06 \x03(\v2\x15.cognitora.v1.LaneUseR\x05lanes\x12\x14\n" +
+	"\x05pairs\x18\a \x01(\rR\x05pairs\x12\x1f\n" +
+	"\vleases_held\x18\b \x01(\rR\n" +
+	"leasesHeld\x12%\n" +
+	"\x0eleases_granted\x18\t \x01(\rR\rleasesGranted\x12\x1d\n" +
+	"\n" +
+	"last_error\x18\n" +
+	" \x01(\tR\tlastError\x12+\n" +
+	"\x12last_error_unix_ms\x18\v \x01(\x03R\x0flastErrorUnixMs\"k\n" +
+	"\aLaneUse\x12\x12\n" +
+	"\x04lane\x18\x01 \x01(\tR\x04lane\x12\x1e\n" +
+	"\n" +
+	"operations\x18\x02 \x01(\x04R\n" +
+	"operations\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12\x16\n" +
+	"\x06errors\x18\x04 \x01(\x04R\x06errors\"\xc0\x01\n" +
+	"\n" +
+	"RdmaDevice\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x124\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x1e.cognitora.v1.RdmaDevice.StateR\x05state\x12\x10\n" +
+	"\x03why\x18\x03 \x01(\tR\x03why\"V\n" +
+	"\x05State\x12\x15\n" +
+	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0e\n" +
+	"\n" +
+	"STATE_OPEN\x10\x01\x12\x12\n" +
+	"\x0eSTATE_RELEASED\x10\x02\x12\x12\n" +
+	"\x0eSTATE_UNUSABLE\x10\x03\".\n" +
+	"\x14ReleaseDeviceRequest\x12\x16\n" +
+	"\x06device\x18\x01 \x01(\tR\x06device\"-\n" +
+	"\x15ReleaseDeviceResponse\x12\x14\n" +
+	"\x05pairs\x18\x01 \x01(\rR\x05pairs*m\n" +
 	"\x04Tier\x12\x14\n" +
 	"\x10TIER_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vTIER_DEVICE\x10\x01\x12\r\n" +
@@ -2966,7 +3491,7 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"OUTCOME_OK\x10\x01\x12\x10\n" +
 	"\fOUTCOME_MISS\x10\x02\x12\x10\n" +
 	"\fOUTCOME_FULL\x10\x03\x12\x12\n" +
-	"\x0eOUTCOME_FAILED\x10\x042\xf7\a\n" +
+	"\x0eOUTCOME_FAILED\x10\x042\x93\t\n" +
 	"\x02Kv\x12C\n" +
 	"\x06Lookup\x12\x1b.cognitora.v1.LookupRequest\x1a\x1c.cognitora.v1.LookupResponse\x12R\n" +
 	"\vBatchLookup\x12 .cognitora.v1.BatchLookupRequest\x1a!.cognitora.v1.BatchLookupResponse\x12<\n" +
@@ -2982,7 +3507,9 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\x04List\x12\x19.cognitora.v1.ListRequest\x1a\x1a.cognitora.v1.ListResponse\x12@\n" +
 	"\x05Stats\x12\x1a.cognitora.v1.StatsRequest\x1a\x1b.cognitora.v1.StatsResponse\x12B\n" +
 	"\x05Watch\x12\x1a.cognitora.v1.WatchRequest\x1a\x1b.cognitora.v1.WatchResponse0\x01\x12C\n" +
-	"\x06Report\x12\x1b.cognitora.v1.ReportRequest\x1a\x1c.cognitora.v1.ReportResponseB?Z=github.com/cognitora/dataplane/proto/cognitora/v1;cognitorav1b\x06proto3"
+	"\x06Report\x12\x1b.cognitora.v1.ReportRequest\x1a\x1c.cognitora.v1.ReportResponse\x12@\n" +
+	"\x05Peers\x12\x1a.cognitora.v1.PeersRequest\x1a\x1b.cognitora.v1.PeersResponse\x12X\n" +
+	"\rReleaseDevice\x12\".cognitora.v1.ReleaseDeviceRequest\x1a#.cognitora.v1.ReleaseDeviceResponseB?Z=github.com/cognitora/dataplane/proto/cognitora/v1;cognitorav1b\x06proto3"
 
 var (
 	file_cognitora_v1_kv_proto_rawDescOnce sync.Once
@@ -2996,102 +3523,118 @@ func file_cognitora_v1_kv_proto_rawDescGZIP() []byte {
 	return file_cognitora_v1_kv_proto_rawDescData
 }
 
-var file_cognitora_v1_kv_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_cognitora_v1_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_cognitora_v1_kv_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_cognitora_v1_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_cognitora_v1_kv_proto_goTypes = []any{
-	(Tier)(0),                   // 0: cognitora.v1.Tier
-	(Outcome)(0),                // 1: cognitora.v1.Outcome
-	(WatchResponse_Part)(0),     // 2: cognitora.v1.WatchResponse.Part
-	(ReportEvent_Kind)(0),       // 3: cognitora.v1.ReportEvent.Kind
-	(*LookupRequest)(nil),       // 4: cognitora.v1.LookupRequest
-	(*LookupResponse)(nil),      // 5: cognitora.v1.LookupResponse
-	(*BatchLookupRequest)(nil),  // 6: cognitora.v1.BatchLookupRequest
-	(*BatchLookupResponse)(nil), // 7: cognitora.v1.BatchLookupResponse
-	(*GetRequest)(nil),          // 8: cognitora.v1.GetRequest
-	(*GetResponse)(nil),         // 9: cognitora.v1.GetResponse
-	(*BlockHeader)(nil),         // 10: cognitora.v1.BlockHeader
-	(*PutRequest)(nil),          // 11: cognitora.v1.PutRequest
-	(*PutHeader)(nil),           // 12: cognitora.v1.PutHeader
-	(*PutResponse)(nil),         // 13: cognitora.v1.PutResponse
-	(*PromoteRequest)(nil),      // 14: cognitora.v1.PromoteRequest
-	(*PushRequest)(nil),         // 15: cognitora.v1.PushRequest
-	(*PullRequest)(nil),         // 16: cognitora.v1.PullRequest
-	(*TransferResponse)(nil),    // 17: cognitora.v1.TransferResponse
-	(*PinRequest)(nil),          // 18: cognitora.v1.PinRequest
-	(*PinResponse)(nil),         // 19: cognitora.v1.PinResponse
-	(*UnpinRequest)(nil),        // 20: cognitora.v1.UnpinRequest
-	(*UnpinResponse)(nil),       // 21: cognitora.v1.UnpinResponse
-	(*DeleteRequest)(nil),       // 22: cognitora.v1.DeleteRequest
-	(*DeleteResponse)(nil),      // 23: cognitora.v1.DeleteResponse
-	(*PurgeRequest)(nil),        // 24: cognitora.v1.PurgeRequest
-	(*PurgeResponse)(nil),       // 25: cognitora.v1.PurgeResponse
-	(*PurgedHost)(nil),          // 26: cognitora.v1.PurgedHost
-	(*ListRequest)(nil),         // 27: cognitora.v1.ListRequest
-	(*ListResponse)(nil),        // 28: cognitora.v1.ListResponse
-	(*ListedBlock)(nil),         // 29: cognitora.v1.ListedBlock
-	(*StatsRequest)(nil),        // 30: cognitora.v1.StatsRequest
-	(*StatsResponse)(nil),       // 31: cognitora.v1.StatsResponse
-	(*EngineUsage)(nil),         // 32: cognitora.v1.EngineUsage
-	(*NamespaceUsage)(nil),      // 33: cognitora.v1.NamespaceUsage
-	(*WatchRequest)(nil),        // 34: cognitora.v1.WatchRequest
-	(*WatchResponse)(nil),       // 35: cognitora.v1.WatchResponse
-	(*Holder)(nil),              // 36: cognitora.v1.Holder
-	(*Blocks)(nil),              // 37: cognitora.v1.Blocks
-	(*ReportRequest)(nil),       // 38: cognitora.v1.ReportRequest
-	(*ReportEvent)(nil),         // 39: cognitora.v1.ReportEvent
-	(*ReportResponse)(nil),      // 40: cognitora.v1.ReportResponse
-	nil,                         // 41: cognitora.v1.StatsResponse.ValuesEntry
+	(Tier)(0),                     // 0: cognitora.v1.Tier
+	(Outcome)(0),                  // 1: cognitora.v1.Outcome
+	(WatchResponse_Part)(0),       // 2: cognitora.v1.WatchResponse.Part
+	(ReportEvent_Kind)(0),         // 3: cognitora.v1.ReportEvent.Kind
+	(RdmaDevice_State)(0),         // 4: cognitora.v1.RdmaDevice.State
+	(*LookupRequest)(nil),         // 5: cognitora.v1.LookupRequest
+	(*LookupResponse)(nil),        // 6: cognitora.v1.LookupResponse
+	(*BatchLookupRequest)(nil),    // 7: cognitora.v1.BatchLookupRequest
+	(*BatchLookupResponse)(nil),   // 8: cognitora.v1.BatchLookupResponse
+	(*GetRequest)(nil),            // 9: cognitora.v1.GetRequest
+	(*GetResponse)(nil),           // 10: cognitora.v1.GetResponse
+	(*BlockHeader)(nil),           // 11: cognitora.v1.BlockHeader
+	(*PutRequest)(nil),            // 12: cognitora.v1.PutRequest
+	(*PutHeader)(nil),             // 13: cognitora.v1.PutHeader
+	(*PutResponse)(nil),           // 14: cognitora.v1.PutResponse
+	(*PromoteRequest)(nil),        // 15: cognitora.v1.PromoteRequest
+	(*PushRequest)(nil),           // 16: cognitora.v1.PushRequest
+	(*PullRequest)(nil),           // 17: cognitora.v1.PullRequest
+	(*TransferResponse)(nil),      // 18: cognitora.v1.TransferResponse
+	(*PinRequest)(nil),            // 19: cognitora.v1.PinRequest
+	(*PinResponse)(nil),           // 20: cognitora.v1.PinResponse
+	(*UnpinRequest)(nil),          // 21: cognitora.v1.UnpinRequest
+	(*UnpinResponse)(nil),         // 22: cognitora.v1.UnpinResponse
+	(*DeleteRequest)(nil),         // 23: cognitora.v1.DeleteRequest
+	(*DeleteResponse)(nil),        // 24: cognitora.v1.DeleteResponse
+	(*PurgeRequest)(nil),          // 25: cognitora.v1.PurgeRequest
+	(*PurgeResponse)(nil),         // 26: cognitora.v1.PurgeResponse
+	(*PurgedHost)(nil),            // 27: cognitora.v1.PurgedHost
+	(*ListRequest)(nil),           // 28: cognitora.v1.ListRequest
+	(*ListResponse)(nil),          // 29: cognitora.v1.ListResponse
+	(*ListedBlock)(nil),           // 30: cognitora.v1.ListedBlock
+	(*StatsRequest)(nil),          // 31: cognitora.v1.StatsRequest
+	(*StatsResponse)(nil),         // 32: cognitora.v1.StatsResponse
+	(*EngineUsage)(nil),           // 33: cognitora.v1.EngineUsage
+	(*NamespaceUsage)(nil),        // 34: cognitora.v1.NamespaceUsage
+	(*WatchRequest)(nil),          // 35: cognitora.v1.WatchRequest
+	(*WatchResponse)(nil),         // 36: cognitora.v1.WatchResponse
+	(*Holder)(nil),                // 37: cognitora.v1.Holder
+	(*Blocks)(nil),                // 38: cognitora.v1.Blocks
+	(*ReportRequest)(nil),         // 39: cognitora.v1.ReportRequest
+	(*ReportEvent)(nil),           // 40: cognitora.v1.ReportEvent
+	(*ReportResponse)(nil),        // 41: cognitora.v1.ReportResponse
+	(*PeersRequest)(nil),          // 42: cognitora.v1.PeersRequest
+	(*PeersResponse)(nil),         // 43: cognitora.v1.PeersResponse
+	(*PeerPath)(nil),              // 44: cognitora.v1.PeerPath
+	(*LaneUse)(nil),               // 45: cognitora.v1.LaneUse
+	(*RdmaDevice)(nil),            // 46: cognitora.v1.RdmaDevice
+	(*ReleaseDeviceRequest)(nil),  // 47: cognitora.v1.ReleaseDeviceRequest
+	(*ReleaseDeviceResponse)(nil), // 48: cognitora.v1.ReleaseDeviceResponse
+	nil,                           // 49: cognitora.v1.StatsResponse.ValuesEntry
 }
 var file_cognitora_v1_kv_proto_depIdxs = []int32{
-	10, // 0: cognitora.v1.GetResponse.header:type_name -> cognitora.v1.BlockHeader
-	12, // 1: cognitora.v1.PutRequest.header:type_name -> cognitora.v1.PutHeader
-	10, // 2: cognitora.v1.PutHeader.block:type_name -> cognitora.v1.BlockHeader
-	26, // 3: cognitora.v1.PurgeResponse.hosts:type_name -> cognitora.v1.PurgedHost
-	29, // 4: cognitora.v1.ListResponse.blocks:type_name -> cognitora.v1.ListedBlock
-	33, // 5: cognitora.v1.StatsResponse.namespaces:type_name -> cognitora.v1.NamespaceUsage
-	41, // 6: cognitora.v1.StatsResponse.values:type_name -> cognitora.v1.StatsResponse.ValuesEntry
-	32, // 7: cognitora.v1.StatsResponse.engines:type_name -> cognitora.v1.EngineUsage
+	11, // 0: cognitora.v1.GetResponse.header:type_name -> cognitora.v1.BlockHeader
+	13, // 1: cognitora.v1.PutRequest.header:type_name -> cognitora.v1.PutHeader
+	11, // 2: cognitora.v1.PutHeader.block:type_name -> cognitora.v1.BlockHeader
+	27, // 3: cognitora.v1.PurgeResponse.hosts:type_name -> cognitora.v1.PurgedHost
+	30, // 4: cognitora.v1.ListResponse.blocks:type_name -> cognitora.v1.ListedBlock
+	34, // 5: cognitora.v1.StatsResponse.namespaces:type_name -> cognitora.v1.NamespaceUsage
+	49, // 6: cognitora.v1.StatsResponse.values:type_name -> cognitora.v1.StatsResponse.ValuesEntry
+	33, // 7: cognitora.v1.StatsResponse.engines:type_name -> cognitora.v1.EngineUsage
 	2,  // 8: cognitora.v1.WatchResponse.part:type_name -> cognitora.v1.WatchResponse.Part
-	36, // 9: cognitora.v1.WatchResponse.holders:type_name -> cognitora.v1.Holder
-	37, // 10: cognitora.v1.WatchResponse.blocks:type_name -> cognitora.v1.Blocks
-	39, // 11: cognitora.v1.ReportRequest.events:type_name -> cognitora.v1.ReportEvent
+	37, // 9: cognitora.v1.WatchResponse.holders:type_name -> cognitora.v1.Holder
+	38, // 10: cognitora.v1.WatchResponse.blocks:type_name -> cognitora.v1.Blocks
+	40, // 11: cognitora.v1.ReportRequest.events:type_name -> cognitora.v1.ReportEvent
 	3,  // 12: cognitora.v1.ReportEvent.kind:type_name -> cognitora.v1.ReportEvent.Kind
 	0,  // 13: cognitora.v1.ReportEvent.medium:type_name -> cognitora.v1.Tier
-	4,  // 14: cognitora.v1.Kv.Lookup:input_type -> cognitora.v1.LookupRequest
-	6,  // 15: cognitora.v1.Kv.BatchLookup:input_type -> cognitora.v1.BatchLookupRequest
-	8,  // 16: cognitora.v1.Kv.Get:input_type -> cognitora.v1.GetRequest
-	11, // 17: cognitora.v1.Kv.Put:input_type -> cognitora.v1.PutRequest
-	14, // 18: cognitora.v1.Kv.Promote:input_type -> cognitora.v1.PromoteRequest
-	15, // 19: cognitora.v1.Kv.Push:input_type -> cognitora.v1.PushRequest
-	16, // 20: cognitora.v1.Kv.Pull:input_type -> cognitora.v1.PullRequest
-	18, // 21: cognitora.v1.Kv.Pin:input_type -> cognitora.v1.PinRequest
-	20, // 22: cognitora.v1.Kv.Unpin:input_type -> cognitora.v1.UnpinRequest
-	22, // 23: cognitora.v1.Kv.Delete:input_type -> cognitora.v1.DeleteRequest
-	24, // 24: cognitora.v1.Kv.Purge:input_type -> cognitora.v1.PurgeRequest
-	27, // 25: cognitora.v1.Kv.List:input_type -> cognitora.v1.ListRequest
-	30, // 26: cognitora.v1.Kv.Stats:input_type -> cognitora.v1.StatsRequest
-	34, // 27: cognitora.v1.Kv.Watch:input_type -> cognitora.v1.WatchRequest
-	38, // 28: cognitora.v1.Kv.Report:input_type -> cognitora.v1.ReportRequest
-	5,  // 29: cognitora.v1.Kv.Lookup:output_type -> cognitora.v1.LookupResponse
-	7,  // 30: cognitora.v1.Kv.BatchLookup:output_type -> cognitora.v1.BatchLookupResponse
-	9,  // 31: cognitora.v1.Kv.Get:output_type -> cognitora.v1.GetResponse
-	13, // 32: cognitora.v1.Kv.Put:output_type -> cognitora.v1.PutResponse
-	17, // 33: cognitora.v1.Kv.Promote:output_type -> cognitora.v1.TransferResponse
-	17, // 34: cognitora.v1.Kv.Push:output_type -> cognitora.v1.TransferResponse
-	17, // 35: cognitora.v1.Kv.Pull:output_type -> cognitora.v1.TransferResponse
-	19, // 36: cognitora.v1.Kv.Pin:output_type -> cognitora.v1.PinResponse
-	21, // 37: cognitora.v1.Kv.Unpin:output_type -> cognitora.v1.UnpinResponse
-	23, // 38: cognitora.v1.Kv.Delete:output_type -> cognitora.v1.DeleteResponse
-	25, // 39: cognitora.v1.Kv.Purge:output_type -> cognitora.v1.PurgeResponse
-	28, // 40: cognitora.v1.Kv.List:output_type -> cognitora.v1.ListResponse
-	31, // 41: cognitora.v1.Kv.Stats:output_type -> cognitora.v1.StatsResponse
-	35, // 42: cognitora.v1.Kv.Watch:output_type -> cognitora.v1.WatchResponse
-	40, // 43: cognitora.v1.Kv.Report:output_type -> cognitora.v1.ReportResponse
-	29, // [29:44] is the sub-list for method output_type
-	14, // [14:29] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	44, // 14: cognitora.v1.PeersResponse.peers:type_name -> cognitora.v1.PeerPath
+	46, // 15: cognitora.v1.PeersResponse.devices:type_name -> cognitora.v1.RdmaDevice
+	45, // 16: cognitora.v1.PeerPath.lanes:type_name -> cognitora.v1.LaneUse
+	4,  // 17: cognitora.v1.RdmaDevice.state:type_name -> cognitora.v1.RdmaDevice.State
+	5,  // 18: cognitora.v1.Kv.Lookup:input_type -> cognitora.v1.LookupRequest
+	7,  // 19: cognitora.v1.Kv.BatchLookup:input_type -> cognitora.v1.BatchLookupRequest
+	9,  // 20: cognitora.v1.Kv.Get:input_type -> cognitora.v1.GetRequest
+	12, // 21: cognitora.v1.Kv.Put:input_type -> cognitora.v1.PutRequest
+	15, // 22: cognitora.v1.Kv.Promote:input_type -> cognitora.v1.PromoteRequest
+	16, // 23: cognitora.v1.Kv.Push:input_type -> cognitora.v1.PushRequest
+	17, // 24: cognitora.v1.Kv.Pull:input_type -> cognitora.v1.PullRequest
+	19, // 25: cognitora.v1.Kv.Pin:input_type -> cognitora.v1.PinRequest
+	21, // 26: cognitora.v1.Kv.Unpin:input_type -> cognitora.v1.UnpinRequest
+	23, // 27: cognitora.v1.Kv.Delete:input_type -> cognitora.v1.DeleteRequest
+	25, // 28: cognitora.v1.Kv.Purge:input_type -> cognitora.v1.PurgeRequest
+	28, // 29: cognitora.v1.Kv.List:input_type -> cognitora.v1.ListRequest
+	31, // 30: cognitora.v1.Kv.Stats:input_type -> cognitora.v1.StatsRequest
+	35, // 31: cognitora.v1.Kv.Watch:input_type -> cognitora.v1.WatchRequest
+	39, // 32: cognitora.v1.Kv.Report:input_type -> cognitora.v1.ReportRequest
+	42, // 33: cognitora.v1.Kv.Peers:input_type -> cognitora.v1.PeersRequest
+	47, // 34: cognitora.v1.Kv.ReleaseDevice:input_type -> cognitora.v1.ReleaseDeviceRequest
+	6,  // 35: cognitora.v1.Kv.Lookup:output_type -> cognitora.v1.LookupResponse
+	8,  // 36: cognitora.v1.Kv.BatchLookup:output_type -> cognitora.v1.BatchLookupResponse
+	10, // 37: cognitora.v1.Kv.Get:output_type -> cognitora.v1.GetResponse
+	14, // 38: cognitora.v1.Kv.Put:output_type -> cognitora.v1.PutResponse
+	18, // 39: cognitora.v1.Kv.Promote:output_type -> cognitora.v1.TransferResponse
+	18, // 40: cognitora.v1.Kv.Push:output_type -> cognitora.v1.TransferResponse
+	18, // 41: cognitora.v1.Kv.Pull:output_type -> cognitora.v1.TransferResponse
+	20, // 42: cognitora.v1.Kv.Pin:output_type -> cognitora.v1.PinResponse
+	22, // 43: cognitora.v1.Kv.Unpin:output_type -> cognitora.v1.UnpinResponse
+	24, // 44: cognitora.v1.Kv.Delete:output_type -> cognitora.v1.DeleteResponse
+	26, // 45: cognitora.v1.Kv.Purge:output_type -> cognitora.v1.PurgeResponse
+	29, // 46: cognitora.v1.Kv.List:output_type -> cognitora.v1.ListResponse
+	32, // 47: cognitora.v1.Kv.Stats:output_type -> cognitora.v1.StatsResponse
+	36, // 48: cognitora.v1.Kv.Watch:output_type -> cognitora.v1.WatchResponse
+	41, // 49: cognitora.v1.Kv.Report:output_type -> cognitora.v1.ReportResponse
+	43, // 50: cognitora.v1.Kv.Peers:output_type -> cognitora.v1.PeersResponse
+	48, // 51: cognitora.v1.Kv.ReleaseDevice:output_type -> cognitora.v1.ReleaseDeviceResponse
+	35, // [35:52] is the sub-list for method output_type
+	18, // [18:35] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_cognitora_v1_kv_proto_init() }
@@ -3104,8 +3647,8 @@ func file_cognitora_v1_kv_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cognitora_v1_kv_proto_rawDesc), len(file_cognitora_v1_kv_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   38,
+			NumEnums:      5,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

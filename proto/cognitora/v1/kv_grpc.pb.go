@@ -26,21 +26,23 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Kv_Lookup_FullMethodName      = "/cognitora.v1.Kv/Lookup"
-	Kv_BatchLookup_FullMethodName = "/cognitora.v1.Kv/BatchLookup"
-	Kv_Get_FullMethodName         = "/cognitora.v1.Kv/Get"
-	Kv_Put_FullMethodName         = "/cognitora.v1.Kv/Put"
-	Kv_Promote_FullMethodName     = "/cognitora.v1.Kv/Promote"
-	Kv_Push_FullMethodName        = "/cognitora.v1.Kv/Push"
-	Kv_Pull_FullMethodName        = "/cognitora.v1.Kv/Pull"
-	Kv_Pin_FullMethodName         = "/cognitora.v1.Kv/Pin"
-	Kv_Unpin_FullMethodName       = "/cognitora.v1.Kv/Unpin"
-	Kv_Delete_FullMethodName      = "/cognitora.v1.Kv/Delete"
-	Kv_Purge_FullMethodName       = "/cognitora.v1.Kv/Purge"
-	Kv_List_FullMethodName        = "/cognitora.v1.Kv/List"
-	Kv_Stats_FullMethodName       = "/cognitora.v1.Kv/Stats"
-	Kv_Watch_FullMethodName       = "/cognitora.v1.Kv/Watch"
-	Kv_Report_FullMethodName      = "/cognitora.v1.Kv/Report"
+	Kv_Lookup_FullMethodName        = "/cognitora.v1.Kv/Lookup"
+	Kv_BatchLookup_FullMethodName   = "/cognitora.v1.Kv/BatchLookup"
+	Kv_Get_FullMethodName           = "/cognitora.v1.Kv/Get"
+	Kv_Put_FullMethodName           = "/cognitora.v1.Kv/Put"
+	Kv_Promote_FullMethodName       = "/cognitora.v1.Kv/Promote"
+	Kv_Push_FullMethodName          = "/cognitora.v1.Kv/Push"
+	Kv_Pull_FullMethodName          = "/cognitora.v1.Kv/Pull"
+	Kv_Pin_FullMethodName           = "/cognitora.v1.Kv/Pin"
+	Kv_Unpin_FullMethodName         = "/cognitora.v1.Kv/Unpin"
+	Kv_Delete_FullMethodName        = "/cognitora.v1.Kv/Delete"
+	Kv_Purge_FullMethodName         = "/cognitora.v1.Kv/Purge"
+	Kv_List_FullMethodName          = "/cognitora.v1.Kv/List"
+	Kv_Stats_FullMethodName         = "/cognitora.v1.Kv/Stats"
+	Kv_Watch_FullMethodName         = "/cognitora.v1.Kv/Watch"
+	Kv_Report_FullMethodName        = "/cognitora.v1.Kv/Report"
+	Kv_Peers_FullMethodName         = "/cognitora.v1.Kv/Peers"
+	Kv_ReleaseDevice_FullMethodName = "/cognitora.v1.Kv/ReleaseDevice"
 )
 
 // KvClient is the client API for Kv service.
@@ -79,6 +81,11 @@ type KvClient interface {
 	// Report takes what an engine of this host has in its own caches; from its agent, one call after the other. FAILED_PRECONDITION:
 	// reports are missing, begin anew with a fresh one. ABORTED: a later start of that engine has reported.
 	Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportResponse, error)
+	// Peers says by which lane blocks come from each other host, and where that is not RDMA, why; and what state this host's RDMA devices are in.
+	Peers(ctx context.Context, in *PeersRequest, opts ...grpc.CallOption) (*PeersResponse, error)
+	// ReleaseDevice closes all that the daemon has open of an RDMA device, so that the kernel can take it away; blocks come over QUIC meanwhile. It
+	// answers when the device is closed, and opens it again only when it has been away or the daemon starts. NOT_FOUND: the daemon does not use it.
+	ReleaseDevice(ctx context.Context, in *ReleaseDeviceRequest, opts ...grpc.CallOption) (*ReleaseDeviceResponse, error)
 }
 
 type kvClient struct {
@@ -260,6 +267,26 @@ func (c *kvClient) Report(ctx context.Context, in *ReportRequest, opts ...grpc.C
 	return out, nil
 }
 
+func (c *kvClient) Peers(ctx context.Context, in *PeersRequest, opts ...grpc.CallOption) (*PeersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PeersResponse)
+	err := c.cc.Invoke(ctx, Kv_Peers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *kvClient) ReleaseDevice(ctx context.Context, in *ReleaseDeviceRequest, opts ...grpc.CallOption) (*ReleaseDeviceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReleaseDeviceResponse)
+	err := c.cc.Invoke(ctx, Kv_ReleaseDevice_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // KvServer is the server API for Kv service.
 // All implementations must embed UnimplementedKvServer
 // for forward compatibility.
@@ -296,6 +323,11 @@ type KvServer interface {
 	// Report takes what an engine of this host has in its own caches; from its agent, one call after the other. FAILED_PRECONDITION:
 	// reports are missing, begin anew with a fresh one. ABORTED: a later start of that engine has reported.
 	Report(context.Context, *ReportRequest) (*ReportResponse, error)
+	// Peers says by which lane blocks come from each other host, and where that is not RDMA, why; and what state this host's RDMA devices are in.
+	Peers(context.Context, *PeersRequest) (*PeersResponse, error)
+	// ReleaseDevice closes all that the daemon has open of an RDMA device, so that the kernel can take it away; blocks come over QUIC meanwhile. It
+	// answers when the device is closed, and opens it again only when it has been away or the daemon starts. NOT_FOUND: the daemon does not use it.
+	ReleaseDevice(context.Context, *ReleaseDeviceRequest) (*ReleaseDeviceResponse, error)
 	mustEmbedUnimplementedKvServer()
 }
 
@@ -350,6 +382,12 @@ func (UnimplementedKvServer) Watch(*WatchRequest, grpc.ServerStreamingServer[Wat
 }
 func (UnimplementedKvServer) Report(context.Context, *ReportRequest) (*ReportResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Report not implemented")
+}
+func (UnimplementedKvServer) Peers(context.Context, *PeersRequest) (*PeersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Peers not implemented")
+}
+func (UnimplementedKvServer) ReleaseDevice(context.Context, *ReleaseDeviceRequest) (*ReleaseDeviceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReleaseDevice not implemented")
 }
 func (UnimplementedKvServer) mustEmbedUnimplementedKvServer() {}
 func (UnimplementedKvServer) testEmbeddedByValue()            {}
@@ -617,6 +655,42 @@ func _Kv_Report_Handler(srv interface{}, ctx context.Context, dec func(interface
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Kv_Peers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PeersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(KvServer).Peers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Kv_Peers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(KvServer).Peers(ctx, req.(*PeersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Kv_ReleaseDevice_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReleaseDeviceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(KvServer).ReleaseDevice(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Kv_ReleaseDevice_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(KvServer).ReleaseDevice(ctx, req.(*ReleaseDeviceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Kv_ServiceDesc is the grpc.ServiceDesc for Kv service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -671,6 +745,14 @@ var Kv_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Report",
 			Handler:    _Kv_Report_Handler,
+		},
+		{
+			MethodName: "Peers",
+			Handler:    _Kv_Peers_Handler,
+		},
+		{
+			MethodName: "ReleaseDevice",
+			Handler:    _Kv_ReleaseDevice_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -1,0 +1,119 @@
+package kvcached
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/fleet"
+	"github.com/cognitora/dataplane/kvcached/rpc"
+	"github.com/cognitora/dataplane/kvcached/transport"
+)
+
+// lanes tells gRPC how blocks come from other caches.
+type lanes struct{ d *Daemon }
+
+// resolveWithin bounds how long names of other hosts are looked up, to tell what is lent to which.
+const resolveWithin = time.Second
+
+// Paths are of all other caches, by id.
+func (l lanes) Paths(ctx context.Context) (out []rpc.Path) {
+	view := l.d.view.Load()
+	if view == nil {
+		return nil
+	}
+	spoken := map[transport.Target]transport.PeerStatus{}
+	for _, s := range l.d.pool.Status() {
+		spoken[s.Target] = s
+	}
+	var lent []transport.Lent
+	if l.d.metrics.peers != nil {
+		lent = l.d.metrics.peers.Lent()
+	}
+	ctx, cancel := context.WithTimeout(ctx, resolveWithin)
+	defer cancel()
+	for _, m := range view.Others() {
+		p := rpc.Path{Peer: m.ID, Address: m.Address, Wanted: string(l.d.config.Fleet.wanted(m.ID))}
+		if s, there := spoken[m.Target()]; there {
+			use(&p, &s)
+		}
+		p.Granted = granted(ctx, &m, lent)
+		out = append(out, p)
+	}
+	return out
+}
+
+// use fills in what the pool knows of a cache.
+func use(p *rpc.Path, s *transport.PeerStatus) {
+	p.Lane, p.WhyNotRDMA, p.Pairs, p.Held, p.Error, p.ErrorAt = string(s.Lane), s.Why, len(s.Cards), int(s.Loans), s.Error, s.At
+	if s.RDMA {
+		p.Lane, p.WhyNotRDMA = string(transport.RDMA), ""
+	} else if p.WhyNotRDMA == "" {
+		p.WhyNotRDMA = "nothing was asked of it yet"
+	}
+	for _, c := range s.Carried {
+		if c.Pulls+c.Puts+c.Failed > 0 {
+			p.Lanes = append(p.Lanes, rpc.Use{Lane: string(c.Lane), Operations: c.Pulls + c.Puts, Bytes: c.Received + c.Sent, Errors: c.Failed})
+		}
+	}
+}
+
+// granted is how many blocks a cache may read from here now. Whom they are lent to is known by address.
+func granted(ctx context.Context, m *fleet.Member, lent []transport.Lent) (blocks int) {
+	host, _, err := net.SplitHostPort(m.Address)
+	if err != nil || len(lent) == 0 {
+		return 0
+	}
+	addresses := []string{host}
+	if _, err := netip.ParseAddr(host); err != nil {
+		addresses, _ = net.DefaultResolver.LookupHost(ctx, host)
+	}
+	for _, l := range lent {
+		if slices.Contains(addresses, l.Host) {
+			blocks += l.Blocks
+		}
+	}
+	return blocks
+}
+
+// Devices are those that the daemon is to use.
+func (l lanes) Devices() (out []rpc.Device) {
+	for _, c := range l.d.rails.Cards() {
+		out = append(out, rpc.Device{Name: c.Name, Open: c.Address != "", Released: c.Kept, Why: c.Why})
+	}
+	return out
+}
+
+// Release is transport.Rails.Release.
+func (l lanes) Release(ctx context.Context, device string) (pairs int, err error) {
+	if l.d.rails == nil {
+		return 0, rpc.ErrNoDevice
+	}
+	if l.d.pool != nil {
+		for _, s := range l.d.pool.Status() {
+			pairs += times(s.Cards, device)
+		}
+	}
+	if l.d.metrics.peers != nil {
+		for _, s := range l.d.metrics.peers.Lent() {
+			pairs += times(s.Cards, device)
+		}
+	}
+	err = l.d.rails.Release(ctx, device)
+	if errors.Is(err, transport.ErrNoCard) {
+		return 0, rpc.ErrNoDevice
+	}
+	return pairs, err
+}
+
+func times(all []string, name string) (n int) {
+	for _, one := range all {
+		if one == name {
+			n++
+		}
+	}
+	return n
+}

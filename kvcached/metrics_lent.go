@@ -1,0 +1,56 @@
+package kvcached
+
+import (
+	"github.com/cognitora/dataplane/internal/metric"
+	"github.com/cognitora/dataplane/kvcached/transport"
+)
+
+// borrowRows are of blocks that this host reads from the memory of others.
+var borrowRows = []row[transport.BorrowStats]{
+	gauge("rdma_sessions", "Other caches whose blocks are read by RDMA now.", func(s *transport.BorrowStats) int64 { return s.Open }),
+	counter("rdma_sessions_total", "Times that queue pairs to another cache were made, and a read over each succeeded.", func(s *transport.BorrowStats) uint64 { return s.Sessions }),
+	counter("rdma_sessions_failed_total", "Times that they could not be made, or broke.", func(s *transport.BorrowStats) uint64 { return s.Unmade }),
+	counter("rdma_sessions_broken_total", "Of those, times that they broke; they are made anew after a pause.", func(s *transport.BorrowStats) uint64 { return s.Broken }),
+	counter("rdma_reads_total", "Blocks read by RDMA.", func(s *transport.BorrowStats) uint64 { return s.Reads }),
+	counter("rdma_read_bytes_total", "Their payload.", func(s *transport.BorrowStats) uint64 { return s.Bytes }),
+	counter("rdma_grants_total", "Messages that asked other caches for blocks to be read by RDMA.", func(s *transport.BorrowStats) uint64 { return s.Grants }),
+	counter("rdma_grant_blocks_total", "Blocks that they asked for: with the messages, how many go together.", func(s *transport.BorrowStats) uint64 { return s.Wanted }),
+	counter("rdma_releases_total", "Messages that only said that blocks have been read.", func(s *transport.BorrowStats) uint64 { return s.Releases }),
+	counter("rdma_corrupt_total", "Blocks read by RDMA that had not the checksum they should have; they are misses.", func(s *transport.BorrowStats) uint64 { return s.Corrupt }),
+}
+
+// lendRows are of blocks that others read from this host's memory.
+var lendRows = []row[transport.LendStats]{
+	gauge("rdma_lent_sessions", "Other caches that may read here by RDMA.", func(s *transport.LendStats) int64 { return s.Open }),
+	counter("rdma_lent_sessions_total", "Times that another cache was let in to read by RDMA.", func(s *transport.LendStats) uint64 { return s.Sessions }),
+	counter("rdma_lent_sessions_refused_total", "Times that one was not: no device for it, none in a trusted network, or too many.", func(s *transport.LendStats) uint64 { return s.Refused }),
+	counter("rdma_lent_grants_total", "Messages that asked for blocks to be read by RDMA.", func(s *transport.LendStats) uint64 { return s.Grants }),
+	counter("rdma_lent_total", "Blocks lent to be read by RDMA.", func(s *transport.LendStats) uint64 { return s.Blocks }),
+	counter("rdma_lent_bytes_total", "Their payload.", func(s *transport.LendStats) uint64 { return s.Bytes }),
+	counter("rdma_lent_by_stream_total", "Blocks that were asked for and not lent: they have to be asked for over QUIC or TLS.", func(s *transport.LendStats) uint64 { return s.ByStream }),
+	counter("rdma_lent_expired_total", "Leases that ended before the other cache had said that it has read the blocks.", func(s *transport.LendStats) uint64 { return s.Expired }),
+	gauge("rdma_leases", "Leases under which blocks are lent.", func(s *transport.LendStats) int64 { return s.Leases }),
+	gauge("rdma_leased_bytes", "Payload of the blocks under them.", func(s *transport.LendStats) int64 { return s.Leased }),
+}
+
+// fallbackDefs are of blocks that were to be read by RDMA.
+var fallbackDefs = []metric.Def{
+	{Name: "cgn_kvcached_rdma_fallbacks_total", Kind: metric.Counter, Labels: []string{"reason"}, Help: "Blocks that came over QUIC or TLS instead of by RDMA: no_session, there are no queue pairs (yet); queue, too many blocks wait; no_grant, the other cache did not answer; not_lent, it does not lend the block; lease_over, the lease was over before the block's turn came; not_registered, memory that the device does not know; access, the other device refused; unreachable, it did not answer; card_gone, a device was taken away; broken, a queue pair broke; timeout, the read took longer than it may."},
+}
+
+func (in *instruments) defineLent() {
+	var borrowed func() transport.BorrowStats
+	if in.pool != nil {
+		borrowed = func() transport.BorrowStats { return in.pool.Stats().RDMA }
+	}
+	export(in, borrowRows, borrowed)
+	export(in, lendRows, snapshotOf(in.peers, (*transport.Server).Lending))
+	in.set.Read(fallbackDefs, func(emit func(def int, value float64, labels ...string)) {
+		if borrowed == nil {
+			return
+		}
+		for why, n := range borrowed().Fallbacks {
+			emit(0, float64(n), why)
+		}
+	})
+}

@@ -1,0 +1,86 @@
+package kvcached
+
+import (
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/metric"
+	"github.com/cognitora/dataplane/rdma/devices"
+)
+
+// rdmaCountersEvery is how often a device's counters are read at most: for each, the driver may ask the card.
+const rdmaCountersEvery = time.Second
+
+// rdmaCounters reads what RDMA devices count when it is scraped. One scrape reads at a time; another meanwhile, or too soon, gets what was read last.
+type rdmaCounters struct {
+	root  string          // "": /
+	names func() []string // devices that the daemon uses; nil: none
+	now   func() time.Time
+
+	reading sync.Mutex // held while devices are asked
+	mu      sync.Mutex
+	at      time.Time // of last
+	last    map[string][]devices.Reading
+}
+
+// defineRDMA exports the counters of the devices that names gives, which may change.
+func (in *instruments) defineRDMA(names func() []string) {
+	c := &rdmaCounters{names: names, now: time.Now}
+	in.set.Read(rdmaDeviceDefs(), c.emit)
+}
+
+// rdmaDeviceDefs are of the counters that devices knows, and of the port's state, which is the last.
+func rdmaDeviceDefs() []metric.Def {
+	labels := []string{"device", "port"}
+	var defs []metric.Def
+	for _, c := range devices.Counters {
+		defs = append(defs, metric.Def{Name: "cgn_kvcached_rdma_device_" + c.Name, Kind: metric.Counter, Labels: labels, Help: c.Help + " As the card counts it, from when its driver was loaded."})
+	}
+	return append(defs, metric.Def{Name: "cgn_kvcached_rdma_device_up", Labels: labels, Help: "Whether the port of an RDMA device that the daemon uses is active (1)."})
+}
+
+func (c *rdmaCounters) emit(emit func(def int, value float64, labels ...string)) {
+	for device, ports := range c.read() {
+		for _, r := range ports {
+			port := strconv.Itoa(r.Port)
+			for i, known := range r.Known {
+				if known {
+					emit(i, float64(r.Values[i]), device, port)
+				}
+			}
+			up := 0.0
+			if r.Up {
+				up = 1
+			}
+			emit(len(r.Known), up, device, port)
+		}
+	}
+}
+
+// read returns what was read last, anew where that is old enough and nobody else is at it.
+func (c *rdmaCounters) read() map[string][]devices.Reading {
+	if c.names == nil {
+		return nil
+	}
+	if c.reading.TryLock() {
+		defer c.reading.Unlock()
+		c.mu.Lock()
+		due := c.last == nil || c.now().Sub(c.at) >= rdmaCountersEvery
+		c.mu.Unlock()
+		if due {
+			fresh := map[string][]devices.Reading{}
+			for _, name := range c.names() {
+				if ports := devices.Read(c.root, name); ports != nil {
+					fresh[name] = ports
+				}
+			}
+			c.mu.Lock()
+			c.last, c.at = fresh, c.now()
+			c.mu.Unlock()
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.last
+}

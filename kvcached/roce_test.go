@@ -1,0 +1,125 @@
+//go:build linux && cgo && rdma
+
+package kvcached
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+)
+
+func init() {
+	childSettings = withCards
+}
+
+// withCards has a daemon use the card that RDMA_DEVICE names.
+func withCards(c *Config) {
+	if card := os.Getenv("RDMA_DEVICE"); card != "" {
+		c.RDMA.Devices, c.RDMA.Trusted, c.RDMA.MinBlock, c.Daemon.SSD = []string{card}, []string{"192.0.2.0/24"}, 4096, 0
+	}
+}
+
+// valueOf is what is set under a key.
+func valueOf(key string) []byte {
+	var seed [32]byte
+	copy(seed[:], key)
+	b := make([]byte, 100_000)
+	_, _ = rand.NewChaCha8(seed).Read(b)
+	return bytes.ReplaceAll(b, []byte("\n"), []byte("n"))
+}
+
+// bring sets a key on one host and reads it on another.
+func bring(t *testing.T, to *Daemon, from, key string) {
+	t.Helper()
+	v := valueOf(key)
+	command := fmt.Sprintf("*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n%s", len(key), key, len(v), v)
+	awaitThat(t, key+" is set", func() bool { return redis(t, from, command)[0] == "+OK" }) // once that host has joined
+	awaitThat(t, key+" is known", func() bool { return redis(t, to.At("resp"), "EXISTS "+key)[0] == ":1" })
+	if got := redis(t, to.At("resp"), "GET "+key); got[0] != string(v) {
+		t.Errorf("%s has %d bytes, or others", key, len(got[0]))
+	}
+}
+
+// bringByCards does so until it came by RDMA.
+func bringByCards(t *testing.T, to *Daemon, from, name string) {
+	t.Helper()
+	before, n := to.pool.Stats().RDMA.Reads, 0
+	awaitThat(t, name+" by RDMA", func() bool {
+		n++
+		bring(t, to, from, fmt.Sprint(name, n))
+		return to.pool.Stats().RDMA.Reads > before
+	})
+}
+
+// TestRoCEDaemons: of two daemons one reads the other's blocks by RDMA. The other one is killed in the middle of it and comes back, and the first lets go of its card when it is told to.
+func TestRoCEDaemons(t *testing.T) {
+	if os.Getenv("RDMA_DEVICE") == "" {
+		if os.Getenv("RDMA_REQUIRED") != "" {
+			t.Fatal("RDMA_DEVICE names no card")
+		}
+		t.Skip("RDMA_DEVICE names no card: make check-rdma runs this in a virtual machine that has one")
+	}
+	s, dir := newSite(t), t.TempDir()
+	a, _ := s.host(t, "a", withCards)
+	from, _, kill := s.child(t, dir)
+	meet(t, 2, a)
+	bringByCards(t, a, from, "first")
+	r, err := kv(t, a).Peers(t.Context(), &pb.PeersRequest{})
+	if err != nil || len(r.Peers) != 1 || r.Peers[0].Lane != "rdma" || r.Peers[0].Pairs != 1 || r.Devices[0].State != pb.RdmaDevice_STATE_OPEN {
+		t.Error(r, err)
+	}
+	_, page := get(t, "http://"+a.AdminAddr().String()+"/metrics")
+	if !strings.Contains(page, "\ncgn_kvcached_rdma_sessions 1\n") || !strings.Contains(page, `cgn_kvcached_rdma_device_up{device="`) {
+		t.Error("the metrics do not say so")
+	}
+	killed(t, a, from, kill)
+	from, _, _ = s.child(t, dir)
+	meet(t, 2, a)
+	bringByCards(t, a, from, "again")
+	released, err := kv(t, a).ReleaseDevice(t.Context(), &pb.ReleaseDeviceRequest{Device: os.Getenv("RDMA_DEVICE")})
+	if err != nil || released.Pairs == 0 {
+		t.Error(released, err)
+	}
+	for i := range 5 {
+		bring(t, a, from, fmt.Sprint("released", i))
+	}
+	if r, err = kv(t, a).Peers(t.Context(), &pb.PeersRequest{}); err != nil || r.Peers[0].Lane == "rdma" || r.Devices[0].State != pb.RdmaDevice_STATE_RELEASED || r.Devices[0].Why == "" {
+		t.Error(r, err)
+	}
+	t.Logf("%+v", a.pool.Stats().RDMA)
+}
+
+// killed ends the other daemon while its blocks are read: what comes is right, or nothing.
+func killed(t *testing.T, a *Daemon, from string, kill func()) {
+	t.Helper()
+	const keys = 40
+	for i := range keys {
+		key := fmt.Sprint("killed", i)
+		v := valueOf(key)
+		redis(t, from, fmt.Sprintf("*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n%s", len(key), key, len(v), v))
+	}
+	came := make(chan int, keys)
+	go func() {
+		for i := range keys {
+			key := fmt.Sprint("killed", i)
+			if got := redis(t, a.At("resp"), "GET "+key); got[0] == string(valueOf(key)) {
+				came <- i
+			} else if got[0] != "$-1" {
+				t.Errorf("%s has %d other bytes", key, len(got[0]))
+			}
+		}
+		close(came)
+	}()
+	<-came
+	kill()
+	n := 1
+	for range came {
+		n++
+	}
+	t.Logf("%d of %d blocks came before the end", n, keys)
+}

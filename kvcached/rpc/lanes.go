@@ -1,0 +1,105 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+)
+
+// ErrNoDevice says that the daemon does not use a device of that name.
+var ErrNoDevice = errors.New("rpc: the daemon uses no such device")
+
+// Lanes tells how blocks come from other hosts, and lets go of the devices that carry them.
+type Lanes interface {
+	Paths(ctx context.Context) []Path
+	Devices() []Device
+	// Release closes a device, and with it so many queue pairs. ErrNoDevice.
+	Release(ctx context.Context, device string) (pairs int, err error)
+}
+
+// Path is how blocks come from one host, and go there.
+type Path struct {
+	Peer, Address string
+	Wanted        string // auto, rdma, quic or tls
+	Lane          string // in use for large blocks; empty: not connected
+	WhyNotRDMA    string
+	Lanes         []Use
+	Pairs         int
+	Held          int // blocks of the other host that this one may read now
+	Granted       int // the other way round
+	Error         string
+	ErrorAt       time.Time
+}
+
+// Use is what went over one lane.
+type Use struct {
+	Lane          string
+	Operations    uint64
+	Bytes, Errors uint64
+}
+
+// Device is an RDMA device of this host.
+type Device struct {
+	Name     string
+	Open     bool
+	Released bool // it was asked for
+	Why      string
+}
+
+// releaseWithin is how long a device may take to be closed.
+const releaseWithin = 5 * time.Second
+
+// Peers says how blocks come from other hosts.
+func (s *service) Peers(ctx context.Context, _ *pb.PeersRequest) (*pb.PeersResponse, error) {
+	if s.o.Lanes == nil {
+		return nil, status.Error(codes.Unimplemented, "this daemon has no lanes to other hosts")
+	}
+	out := &pb.PeersResponse{}
+	for _, p := range s.o.Lanes.Paths(ctx) {
+		m := &pb.PeerPath{
+			Peer: p.Peer, Address: p.Address, Wanted: p.Wanted, Lane: p.Lane, WhyNotRdma: p.WhyNotRDMA, Pairs: uint32(p.Pairs),
+			LeasesHeld: uint32(p.Held), LeasesGranted: uint32(p.Granted), LastError: p.Error,
+		}
+		if !p.ErrorAt.IsZero() {
+			m.LastErrorUnixMs = p.ErrorAt.UnixMilli()
+		}
+		for _, u := range p.Lanes {
+			m.Lanes = append(m.Lanes, &pb.LaneUse{Lane: u.Lane, Operations: u.Operations, Bytes: u.Bytes, Errors: u.Errors})
+		}
+		out.Peers = append(out.Peers, m)
+	}
+	for _, d := range s.o.Lanes.Devices() {
+		state := pb.RdmaDevice_STATE_UNUSABLE
+		switch {
+		case d.Open:
+			state = pb.RdmaDevice_STATE_OPEN
+		case d.Released:
+			state = pb.RdmaDevice_STATE_RELEASED
+		}
+		out.Devices = append(out.Devices, &pb.RdmaDevice{Name: d.Name, State: state, Why: d.Why})
+	}
+	return out, nil
+}
+
+// ReleaseDevice closes a device.
+func (s *service) ReleaseDevice(ctx context.Context, r *pb.ReleaseDeviceRequest) (*pb.ReleaseDeviceResponse, error) {
+	if s.o.Lanes == nil {
+		return nil, status.Error(codes.Unimplemented, "this daemon uses no RDMA devices")
+	}
+	ctx, cancel := context.WithTimeout(ctx, releaseWithin)
+	defer cancel()
+	pairs, err := s.o.Lanes.Release(ctx, r.Device)
+	switch {
+	case errors.Is(err, ErrNoDevice):
+		return nil, status.Errorf(codes.NotFound, "the daemon does not use a device %q", r.Device)
+	case err != nil:
+		return nil, status.Errorf(codes.DeadlineExceeded, "%s is not closed yet: %v", r.Device, err)
+	}
+	s.log.Info("a device was given away", "device", r.Device, "pairs", pairs, "caller", caller(ctx))
+	return &pb.ReleaseDeviceResponse{Pairs: uint32(pairs)}, nil
+}

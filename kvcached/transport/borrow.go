@@ -1,0 +1,378 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/wire"
+	"github.com/cognitora/dataplane/rdma"
+)
+
+// OneSided says whether blocks of a peer are read from its memory, where cards of both sides can.
+type OneSided string
+
+// How a peer's blocks come.
+const (
+	NoCards  OneSided = ""         // by streams
+	Trusted  OneSided = "trusted"  // by cards, where both are in a trusted network
+	Demanded OneSided = "demanded" // by cards; by streams only as long as that cannot be, which is said as an error
+)
+
+const (
+	firstRebuild = 100 * time.Millisecond // pause after a session broke or could not be made; it doubles
+	lastRebuild  = 30 * time.Second
+	steadyAfter  = 10 * time.Second // a session that lasted so long has the next pause be the first again
+	lookIn       = time.Second      // pause after there was no card here
+	withoutFor   = time.Minute      // pause after a peer has said that it does not know RDMA
+	railBadFor   = 30 * time.Second // for which a rail that broke is left out where there are others
+	connectIn    = 5 * time.Second  // a session is made, with a probe of each rail
+	probeIn      = 2 * time.Second
+	endIn        = 250 * time.Millisecond // the peer is told that a session has ended
+	mostFlight   = 32 << 20               // bytes that are read from one peer at a time; one block alone may be more. Others wait
+)
+
+// borrower reads blocks of one peer from its memory.
+type borrower struct {
+	p     *Peer
+	rails *Rails
+	must  bool // Demanded
+	log   *slog.Logger
+	count *borrowCounters
+	life  context.Context // ends with close
+	stop  context.CancelFunc
+	work  sync.WaitGroup
+
+	mu         sync.Mutex
+	s          *borrowed // nil: none
+	connecting bool
+	closed     bool
+	pause      time.Duration
+	until      time.Time            // no session is made before
+	bad        map[string]time.Time // until when a card of ours is left out, by name; as many as we have
+	why        string               // no session; empty: not asked for yet
+	lastError  string
+	lastAt     time.Time // of lastError
+	queue      []*wish   // at most mostWishes
+	asking     bool
+	flushing   bool
+}
+
+// borrowed is a session.
+type borrowed struct {
+	b      *borrower
+	id     uint64
+	lease  time.Duration
+	most   int
+	rails  []*rail
+	pairs  []rdma.Pair // by rail; nil: not used
+	flight *semaphore.Weighted
+	born   time.Time
+	retry  time.Time // from when on another is made, of more rails; zero: all are used
+	done   []uint64  // leases; guarded by b.mu, at most wire.MaxDone
+	loans  int64     // blocks that may be read now; guarded by b.mu
+}
+
+func newBorrower(p *Peer, rails *Rails, how OneSided, log *slog.Logger, count *borrowCounters) *borrower {
+	b := &borrower{p: p, rails: rails, must: how == Demanded, log: log, count: count, bad: map[string]time.Time{}}
+	b.life, b.stop = context.WithCancel(context.Background())
+	return b
+}
+
+// close ends the session, and what is read in it.
+func (b *borrower) close() {
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	b.fail(nil, "closed", nil)
+	b.stop()
+	b.work.Wait()
+}
+
+// session is the one there is; nil: there is none, and one is being made if it is time.
+func (b *borrower) session() *borrowed {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	if b.connecting || b.closed || b.s != nil && (b.s.retry.IsZero() || now.Before(b.s.retry)) || now.Before(b.until) {
+		return b.s
+	}
+	b.connecting = true
+	b.work.Go(b.rebuild)
+	return b.s
+}
+
+// rebuild makes a session, or notes why there is none.
+func (b *borrower) rebuild() {
+	ctx, cancel := context.WithTimeout(b.life, connectIn)
+	defer cancel()
+	s, err := b.connect(ctx)
+	b.mu.Lock()
+	b.connecting = false
+	old := b.s
+	if err == nil && b.closed {
+		err = ErrClosed
+	}
+	switch {
+	case err == nil:
+		b.s, b.until = s, time.Time{}
+		b.count.sessions.Add(1)
+		b.count.open.Add(1)
+		b.told("", nil)
+		for _, pair := range s.pairs {
+			if pair != nil {
+				b.work.Go(func() { s.watch(pair) })
+			}
+		}
+	case old != nil: // it goes on with what it has
+		old.retry = time.Now().Add(railBadFor)
+	default:
+		if !b.closed {
+			b.rest(err)
+		}
+	}
+	b.mu.Unlock()
+	if err != nil && s != nil {
+		s.shut()
+	}
+	if err == nil && old != nil {
+		b.end(old)
+	}
+}
+
+// rest has no session be made for a while, because of err. mu is held.
+func (b *borrower) rest(err error) {
+	b.lastError, b.lastAt = err.Error(), time.Now()
+	if b.count.unmade.Add(1); errors.Is(err, errNoRails) {
+		b.until = time.Now().Add(lookIn)
+		b.told(reasonOf(err), err)
+		return
+	}
+	b.pause = min(max(2*b.pause, firstRebuild), lastRebuild)
+	pause := b.pause/2 + rand.N(b.pause)
+	if errors.Is(err, wire.UnknownOp) || errors.Is(err, wire.Forbidden) {
+		pause = withoutFor
+	}
+	b.until = time.Now().Add(pause)
+	b.told(reasonOf(err), err)
+}
+
+// reasonOf says why there is no session.
+func reasonOf(err error) string {
+	switch {
+	case errors.Is(err, errNoRails), errors.Is(err, errStranger):
+		return err.Error()
+	case errors.Is(err, wire.UnknownOp):
+		return "the peer has no RDMA"
+	case errors.Is(err, wire.ByStream):
+		return "the peer has no card for it: none, or none in a network that it trusts"
+	case errors.Is(err, wire.Busy):
+		return "the peer has as many sessions as it takes"
+	}
+	return "no session: " + err.Error()
+}
+
+// told notes why there is no session, and logs it where that has changed. mu is held.
+func (b *borrower) told(why string, err error) {
+	if b.why == why && (why != "" || b.s == nil) {
+		return
+	}
+	b.why = why
+	switch {
+	case why == "":
+		b.log.Info("blocks of a peer are read by RDMA", "rails", len(b.s.rails), "lease", b.s.lease.String())
+	case b.must:
+		b.log.Error("fleet.lane demands RDMA and it cannot be, blocks go over QUIC or TLS meanwhile", "reason", why, "error", err)
+	default:
+		b.log.Info("blocks of a peer are not read by RDMA, they go over QUIC or TLS", "reason", why)
+	}
+}
+
+var (
+	errNoRails  = errors.New("no card is open here, or none in a network of rdma.trusted_networks")
+	errStranger = errors.New("the peer's card is in no network of rdma.trusted_networks")
+)
+
+// connect makes a session and tries each of its rails.
+func (b *borrower) connect(ctx context.Context) (s *borrowed, err error) {
+	s = &borrowed{b: b, flight: semaphore.NewWeighted(mostFlight), born: time.Now()}
+	if s.rails, s.retry = b.choose(); len(s.rails) == 0 {
+		return nil, errNoRails
+	}
+	defer func() {
+		if err != nil {
+			s.shut()
+			s = nil
+		}
+	}()
+	var c wire.Connection
+	for _, r := range s.rails {
+		pair, err := r.dev.Pair(rdma.PairOptions{})
+		if err != nil {
+			b.blame(r)
+			return nil, fmt.Errorf("%s: %w", r.name, err)
+		}
+		s.pairs = append(s.pairs, pair)
+		c.Ends = append(c.Ends, wireEnd(pair.Local()))
+	}
+	var a *wire.Connected
+	if err = b.ask(ctx, wire.Connect, c.Append(nil), func(body []byte) (err error) {
+		a, err = wire.ParseConnected(body, len(c.Ends))
+		return err
+	}); err != nil {
+		return s, err
+	}
+	s.id, s.most = a.Session, int(min(a.Most, wire.MaxGrant))
+	s.lease = time.Duration(a.LeaseMS) * time.Millisecond
+	if s.most == 0 || s.lease == 0 {
+		return s, wire.BadFrame
+	}
+	if err = s.try(ctx, a); err != nil {
+		b.tell(s) // what the peer has made for it
+	}
+	return s, err
+}
+
+// choose is which cards a session uses, and when there may be more.
+func (b *borrower) choose() (use []*rail, retry time.Time) {
+	all := b.rails.usable(b.must)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	for _, r := range all {
+		if until := b.bad[r.name]; now.Before(until) {
+			retry = until
+		} else {
+			use = append(use, r)
+			delete(b.bad, r.name)
+		}
+	}
+	if len(use) == 0 {
+		return all, time.Time{}
+	}
+	return use, retry
+}
+
+// blame has a card be left out for a while, where there are others.
+func (b *borrower) blame(r *rail) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.bad[r.name] = time.Now().Add(railBadFor)
+}
+
+// try connects the pairs and reads over each.
+func (s *borrowed) try(ctx context.Context, a *wire.Connected) error {
+	used := 0
+	for i, r := range s.rails {
+		if a.Ends[i].QPN == 0 {
+			_ = s.pairs[i].Close()
+			s.pairs[i] = nil
+			continue
+		}
+		if !s.b.must && !s.b.rails.trusts(addrOf(a.Ends[i].GID)) {
+			return errStranger
+		}
+		if err := s.probe(ctx, i, a); err != nil {
+			s.b.blame(r)
+			return fmt.Errorf("%s to %s: %w", r.name, addrOf(a.Ends[i].GID), err)
+		}
+		used++
+	}
+	if used == 0 {
+		return wire.ByStream
+	}
+	return nil
+}
+
+func (s *borrowed) probe(ctx context.Context, i int, a *wire.Connected) error {
+	if err := s.pairs[i].Connect(cardEnd(&a.Ends[i])); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeIn)
+	defer cancel()
+	r := s.b.rails
+	select {
+	case at := <-r.slots:
+		defer func() { r.slots <- at }()
+		into := r.page[at:][:probeSize]
+		w := a.Probes[i]
+		if w.Length != probeSize {
+			return fmt.Errorf("%w: a probe of %d bytes", wire.BadFrame, w.Length)
+		}
+		clear(into)
+		if err := s.pairs[i].Read(ctx, []rdma.Read{{Into: into, From: rdma.Key{Addr: w.Addr, RKey: w.RKey}}}); err != nil {
+			return err
+		}
+		if block.Sum(into) != a.CRC {
+			return fmt.Errorf("%w: a probe", wire.Corrupt)
+		}
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// watch ends the session when one of its pairs breaks, used or not.
+func (s *borrowed) watch(pair rdma.Pair) {
+	select {
+	case <-pair.Broken():
+		s.b.fail(s, "a pair broke", rdma.ErrBroken)
+	case <-s.b.life.Done():
+	}
+}
+
+// fail ends a session, or whichever there is, because of err; another is made after a pause.
+func (b *borrower) fail(s *borrowed, why string, err error) {
+	b.mu.Lock()
+	if b.s == nil || s != nil && b.s != s {
+		b.mu.Unlock()
+		return
+	}
+	s = b.s
+	b.s = nil
+	if !b.closed {
+		if time.Since(s.born) > steadyAfter {
+			b.pause = 0
+		}
+		b.count.broken.Add(1)
+		b.rest(fmt.Errorf("%s: %w", why, err))
+	}
+	b.mu.Unlock()
+	b.end(s)
+}
+
+// end closes a session that is not used any more, in the background, and has the peer let go of what it has lent.
+func (b *borrower) end(s *borrowed) {
+	b.count.open.Add(-1)
+	b.work.Go(func() {
+		b.tell(s)
+		s.shut()
+	})
+}
+
+// tell tells the peer that a session has ended. A peer that does not hear of it finds out by itself.
+func (b *borrower) tell(s *borrowed) {
+	ctx, cancel := context.WithTimeout(context.Background(), endIn)
+	defer cancel()
+	_ = b.ask(ctx, wire.Release, (&wire.Returned{Session: s.id, End: true}).Append(nil), func([]byte) error { return nil })
+}
+
+func (s *borrowed) shut() {
+	for _, pair := range s.pairs {
+		if pair != nil {
+			_ = pair.Close()
+		}
+	}
+}
+
+// ask sends a small question over a stream.
+func (b *borrower) ask(ctx context.Context, op wire.Op, body []byte, got func(body []byte) error) error {
+	return b.p.over(false, func(l lane, _ int) error { return l.call(ctx, op, 0, body, got) })
+}

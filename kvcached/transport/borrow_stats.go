@@ -1,0 +1,108 @@
+package transport
+
+import (
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// borrowCounters are those of all peers.
+type borrowCounters struct {
+	sessions, unmade, broken atomic.Uint64
+	grants, wanted, releases atomic.Uint64
+	reads, bytes, corrupt    atomic.Uint64
+	open                     atomic.Int64
+	fallen                   [fallbacks]atomic.Uint64
+}
+
+// BorrowStats is a snapshot of what a Pool has read from peers' memory.
+type BorrowStats struct {
+	Sessions  uint64 // made
+	Unmade    uint64 // times that none could be made, or one broke
+	Broken    uint64 // that broke
+	Grants    uint64 // messages that asked for blocks
+	Wanted    uint64 // blocks that they asked for
+	Releases  uint64 // messages that only gave blocks back
+	Reads     uint64 // blocks
+	Bytes     uint64
+	Corrupt   uint64            // blocks that had not their checksum, and are misses
+	Open      int64             // sessions now
+	Fallbacks map[string]uint64 // blocks that came by a stream instead, by reason
+}
+
+func (c *borrowCounters) stats() BorrowStats {
+	s := BorrowStats{Sessions: c.sessions.Load(), Unmade: c.unmade.Load(), Broken: c.broken.Load(), Grants: c.grants.Load(), Wanted: c.wanted.Load(), Releases: c.releases.Load(),
+		Reads: c.reads.Load(), Bytes: c.bytes.Load(), Corrupt: c.corrupt.Load(), Open: c.open.Load(), Fallbacks: map[string]uint64{}}
+	for i, name := range fallbackNames {
+		s.Fallbacks[name] = c.fallen[i].Load()
+	}
+	return s
+}
+
+// Carried is what went over one lane, between this host and one other.
+type Carried struct {
+	Lane     Lane
+	Pulls    uint64 // blocks read
+	Received uint64 // their bytes
+	Puts     uint64
+	Sent     uint64
+	Failed   uint64 // operations that ran out of time, or by RDMA were done by a stream instead
+}
+
+// PeerStatus is how a peer is spoken to.
+type PeerStatus struct {
+	Target  Target
+	Lane    Lane     // that small questions, and what is not read by RDMA, go over
+	RDMA    bool     // large blocks are read by RDMA
+	Why     string   // RDMA is not used; empty: nothing was asked for yet
+	Cards   []string // of this host, that RDMA uses
+	Loans   int64    // blocks that may be read now
+	Carried []Carried
+	Error   string // why there was no session, or none any more, the last time; empty: there has always been one
+	At      time.Time
+}
+
+// Status tells of all peers, by address.
+func (p *Pool) Status() []PeerStatus {
+	p.mu.Lock()
+	peers := make([]*Peer, 0, len(p.peers))
+	for _, peer := range p.peers {
+		peers = append(peers, peer)
+	}
+	p.mu.Unlock()
+	out := make([]PeerStatus, 0, len(peers))
+	for _, peer := range peers {
+		out = append(out, peer.status())
+	}
+	slices.SortFunc(out, func(a, b PeerStatus) int { return strings.Compare(a.Target.Address, b.Target.Address) })
+	return out
+}
+
+func (p *Peer) status() PeerStatus {
+	s := PeerStatus{Target: p.target, Lane: laneNames[p.choice.pick(false)]}
+	for i := range p.carried {
+		c := &p.carried[i]
+		s.Carried = append(s.Carried, Carried{[]Lane{QUIC, TLS, RDMA}[i], c.pulls.Load(), c.received.Load(), c.puts.Load(), c.sent.Load(), c.failed.Load()})
+	}
+	b := p.borrow
+	if b == nil {
+		s.Why = "fleet.lane, or that of this peer, is quic or tls, or rdma.devices names none"
+		return s
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.Error, s.At = b.lastError, b.lastAt
+	if s.RDMA, s.Why = b.s != nil, b.why; b.s != nil {
+		s.Loans = b.s.loans
+		for i, r := range b.s.rails {
+			if b.s.pairs[i] != nil {
+				s.Cards = append(s.Cards, r.name)
+			}
+		}
+	}
+	return s
+}
+
+// carried counts what went over a lane.
+type carried struct{ pulls, received, puts, sent, failed atomic.Uint64 }

@@ -1,0 +1,81 @@
+package transport
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Release closes a card and waits for that until ctx ends: from then on nothing here keeps it from being taken away. It is taken back when it has been gone and is there
+// again. ErrNoCard.
+func (r *Rails) Release(ctx context.Context, name string) error {
+	identity := r.o.Present()[name]
+	r.mu.Lock()
+	c := r.cards[name]
+	if c == nil || r.stop.Err() != nil {
+		r.mu.Unlock()
+		return fmt.Errorf("%w: %s", ErrNoCard, name)
+	}
+	if identity != "" {
+		c.kept = identity
+	}
+	was, busy := c.rail, c.busy
+	if was != nil {
+		c.rail, c.busy = nil, make(chan struct{})
+		busy = c.busy
+	}
+	r.closed(name, c, errKept)
+	if was != nil {
+		r.work.Go(func() { r.shut(name, was) })
+	}
+	r.mu.Unlock()
+	if busy == nil {
+		return nil
+	}
+	select {
+	case <-busy:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("transport: %s is not closed yet: %w", name, context.Cause(ctx))
+	}
+}
+
+// Open are the names of the cards that are.
+func (r *Rails) Open() (names []string) {
+	for _, c := range r.Cards() {
+		if c.Address != "" {
+			names = append(names, c.Name)
+		}
+	}
+	return names
+}
+
+// Card is what is known of one.
+type Card struct {
+	Name    string
+	Address string // empty: it is not open
+	Trusted bool   // Address is in a trusted network
+	Kept    bool   // it is not open because it was given away
+	Why     string // why it is not open
+}
+
+// Cards are those that are wanted, by name.
+func (r *Rails) Cards() (out []Card) {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, c := range r.cards {
+		k := Card{Name: name}
+		if c.rail != nil {
+			k.Address, k.Trusted = c.rail.addr.String(), r.trusts(c.rail.addr)
+		} else if c.why != nil {
+			k.Why, k.Kept = c.why.Error(), c.kept != ""
+		}
+		out = append(out, k)
+	}
+	slices.SortFunc(out, func(a, b Card) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}

@@ -1,0 +1,234 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/wire"
+)
+
+const (
+	mostWishes   = 1024                 // blocks of one peer that wait to be lent; further ones come by streams
+	grantIn      = 2 * time.Second      // a peer says what it lends
+	releaseAfter = 5 * time.Millisecond // leases that are done with are given back, where no Grant takes that along
+)
+
+// wish is a block that a Get wants to read.
+type wish struct {
+	addr   block.Addr
+	answer chan promise // of one
+	gone   atomic.Bool  // by whoever comes first: who asked has left, or has been answered
+}
+
+// promise is what became of a wish.
+type promise struct {
+	block *wire.LentBlock // nil: nobody could be asked
+	loan  *loan           // with status OK
+	why   fallback        // without block
+}
+
+// loan is a lease as the reader has it.
+type loan struct {
+	s     *borrowed
+	id    uint64
+	until time.Time    // by our clock it ends before the owner's
+	left  atomic.Int32 // blocks that are not done with
+}
+
+// done says that nobody reads one of its blocks any more.
+func (l *loan) done() {
+	if l.left.Add(-1) == 0 {
+		l.s.b.giveBack(l.s, l.id)
+	}
+	l.s.b.mu.Lock()
+	l.s.loans--
+	l.s.b.mu.Unlock()
+}
+
+// want asks for a block, together with others that are wanted at that time; nil: too many are.
+func (b *borrower) want(a block.Addr) *wish {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.queue) >= mostWishes || b.closed {
+		return nil
+	}
+	w := &wish{addr: a, answer: make(chan promise, 1)}
+	b.queue = append(b.queue, w)
+	if !b.asking {
+		b.asking = true
+		b.work.Go(b.grants)
+	}
+	return w
+}
+
+// leave gives a wish up.
+func (w *wish) leave() {
+	if w.gone.Swap(true) {
+		if p := <-w.answer; p.loan != nil {
+			p.loan.done()
+		}
+	}
+}
+
+func (w *wish) tell(p promise) {
+	if w.gone.Swap(true) {
+		if p.loan != nil {
+			p.loan.done()
+		}
+		return
+	}
+	w.answer <- p
+}
+
+// grants asks for what is wanted, one message after the other: what comes meanwhile goes with the next.
+func (b *borrower) grants() {
+	for {
+		runtime.Gosched() // who is about to ask goes along
+		s, batch, done := b.next()
+		if batch == nil {
+			return
+		}
+		if s == nil {
+			for _, w := range batch {
+				w.tell(promise{why: noSession})
+			}
+			continue
+		}
+		b.grant(s, batch, done)
+	}
+}
+
+// next takes the next batch; nil: nothing is wanted any more.
+func (b *borrower) next() (s *borrowed, batch []*wish, done []uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s = b.s
+	n := len(b.queue)
+	if s != nil {
+		n = min(n, s.most)
+	}
+	if n == 0 {
+		b.asking = false
+		b.flushLater()
+		return nil, nil, nil
+	}
+	batch = append(batch, b.queue[:n]...)
+	b.queue = append(b.queue[:0], b.queue[n:]...)
+	if s != nil {
+		done, s.done = s.done, nil
+	}
+	return s, batch, done
+}
+
+// grant asks for a batch, and tells those who wait for it.
+func (b *borrower) grant(s *borrowed, batch []*wish, done []uint64) {
+	w := wire.Wanted{Session: s.id, Done: done, Addrs: make([]block.Addr, len(batch))}
+	for i := range batch {
+		w.Addrs[i] = batch[i].addr
+	}
+	ctx, cancel := context.WithTimeout(b.life, grantIn)
+	defer cancel()
+	asked := time.Now()
+	var lent *wire.Lent
+	err := b.ask(ctx, wire.Grant, w.Append(nil), func(body []byte) (err error) {
+		lent, err = wire.ParseLent(clone(body), len(batch), len(s.pairs))
+		return err
+	})
+	b.count.grants.Add(1)
+	b.count.wanted.Add(uint64(len(batch)))
+	if err != nil {
+		b.refused(s, err, done)
+		for _, w := range batch {
+			w.tell(promise{why: noGrant})
+		}
+		return
+	}
+	l := &loan{s: s, id: lent.Lease, until: asked.Add(min(s.lease, time.Duration(lent.MS)*time.Millisecond))}
+	granted := 0
+	for i := range lent.Blocks {
+		if lent.Blocks[i].Status == wire.OK {
+			granted++
+		}
+	}
+	l.left.Store(int32(granted))
+	b.mu.Lock()
+	s.loans += int64(granted)
+	b.mu.Unlock()
+	for i, w := range batch {
+		p := promise{block: &lent.Blocks[i]}
+		if p.block.Status == wire.OK {
+			p.loan = l
+		}
+		w.tell(p)
+	}
+}
+
+// refused notes that a Grant had no answer, or a bad one.
+func (b *borrower) refused(s *borrowed, err error, done []uint64) {
+	var status wire.Status
+	switch known := errors.As(err, &status); {
+	case known && status == wire.Miss:
+		b.fail(s, "the peer has ended the session", err)
+	case known && status != wire.Busy && status != wire.Deadline:
+		b.fail(s, "the peer refuses to lend", err)
+	default:
+		for _, id := range done {
+			b.giveBack(s, id)
+		}
+	}
+}
+
+// giveBack notes that a lease is done with.
+func (b *borrower) giveBack(s *borrowed, id uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.s != s || id == 0 {
+		return
+	}
+	if len(s.done) < wire.MaxDone { // further ones end by themselves
+		s.done = append(s.done, id)
+	}
+	if !b.asking {
+		b.flushLater()
+	}
+}
+
+// flushLater has leases given back soon, unless a Grant takes them along. mu is held.
+func (b *borrower) flushLater() {
+	if b.flushing || b.closed || b.s == nil || len(b.s.done) == 0 {
+		return
+	}
+	b.flushing = true
+	b.work.Go(func() {
+		t := time.NewTimer(releaseAfter)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-b.life.Done():
+		}
+		b.flush()
+	})
+}
+
+func (b *borrower) flush() {
+	b.mu.Lock()
+	b.flushing = false
+	s := b.s
+	if s == nil || b.asking || len(s.done) == 0 || b.closed {
+		b.mu.Unlock()
+		return
+	}
+	done := s.done
+	s.done = nil
+	b.mu.Unlock()
+	ctx, cancel := context.WithTimeout(b.life, grantIn)
+	defer cancel()
+	err := b.ask(ctx, wire.Release, (&wire.Returned{Session: s.id, Leases: done}).Append(nil), func([]byte) error { return nil })
+	if b.count.releases.Add(1); errors.Is(err, wire.Miss) {
+		b.fail(s, "the peer has ended the session", err)
+	}
+}

@@ -1,0 +1,147 @@
+package transport
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// lent is a site whose server lends what lies in far, and whose pool reads into near.
+type lent struct {
+	*site
+	f                   *fabric
+	near, far           []byte
+	nearRails, farRails *Rails
+	used                struct{ near, far int }
+	mu                  sync.Mutex
+}
+
+// lentOptions change what the defaults are.
+type lentOptions struct {
+	server  ServerOptions
+	pool    PoolOptions
+	rails   func(near, far *RailsOptions)
+	cards   int  // of each side; 0: 1
+	virtual bool // time; in a bubble of synctest
+}
+
+const lentMemory = 32 << 20
+
+func newLent(t *testing.T, o lentOptions) *lent {
+	t.Helper()
+	l := &lent{f: newFabric(), near: memory(t, lentMemory), far: memory(t, lentMemory)}
+	trusted := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}
+	var names [2][]string
+	for i := range max(1, o.cards) {
+		for side, name := range []string{"near", "far"} {
+			name = fmt.Sprint(name, i)
+			l.f.plug(name, fmt.Sprintf("10.0.%d.%d", i, side+1))
+			names[side] = append(names[side], name)
+		}
+	}
+	near := RailsOptions{Wanted: []string{AnyCard}, Present: l.f.present(names[0]...), Open: l.f.open, Memory: l.near, Trusted: trusted, Logger: quiet()}
+	far := near
+	far.Present, far.Memory = l.f.present(names[1]...), l.far
+	if o.rails != nil {
+		o.rails(&near, &far)
+	}
+	l.nearRails, l.farRails = newRails(t, near), newRails(t, far)
+	t.Cleanup(func() {
+		if cards, pairs := l.f.left(); cards != 0 || pairs != 0 {
+			t.Errorf("%d cards and %d pairs are left open", cards, pairs)
+		}
+	})
+	t.Cleanup(func() { _ = l.nearRails.Close(); _ = l.farRails.Close() })
+	if o.server.Rails = l.farRails; near.Open == nil {
+		o.server.Rails = nil
+	}
+	o.pool.Rails = l.nearRails
+	if o.virtual {
+		l.site, _ = simulated(t, o.server, o.pool)
+	} else {
+		l.site = newSite(t, o.server, o.pool)
+	}
+	return l
+}
+
+func newRails(t *testing.T, o RailsOptions) *Rails {
+	t.Helper()
+	r, err := NewRails(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// lend puts n bytes made from key where they can be read.
+func (l *lent) lend(key string, n int) []byte {
+	l.t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := l.used.far
+	if l.used.far += n; l.used.far > len(l.far) {
+		l.t.Fatal("no memory is left")
+	}
+	payload := l.far[at:l.used.far:l.used.far]
+	copy(payload, randomBytes(key, n))
+	l.store.put(Item{Addr: addr(key), Namespace: namespace, Key: []byte(key), Attr: []byte("attr of " + key), Expires: 12345}, payload)
+	return payload
+}
+
+// room is memory that cards can read into.
+func (l *lent) room(n int) []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.used.near+n > len(l.near) {
+		l.used.near = 0
+	}
+	at := l.used.near
+	l.used.near += n
+	return l.near[at : at+n]
+}
+
+func (l *lent) borrower(how OneSided) *Peer {
+	l.t.Helper()
+	p, err := l.pool.Peer(Target{Address: l.address, Lane: QUIC, Cards: how})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return p
+}
+
+// read pulls a block into memory that cards can read into.
+func (l *lent) read(ctx context.Context, p *Peer, key string) ([]byte, Found, error) {
+	var buf []byte
+	f, err := p.Get(ctx, Get{Addr: addr(key), Namespace: namespace, Alloc: func(_ Found, n int) ([]byte, error) {
+		buf = l.room(n)
+		return buf, nil
+	}})
+	return buf, f, err
+}
+
+// ready waits until blocks of a peer are read by RDMA.
+func (l *lent) ready(p *Peer) {
+	l.t.Helper()
+	eventually(l.t, "a session", func() bool { return p.borrow.session() != nil })
+}
+
+// settled waits until nothing is lent any more.
+func (l *lent) settled() {
+	l.t.Helper()
+	eventually(l.t, "all leases end", func() bool { return l.server.Lending().Leases == 0 && l.store.holds() == 0 })
+}
+
+// memory is what blocks lie in, off Go's heap.
+func memory(t testing.TB, n int) []byte {
+	t.Helper()
+	mem, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Munmap(mem) })
+	return mem
+}

@@ -1,0 +1,319 @@
+package transport
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/wire"
+	"github.com/cognitora/dataplane/rdma"
+)
+
+// AnyCard among RailsOptions.Wanted stands for all cards that there are.
+const AnyCard = "auto"
+
+// ErrNoCard says that a card is not one of those that are used.
+var ErrNoCard = errors.New("transport: no such card is used")
+
+// errKept is why a card is not open that was given away.
+var errKept = errors.New("given away on request; it is taken back when it has been gone and is there again, or when the daemon starts anew")
+
+// errAbsent is why a card is not open that is not there.
+var errAbsent = errors.New("there is no such device")
+
+// RailsOptions of NewRails.
+type RailsOptions struct {
+	Wanted  []string                               // names of cards, or AnyCard; at most wire.MaxRails are used
+	Present func() map[string]string               // cards that there are, with what tells one from a later one of its name
+	Open    func(name string) (rdma.Device, error) // must be given
+	Memory  []byte                                 // what blocks lie in, off Go's heap; each card learns of it once
+	Trusted []netip.Prefix                         // networks whose hosts may be read, and may read, without being demanded
+	LendAny bool                                   // peers of other networks may read, too
+	Poll    time.Duration                          // how often it is looked whether a card has come back; 0: 2 s
+	Logger  *slog.Logger                           // nil: slog.Default()
+}
+
+// Rails are the cards by which this host reads the memory of others, and they its own. Servers and pools share them. A card that goes away is closed, and opened again
+// when it is there again.
+type Rails struct {
+	o     RailsOptions
+	page  []byte // what probes read, and where to
+	crc   uint32 // of its beginning
+	slots chan int
+	stop  context.Context
+	end   context.CancelFunc
+	work  sync.WaitGroup
+
+	mu     sync.Mutex
+	cards  map[string]*card
+	opened uint64
+}
+
+// card is one that is wanted. Rails.mu guards it.
+type card struct {
+	rail *rail  // nil: not open
+	why  error  // why not
+	kept string // what was given away, and is left alone as long as it is there; empty: nothing was
+	busy chan struct{}
+}
+
+// rail is an open card.
+type rail struct {
+	name string
+	dev  rdma.Device
+	gid  [16]byte
+	addr netip.Addr
+}
+
+// Sizes of what a probe reads, and of a place for it, in bytes.
+const (
+	probeSize = 64
+	pageSize  = 4096
+)
+
+// NewRails opens the cards that are there. A card that cannot be opened is no error: it is logged, told by Cards, and tried again.
+func NewRails(o RailsOptions) (*Rails, error) {
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	o.Poll = orDuration(o.Poll, 2*time.Second)
+	page, err := unix.Mmap(-1, 0, pageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		return nil, fmt.Errorf("transport: a page for probes: %w", err)
+	}
+	r := &Rails{o: o, page: page, slots: make(chan int, pageSize/probeSize-1), cards: map[string]*card{}}
+	_, _ = rand.Read(page[:probeSize])
+	r.crc = block.Sum(page[:probeSize])
+	for at := probeSize; at < pageSize; at += probeSize {
+		r.slots <- at
+	}
+	r.stop, r.end = context.WithCancel(context.Background())
+	r.look()
+	r.work.Go(r.follow)
+	return r, nil
+}
+
+// Close closes the cards: nobody reads or writes Memory by them any more.
+func (r *Rails) Close() error {
+	r.end()
+	r.work.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var errs []error
+	for _, c := range r.cards {
+		if c.rail != nil {
+			errs = append(errs, c.rail.dev.Close())
+			c.rail = nil
+		}
+	}
+	if r.page != nil {
+		errs = append(errs, unix.Munmap(r.page))
+		r.page = nil
+	}
+	return errors.Join(errs...)
+}
+
+// follow looks for cards that have come back.
+func (r *Rails) follow() {
+	tick := time.NewTicker(r.o.Poll)
+	defer tick.Stop()
+	for {
+		select {
+		case <-r.stop.Done():
+			return
+		case <-tick.C:
+		}
+		r.look()
+	}
+}
+
+// look opens what is there and is not open. One goroutine at a time calls it.
+func (r *Rails) look() {
+	there := r.o.Present()
+	for _, name := range r.wanted(there) {
+		if r.mayOpen(name, there[name]) {
+			r.open(name)
+		}
+	}
+}
+
+// wanted are the names of the cards that are to be used.
+func (r *Rails) wanted(there map[string]string) (names []string) {
+	for _, name := range r.o.Wanted {
+		if name != AnyCard {
+			names = append(names, name)
+		}
+	}
+	if slices.Contains(r.o.Wanted, AnyCard) {
+		for name := range there {
+			names = append(names, name)
+		}
+		r.mu.Lock()
+		for name := range r.cards { // those that were there
+			names = append(names, name)
+		}
+		r.mu.Unlock()
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	return names[:min(len(names), wire.MaxRails)]
+}
+
+func (r *Rails) mayOpen(name, identity string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.cards[name]
+	if c == nil {
+		c = &card{}
+		r.cards[name] = c
+	}
+	switch {
+	case c.rail != nil, c.busy != nil:
+		return false
+	case identity == "":
+		c.kept = ""
+		r.closed(name, c, errAbsent)
+		return false
+	case c.kept == identity:
+		return false
+	}
+	c.kept, c.busy = "", make(chan struct{})
+	return true
+}
+
+// closed notes why a card is not open, and says so when that has changed. mu is held.
+func (r *Rails) closed(name string, c *card, why error) {
+	if c.why == nil || c.why.Error() != why.Error() {
+		level := slog.LevelWarn
+		if errors.Is(why, rdma.ErrMemlock) {
+			level = slog.LevelError
+		}
+		r.o.Logger.Log(context.Background(), level, "a card is not used for RDMA, blocks go over QUIC or TLS meanwhile", "card", name, "reason", why)
+	}
+	c.why = why
+}
+
+func (r *Rails) open(name string) {
+	opened, err := r.prepare(name)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.cards[name]
+	close(c.busy)
+	c.busy = nil
+	switch {
+	case err != nil:
+		r.closed(name, c, err)
+		return
+	case c.kept != "": // it was given away meanwhile
+		_ = opened.dev.Close()
+		return
+	}
+	c.rail, c.why = opened, nil
+	r.opened++
+	r.o.Logger.Info("a card is used for RDMA", "card", name, "address", opened.addr.String(), "trusted", r.trusts(opened.addr), "windows", opened.dev.Limits().Windows,
+		"mtu", opened.dev.Limits().MTU)
+	r.work.Go(func() {
+		select {
+		case <-opened.dev.Gone():
+			r.lost(name, opened)
+		case <-r.stop.Done():
+		}
+	})
+}
+
+// prepare opens a card and has it learn of the memory.
+func (r *Rails) prepare(name string) (*rail, error) {
+	dev, err := r.o.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	opened, err := r.register(name, dev)
+	if err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	return opened, nil
+}
+
+func (r *Rails) register(name string, dev rdma.Device) (*rail, error) {
+	for _, mem := range [][]byte{r.o.Memory, r.page} {
+		if err := dev.Register(mem); err != nil {
+			if errors.Is(err, rdma.ErrMemlock) {
+				err = fmt.Errorf("%w; allow it to lock %d MiB: LimitMEMLOCK=infinity in the systemd unit, ulimit -l unlimited in a shell, or give less with kvcached.ram", err, (len(r.o.Memory)+pageSize)>>20+1)
+			}
+			return nil, err
+		}
+	}
+	pair, err := dev.Pair(rdma.PairOptions{})
+	if err != nil {
+		return nil, err
+	}
+	gid := pair.Local().GID
+	return &rail{name, dev, gid, netip.AddrFrom16(gid).Unmap()}, pair.Close()
+}
+
+// lost closes a card that is of no use any more.
+func (r *Rails) lost(name string, was *rail) {
+	r.mu.Lock()
+	c := r.cards[name]
+	if c.rail != was {
+		r.mu.Unlock()
+		return
+	}
+	c.rail, c.busy = nil, make(chan struct{})
+	r.closed(name, c, rdma.ErrGone)
+	r.mu.Unlock()
+	r.shut(name, was)
+}
+
+// shut closes a card that is marked as busy.
+func (r *Rails) shut(name string, was *rail) {
+	if err := was.dev.Close(); err != nil {
+		r.o.Logger.Warn("a card did not close well", "card", name, "error", err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.cards[name]
+	close(c.busy)
+	c.busy = nil
+}
+
+// trusts tells whether a host of that address may read, and be read.
+func (r *Rails) trusts(a netip.Addr) bool {
+	return slices.ContainsFunc(r.o.Trusted, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// usable are the open cards, by name: of trusted networks, or any.
+func (r *Rails) usable(anyNetwork bool) (out []*rail) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.cards {
+		if c.rail != nil && (anyNetwork || r.trusts(c.rail.addr)) {
+			out = append(out, c.rail)
+		}
+	}
+	slices.SortFunc(out, func(a, b *rail) int { return strings.Compare(a.name, b.name) })
+	return out
+}
+
+// holds tells whether bytes lie in Memory.
+func (r *Rails) holds(b []byte) bool {
+	if len(b) == 0 {
+		return true
+	}
+	begin, at := uintptr(unsafe.Pointer(unsafe.SliceData(r.o.Memory))), uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+	return at >= begin && at+uintptr(len(b)) <= begin+uintptr(len(r.o.Memory))
+}
+
+// addrOf is the address that a GID of RoCE v2 stands for.
+func addrOf(gid [16]byte) netip.Addr { return netip.AddrFrom16(gid).Unmap() }

@@ -1,0 +1,245 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/wire"
+	"github.com/cognitora/dataplane/rdma"
+)
+
+// fallback says why a block that was to be read from a peer's memory came by a stream.
+type fallback int
+
+// Reasons.
+const (
+	noSession fallback = iota
+	tooManyWishes
+	noGrant
+	notLent
+	leaseOver
+	notHere
+	accessRefused
+	noAnswer
+	cardGone
+	pairBroke
+	tooSlow
+	fallbacks
+)
+
+// fallbackNames are the label values of metrics.
+var fallbackNames = [fallbacks]string{noSession: "no_session", tooManyWishes: "queue", noGrant: "no_grant", notLent: "not_lent", leaseOver: "lease_over", notHere: "not_registered",
+	accessRefused: "access", noAnswer: "unreachable", cardGone: "card_gone", pairBroke: "broken", tooSlow: "timeout"}
+
+// whyNot is the reason that an error of a read stands for.
+func whyNot(err error) fallback {
+	switch {
+	case errors.Is(err, rdma.ErrNotRegistered):
+		return notHere
+	case errors.Is(err, rdma.ErrGone):
+		return cardGone
+	case errors.Is(err, rdma.ErrAccess):
+		return accessRefused
+	case errors.Is(err, rdma.ErrUnreachable):
+		return noAnswer
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return tooSlow
+	}
+	return pairBroke
+}
+
+const (
+	leaseTries = 2                      // grants for one Get: a lease may end before its turn comes
+	leaveIn    = 250 * time.Millisecond // that a read may still take when nobody waits for it any more; then its pair is broken, for its memory is needed
+)
+
+// errAnew says that the lease is over, or as good as over, before the block was read.
+var errAnew = errors.New("transport: the lease ends before the block could be read")
+
+// once has Alloc be called once, although a block is asked for in two ways.
+type once struct {
+	alloc func(f Found, n int) ([]byte, error)
+	done  bool
+	found Found
+	buf   []byte
+}
+
+func (o *once) take(f Found, n int) ([]byte, error) {
+	if !o.done {
+		buf, err := o.alloc(f, n)
+		if err == nil {
+			o.done, o.found, o.buf = true, f, buf
+		}
+		return buf, err
+	}
+	if n != len(o.buf) || f.CRC != o.found.CRC || f.Item.Expires != o.found.Item.Expires || f.Item.Parent != o.found.Item.Parent ||
+		string(f.Item.Key) != string(o.found.Item.Key) || string(f.Item.Attr) != string(o.found.Item.Attr) {
+		return nil, errChanged
+	}
+	return o.buf, nil
+}
+
+// takes tells whether a block is to be read from the peer's memory: ranges have no checksum of their own, and small blocks are there sooner by a stream.
+func (b *borrower) takes(g *Get) bool {
+	return g.Offset == 0 && g.Length == 0 && (g.Hint == 0 || g.Hint >= b.p.pool.o.MinBlock)
+}
+
+// get reads a block from the peer's memory; !done: it has to come by a stream.
+func (b *borrower) get(ctx context.Context, g *Get) (found Found, done bool, err error) {
+	if err := checkItem(&Item{Namespace: g.Namespace}, 0); err != nil {
+		return Found{}, true, err
+	}
+	if b.session() == nil {
+		return Found{}, false, b.fallen(noSession)
+	}
+	g.Alloc = (&once{alloc: g.Alloc}).take
+	for range leaseTries {
+		w := b.want(g.Addr)
+		if w == nil {
+			return Found{}, false, b.fallen(tooManyWishes)
+		}
+		select {
+		case p := <-w.answer:
+			found, done, err = b.fetch(ctx, g, &p)
+		case <-ctx.Done():
+			w.leave()
+			return Found{}, true, context.Cause(ctx)
+		}
+		if !errors.Is(err, errAnew) {
+			return found, done, err
+		}
+	}
+	return Found{}, false, b.fallen(leaseOver)
+}
+
+// fallen counts.
+func (b *borrower) fallen(why fallback) error {
+	b.count.fallen[why].Add(1)
+	return nil
+}
+
+// fetch reads what was promised.
+func (b *borrower) fetch(ctx context.Context, g *Get, p *promise) (found Found, done bool, err error) {
+	switch {
+	case p.block == nil:
+		return found, false, b.fallen(p.why)
+	case p.block.Status == wire.Miss:
+		return found, true, wire.Miss
+	case p.block.Status != wire.OK:
+		return found, false, b.fallen(notLent)
+	}
+	defer p.loan.done()
+	e, s := p.block, p.loan.s
+	found = Found{Length: int(e.Length), CRC: e.CRC, Item: Item{Addr: g.Addr, Namespace: g.Namespace, Parent: e.Parent, Expires: e.Expires, Key: clone(e.Key), Attr: clone(e.Attr)}}
+	buf, err := g.Alloc(found, found.Length)
+	if err == nil && len(buf) != found.Length {
+		err = fmt.Errorf("transport: memory of %d bytes for %d", len(buf), found.Length)
+	}
+	if err != nil {
+		if errors.Is(err, errChanged) {
+			return found, true, err
+		}
+		return found, true, fmt.Errorf("%w: %w", errCaller, err)
+	}
+	n := min(int64(len(buf)), mostFlight)
+	if err := s.flight.Acquire(ctx, n); err != nil {
+		return found, true, context.Cause(ctx)
+	}
+	defer s.flight.Release(n)
+	if time.Until(p.loan.until) < s.lease/5 {
+		return found, false, errAnew
+	}
+	if err := b.p.gates.wait(ctx, inward, len(buf)); err != nil {
+		return found, true, err
+	}
+	if err := s.read(ctx, e.Parts, buf, p.loan.until.Add(-s.lease/20)); err != nil {
+		if ctx.Err() != nil {
+			return found, true, context.Cause(ctx)
+		}
+		return found, false, b.fallen(whyNot(err))
+	}
+	if g.Progress != nil {
+		g.Progress()
+	}
+	if block.Sum(buf) != e.CRC {
+		b.count.corrupt.Add(1)
+		return found, true, wire.Corrupt
+	}
+	b.count.reads.Add(1)
+	b.count.bytes.Add(uint64(len(buf)))
+	return found, true, nil
+}
+
+// read fills buf. When it returns nothing is written there any more.
+func (s *borrowed) read(ctx context.Context, parts []wire.Window, buf []byte, until time.Time) error {
+	reads := make([][]rdma.Read, len(s.pairs))
+	for at, i := 0, 0; i < len(parts); i++ {
+		w := &parts[i]
+		if s.pairs[w.Rail] == nil {
+			return fmt.Errorf("%w: a window of a rail that is not used", rdma.ErrBroken)
+		}
+		reads[w.Rail] = append(reads[w.Rail], rdma.Read{Into: buf[at:][:w.Length], From: rdma.Key{Addr: w.Addr, RKey: w.RKey}})
+		at += int(w.Length)
+	}
+	life, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
+	stop := whenDone(ctx, func() {
+		t := time.NewTimer(leaveIn)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			cancel()
+		case <-life.Done():
+		}
+	})
+	defer stop()
+	defer cancel()
+	var failed atomic.Pointer[error]
+	s.each(reads, func(rail int) {
+		if err := s.pairs[rail].Read(life, reads[rail]); err != nil {
+			failed.CompareAndSwap(nil, &err)
+			s.suspect(rail, err)
+		}
+	})
+	if err := failed.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// each calls fn for all rails that something is read by, at the same time.
+func (s *borrowed) each(reads [][]rdma.Read, fn func(rail int)) {
+	var rails []int
+	for i := range reads {
+		if len(reads[i]) > 0 {
+			rails = append(rails, i)
+		}
+	}
+	others := make(chan struct{}, len(rails))
+	for _, rail := range rails[min(1, len(rails)):] {
+		go func() { // the loop below waits for it
+			fn(rail)
+			others <- struct{}{}
+		}()
+	}
+	if len(rails) > 0 {
+		fn(rails[0])
+	}
+	for range len(rails) - 1 {
+		<-others
+	}
+}
+
+// suspect ends the session where an error says that its pair is of no use any more.
+func (s *borrowed) suspect(rail int, err error) {
+	if !errors.Is(err, rdma.ErrBroken) && !errors.Is(err, rdma.ErrGone) {
+		return
+	}
+	if errors.Is(err, rdma.ErrUnreachable) {
+		s.b.blame(s.rails[rail])
+	}
+	s.b.fail(s, "a read failed", err)
+}

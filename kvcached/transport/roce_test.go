@@ -1,0 +1,232 @@
+//go:build linux && cgo && rdma
+
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/wire"
+	"github.com/cognitora/dataplane/rdma"
+	"github.com/cognitora/dataplane/rdma/verbs"
+)
+
+// These tests are on a real card, or on RoCE in software: make check-rdma runs them in a virtual machine that has one. Both hosts are this one.
+
+// roce is two stores whose hosts reach each other by the card that RDMA_DEVICE names.
+func roce(t *testing.T, lease time.Duration) *twoStores {
+	t.Helper()
+	card := os.Getenv("RDMA_DEVICE")
+	if card == "" {
+		if os.Getenv("RDMA_REQUIRED") != "" {
+			t.Fatal("RDMA_DEVICE names no card")
+		}
+		t.Skip("RDMA_DEVICE names no card: make check-rdma runs this in a virtual machine that has one")
+	}
+	o := RailsOptions{
+		Wanted: []string{card}, Present: roceThere, Open: func(name string) (rdma.Device, error) { return verbs.Open(name, verbs.Options{}) },
+		Trusted: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}, Poll: 100 * time.Millisecond,
+	}
+	s := newTwoStores(t, o, o, PoolOptions{}, lease)
+	s.awaitCards("a session")
+	return s
+}
+
+func roceThere() map[string]string {
+	out := map[string]string{}
+	entries, _ := os.ReadDir("/sys/class/infiniband")
+	for _, e := range entries {
+		if i, err := os.Stat("/sys/class/infiniband/" + e.Name()); err == nil {
+			out[e.Name()] = fmt.Sprint(i.Sys())
+		}
+	}
+	return out
+}
+
+// awaitCards waits until blocks are read by RDMA.
+func (s *twoStores) awaitCards(what string) {
+	s.t.Helper()
+	end := time.Now().Add(60 * time.Second)
+	for s.peer.borrow.session() == nil {
+		if time.Now().After(end) {
+			s.t.Fatalf("%s: none after 60 s: %s", what, s.peer.status().Why)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// TestRoCEReads: many blocks at a time come by RDMA, with few messages, and not by a stream.
+func TestRoCEReads(t *testing.T) {
+	s := roce(t, 30*time.Second)
+	const keys = 32
+	for key := range keys {
+		if err := s.set(key, uint64(key), 8*(1000+1111*key%8000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var all sync.WaitGroup
+	for key := range keys {
+		all.Go(func() {
+			if there, err := s.pull(t.Context(), key); !there || err != nil {
+				t.Error(key, err)
+			}
+		})
+	}
+	all.Wait()
+	r := s.pool.Stats().RDMA
+	if r.Reads != keys || r.Grants > keys/2 || r.Corrupt != 0 || s.server.Stats().Sent != 0 {
+		t.Errorf("%+v, %d bytes by streams", r, s.server.Stats().Sent)
+	}
+	t.Logf("%d blocks with %d messages", keys, r.Grants)
+	if err := s.set(100, 1, 4<<20); err != nil {
+		t.Fatal(err)
+	}
+	if there, err := s.pull(t.Context(), 100); !there || err != nil {
+		t.Error("4 MiB:", err)
+	}
+	eventually(t, "all is given back", func() bool { return s.server.Lending().Leases == 0 && s.far.Stats().RAM.Held == 0 })
+}
+
+// TestRoCERevoked: what a lease has lent cannot be read when it has ended; the pair breaks by the try, and another is made.
+func TestRoCERevoked(t *testing.T) {
+	s := roce(t, time.Second)
+	if err := s.set(1, 1, 64<<10); err != nil {
+		t.Fatal(err)
+	}
+	w := s.peer.borrow.want(addr("1"))
+	p := <-w.answer
+	if p.block == nil || p.block.Status != wire.OK {
+		t.Fatalf("%+v", p.block)
+	}
+	eventually(t, "the lease ends", func() bool { return s.server.Lending().Expired == 1 && s.far.Stats().RAM.Held == 0 })
+	d := s.near.Arena().Slice(0, 64<<10)
+	before := string(d)
+	err := p.loan.s.read(t.Context(), p.block.Parts, d, time.Now().Add(10*time.Second))
+	if !errors.Is(err, rdma.ErrAccess) || whyNot(err) != accessRefused {
+		t.Error("a revoked window is read:", err)
+	}
+	if string(d) != before {
+		t.Error("something was written")
+	}
+	p.loan.done()
+	s.awaitCards("after the refusal")
+	if there, err := s.pull(t.Context(), 1); !there || err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRoCEReusedUnderReaders: as TestBlocksReusedUnderReaders.
+func TestRoCEReusedUnderReaders(t *testing.T) {
+	s := roce(t, 500*time.Millisecond)
+	seed := uint64(time.Now().UnixNano())
+	t.Log("seed", seed)
+	good, miss, rest := s.churn(soak(15*time.Second), seed)
+	r := s.pool.Stats().RDMA
+	t.Logf("%d blocks read, %d misses, %d given up; %+v", good, miss, rest, r)
+	if r.Reads == 0 || r.Corrupt != 0 {
+		t.Error("nothing was read by RDMA, or blocks change while they are lent")
+	}
+	eventually(t, "all leases end", func() bool { return s.server.Lending().Leases == 0 && s.far.Stats().RAM.Held == 0 })
+}
+
+// disturb reads all the time while something is done, and returns how many blocks came by RDMA since.
+func (s *twoStores) disturb(t *testing.T, what string, fn func()) {
+	t.Helper()
+	var stop atomic.Bool
+	var pulled atomic.Int64
+	var all sync.WaitGroup
+	for w := range 4 {
+		all.Go(func() {
+			for !stop.Load() {
+				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+				if there, err := s.pull(ctx, w); !there || err != nil {
+					t.Errorf("%s: %v", what, err)
+				}
+				cancel()
+				pulled.Add(1)
+			}
+		})
+	}
+	progress := func(what string) {
+		t.Helper()
+		n := pulled.Load() + 20
+		end := time.Now().Add(60 * time.Second)
+		for pulled.Load() < n {
+			if time.Now().After(end) {
+				t.Fatal("no block came for a minute: ", what)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	progress("before: " + what)
+	fn()
+	progress("after: " + what)
+	s.awaitCards(what)
+	reads := s.pool.Stats().RDMA.Reads
+	progress("at the end: " + what)
+	if stop.Store(true); s.pool.Stats().RDMA.Reads == reads {
+		t.Errorf("%s: RDMA is not used again: %s", what, s.peer.status().Why)
+	}
+	all.Wait()
+}
+
+func command(t *testing.T, line string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	words := strings.Fields(line)
+	if out, err := exec.CommandContext(ctx, words[0], words[1:]...).CombinedOutput(); err != nil {
+		t.Errorf("%s: %v: %s", line, err, out)
+	}
+}
+
+// TestRoCETakenAway: under load the link goes down and comes back, and the card is given away, deleted and added anew: blocks come by QUIC meanwhile, none is wrong or
+// lost, and RDMA is used again.
+func TestRoCETakenAway(t *testing.T) {
+	s := roce(t, 5*time.Second)
+	for key := range 4 {
+		if err := s.set(key, 1, 128<<10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.disturb(t, "link down", func() {
+		command(t, "ip link set rdma0 down")
+		end := time.Now().Add(60 * time.Second)
+		for s.pool.Stats().RDMA.Broken == 0 && time.Now().Before(end) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		command(t, "ip link set rdma0 up")
+	})
+	t.Logf("%+v", s.pool.Stats().RDMA)
+	s.disturb(t, "card deleted", func() {
+		start := time.Now()
+		for _, rails := range []*Rails{s.nearRails, s.farRails} {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			if err := rails.Release(ctx, os.Getenv("RDMA_DEVICE")); err != nil {
+				t.Error(err)
+			}
+			cancel()
+		}
+		t.Log("given away in", time.Since(start))
+		command(t, "rdma link delete "+os.Getenv("RDMA_DEVICE"))
+		before := s.pool.Stats().RDMA.Fallbacks["no_session"]
+		for end := time.Now().Add(30 * time.Second); s.pool.Stats().RDMA.Fallbacks["no_session"] < before+20 && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
+		}
+		command(t, "rdma link add "+os.Getenv("RDMA_DEVICE")+" type rxe netdev rdma0")
+	})
+	r := s.pool.Stats().RDMA
+	t.Logf("%+v", r)
+	if r.Broken == 0 || r.Fallbacks["no_session"] < 20 || r.Corrupt != 0 {
+		t.Errorf("%+v", r)
+	}
+}

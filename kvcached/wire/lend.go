@@ -1,0 +1,311 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+)
+
+// Bounds of what is lent.
+const (
+	MaxRails = 8    // pairs of cards of one session
+	MaxGrant = 256  // addresses in one Grant
+	MaxDone  = 1024 // leases that are given back at a time
+)
+
+// Sizes of elements, in bytes.
+const (
+	sizeEnd    = 16 + 4 + 4 + 4 + 4
+	sizeWindow = 4 + 4 + 8 + 8
+	leastLent  = 1
+)
+
+var (
+	errRails = fmt.Errorf("%w: more than %d rails", TooLarge, MaxRails)
+	errGrant = fmt.Errorf("%w: more than %d blocks to be lent", TooLarge, MaxGrant)
+	errDone  = fmt.Errorf("%w: more than %d leases", TooLarge, MaxDone)
+	errParts = fmt.Errorf("%w: windows that are not the block", BadFrame)
+	errFlag  = fmt.Errorf("%w: neither true nor false", BadFrame)
+)
+
+// End is one end of a pair between two cards.
+type End struct {
+	GID [16]byte // of the port
+	QPN uint32   // 0: there is none
+	PSN uint32
+	MTU uint32 // bytes
+	// Reads is how many the card answers at a time.
+	Reads uint32
+}
+
+// Window is what can be read through one pair.
+type Window struct {
+	Rail   uint32 // which pair, as in Connection.Ends
+	RKey   uint32
+	Addr   uint64
+	Length uint64 // bytes
+}
+
+// Connection is the body of Connect: who asks wants to read blocks by itself, over these pairs.
+type Connection struct {
+	Ends []End // one for each rail
+}
+
+// Connected is the answer to Connect.
+type Connected struct {
+	Session uint64
+	LeaseMS uint32   // how long a lease lasts, in ms
+	IdleMS  uint32   // the session ends when it was not used for so long, in ms
+	Most    uint32   // addresses in one Grant, at most MaxGrant
+	CRC     uint32   // CRC32C of what each probe has
+	Ends    []End    // as many as asked; without QPN: not this rail
+	Probes  []Window // as many: what can be read to try the rail
+}
+
+// Append appends the body.
+func (c *Connection) Append(b []byte) []byte {
+	return appendEnds(b, c.Ends)
+}
+
+// ParseConnection reads the body of Connect.
+func ParseConnection(body []byte) (*Connection, error) {
+	c := cursor{rest: body}
+	out := &Connection{Ends: c.ends()}
+	return out, c.end()
+}
+
+func appendEnds(b []byte, ends []End) []byte {
+	le := binary.LittleEndian
+	b = le.AppendUint64(b, uint64(len(ends)))
+	for i := range ends {
+		e := &ends[i]
+		b = le.AppendUint32(le.AppendUint32(append(b, e.GID[:]...), e.QPN), e.PSN)
+		b = le.AppendUint32(le.AppendUint32(b, e.MTU), e.Reads)
+	}
+	return b
+}
+
+func (c *cursor) ends() (out []End) {
+	for range c.count(MaxRails, sizeEnd, errRails) {
+		var e End
+		copy(e.GID[:], c.take(len(e.GID)))
+		e.QPN, e.PSN, e.MTU, e.Reads = c.u32(), c.u32(), c.u32(), c.u32()
+		out = append(out, e)
+	}
+	return out
+}
+
+// count takes the number of elements that follow, of size bytes each at least.
+func (c *cursor) count(bound uint64, size int, beyond error) int {
+	n := c.length(bound, beyond)
+	if c.ok() && len(c.rest) < n*size {
+		c.short = true
+		return 0
+	}
+	return n
+}
+
+func appendWindow(b []byte, w *Window) []byte {
+	le := binary.LittleEndian
+	return le.AppendUint64(le.AppendUint64(le.AppendUint32(le.AppendUint32(b, w.Rail), w.RKey), w.Addr), w.Length)
+}
+
+func (c *cursor) window() Window { return Window{c.u32(), c.u32(), c.u64(), c.u64()} }
+
+// Append appends the body.
+func (a *Connected) Append(b []byte) []byte {
+	le := binary.LittleEndian
+	b = le.AppendUint32(le.AppendUint32(le.AppendUint64(b, a.Session), a.LeaseMS), a.IdleMS)
+	b = appendEnds(le.AppendUint32(le.AppendUint32(b, a.Most), a.CRC), a.Ends)
+	for i := range a.Probes {
+		b = appendWindow(b, &a.Probes[i])
+	}
+	return b
+}
+
+// ParseConnected reads the answer to a Connect of so many rails.
+func ParseConnected(body []byte, rails int) (*Connected, error) {
+	c := cursor{rest: body}
+	a := &Connected{Session: c.u64(), LeaseMS: c.u32(), IdleMS: c.u32(), Most: c.u32(), CRC: c.u32(), Ends: c.ends()}
+	if c.ok() && (len(a.Ends) != rails || len(c.rest) != rails*sizeWindow) {
+		return nil, errBodyLen
+	}
+	for range a.Ends {
+		a.Probes = append(a.Probes, c.window())
+	}
+	if err := c.end(); err != nil {
+		return nil, err
+	}
+	for i := range a.Probes {
+		if w := &a.Probes[i]; w.Rail != uint32(i) || w.Length > MaxHead {
+			return nil, errParts
+		}
+	}
+	return a, nil
+}
+
+// Wanted is the body of Grant: who asks wants to read blocks, and has done with others.
+type Wanted struct {
+	Session uint64
+	Done    []uint64     // leases, at most MaxDone
+	Addrs   []block.Addr // at most MaxGrant
+}
+
+// Append appends the body.
+func (w *Wanted) Append(b []byte) []byte {
+	return AppendAddrs(appendNumbers(binary.LittleEndian.AppendUint64(b, w.Session), w.Done), w.Addrs)
+}
+
+// ParseWanted reads the body of Grant.
+func ParseWanted(body []byte) (*Wanted, error) {
+	c := cursor{rest: body}
+	w := &Wanted{Session: c.u64(), Done: c.numbers()}
+	n := c.length(MaxGrant, errGrant)
+	if c.ok() && len(c.rest) != n*sizeAddr {
+		return nil, errBodyLen
+	}
+	if !c.ok() {
+		return nil, c.end()
+	}
+	w.Addrs = make([]block.Addr, n)
+	for i := range w.Addrs {
+		c.addr(&w.Addrs[i])
+	}
+	return w, c.end()
+}
+
+func appendNumbers(b []byte, numbers []uint64) []byte {
+	le := binary.LittleEndian
+	b = le.AppendUint64(b, uint64(len(numbers)))
+	for _, n := range numbers {
+		b = le.AppendUint64(b, n)
+	}
+	return b
+}
+
+func (c *cursor) numbers() (out []uint64) {
+	for range c.count(MaxDone, 8, errDone) {
+		out = append(out, c.u64())
+	}
+	return out
+}
+
+// Lent is the answer to Grant. All blocks in it are under one lease.
+type Lent struct {
+	Lease  uint64 // 0: nothing is lent
+	MS     uint32 // how long it lasts, in ms
+	Blocks []LentBlock
+}
+
+// LentBlock is what became of one address. Without OK it has a status only.
+type LentBlock struct {
+	Status  Status // ByStream: the block is to be had, with Get
+	CRC     uint32 // of the whole block
+	Length  uint64 // bytes
+	Parent  block.Digest
+	Expires int64 // Unix ms; 0: never
+	Key     []byte
+	Attr    []byte
+	Parts   []Window // together the block, in order; at most MaxRails
+}
+
+// Append appends the body.
+func (l *Lent) Append(b []byte) []byte {
+	le := binary.LittleEndian
+	b = le.AppendUint64(le.AppendUint32(le.AppendUint64(b, l.Lease), l.MS), uint64(len(l.Blocks)))
+	for i := range l.Blocks {
+		b = l.Blocks[i].append(b)
+	}
+	return b
+}
+
+// Size is how many bytes of the body the block takes.
+func (e *LentBlock) Size() int {
+	if e.Status != OK {
+		return leastLent
+	}
+	return leastLent + 4 + 8 + 32 + 8 + 8 + len(e.Key) + 8 + len(e.Attr) + 8 + len(e.Parts)*sizeWindow
+}
+
+func (e *LentBlock) append(b []byte) []byte {
+	b = append(b, byte(e.Status))
+	if e.Status != OK {
+		return b
+	}
+	le := binary.LittleEndian
+	b = append(le.AppendUint64(le.AppendUint32(b, e.CRC), e.Length), e.Parent[:]...)
+	b = appendBytes(appendBytes(le.AppendUint64(b, uint64(e.Expires)), e.Key), e.Attr)
+	b = le.AppendUint64(b, uint64(len(e.Parts)))
+	for i := range e.Parts {
+		b = appendWindow(b, &e.Parts[i])
+	}
+	return b
+}
+
+// ParseLent reads the answer to a Grant of n addresses in a session of so many rails. Its byte strings are parts of body.
+func ParseLent(body []byte, n, rails int) (*Lent, error) {
+	c := cursor{rest: body}
+	l := &Lent{Lease: c.u64(), MS: c.u32()}
+	if got := c.count(MaxGrant, leastLent, errGrant); c.ok() && got != n {
+		return nil, errBodyLen
+	}
+	if !c.ok() {
+		return nil, c.end()
+	}
+	l.Blocks = make([]LentBlock, n)
+	for i := range l.Blocks {
+		if err := c.lent(&l.Blocks[i], uint32(rails)); err != nil {
+			return nil, err
+		}
+	}
+	return l, c.end()
+}
+
+func (c *cursor) lent(e *LentBlock, rails uint32) error {
+	if e.Status = Status(c.u8()); e.Status != OK {
+		return nil
+	}
+	e.CRC, e.Length = c.u32(), c.u64()
+	c.digest(&e.Parent)
+	e.Expires = int64(c.u64())
+	e.Key, e.Attr = c.bytes(block.MaxKey, errKey), c.bytes(block.MaxAttr, errAttr)
+	left, fits := e.Length, e.Length <= MaxBody
+	for range c.count(MaxRails, sizeWindow, errRails) {
+		w := c.window()
+		fits = fits && w.Rail < rails && w.Length > 0 && w.Length <= left
+		left -= w.Length
+		e.Parts = append(e.Parts, w)
+	}
+	if !c.ok() {
+		return c.end()
+	}
+	if !fits || left != 0 {
+		return errParts
+	}
+	return nil
+}
+
+// Returned is the body of Release: blocks have been read.
+type Returned struct {
+	Session uint64
+	Leases  []uint64 // at most MaxDone
+	End     bool     // of the session, with all that it has
+}
+
+// Append appends the body.
+func (r *Returned) Append(b []byte) []byte {
+	b = appendNumbers(binary.LittleEndian.AppendUint64(b, r.Session), r.Leases)
+	return AppendBools(b, []bool{r.End})
+}
+
+// ParseReturned reads the body of Release.
+func ParseReturned(body []byte) (*Returned, error) {
+	c := cursor{rest: body}
+	r := &Returned{Session: c.u64(), Leases: c.numbers()}
+	end := c.u8()
+	if r.End = end == 1; end > 1 {
+		return nil, errFlag
+	}
+	return r, c.end()
+}
