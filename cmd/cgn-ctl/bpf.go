@@ -1,14 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,13 +24,21 @@ func newBPFShow(a *app, root *string) *cobra.Command {
 	return &cobra.Command{
 		Use: "show", Short: "Show what the kernel has counted since the programs were loaded", Args: cobra.NoArgs,
 		Long: "Shows CPUs, waits for a CPU, watched processes, watched ports with the times of their tokens, and peers, all since the programs were\n" +
-			"loaded. `bpftool map dump pinned " + bpf.DefaultRoot + "/maps/NAME` has the same numbers, without units.",
+			"loaded. `bpftool map dump pinned " + bpf.DefaultRoot + "/maps/NAME` has the same numbers, without units.\n\n" +
+			"  RESET        connections that the other side reset; LOST: that ended because nothing was acknowledged\n" +
+			"  REFUSED      attempts to connect, as are UNANSWERED ones, which the kernel gave up, and those GIVEN UP by the program\n" +
+			"  SEGMENTS     sent with payload, those RESENT included; TIMEOUTS: of retransmission\n" +
+			"  STALLS OUT   the other side takes no more; STALLS IN: our own program does not read\n" +
+			"  RTT          of the connection that was looked at last, MIN: its least; MEAN: of all looks; RATE: of delivery, as last measured\n" +
+			"  STREAMS      answers of at least three pieces, whose times are in TTFT and ITL; SINGLES: other answers, whose first piece takes SINGLE MEAN\n" +
+			"  UNCLEAR      streams whose first token cannot be told from their head; JOINED: segments of the piece before; COALESCED: pieces of several tokens\n" +
+			"  TLS, HTTP/2, OTHER   connections that are not measured",
 		RunE: func(*cobra.Command, []string) error {
 			k, err := readKernel(*root)
 			if err != nil {
 				return err
 			}
-			return a.show(k, func(t *table) { k.write(t, nil) })
+			return a.show(k, k.picture(nil).write)
 		},
 	}
 }
@@ -42,13 +46,15 @@ func newBPFShow(a *app, root *string) *cobra.Command {
 func newBPFTop(a *app, root *string) *cobra.Command {
 	var every time.Duration
 	c := &cobra.Command{
-		Use: "top", Short: "Show what the kernel counts, as rates, and keep showing it", Args: cobra.NoArgs,
+		Use: "top", Short: "Show what the kernel counts from look to look, and keep showing it", Args: cobra.NoArgs,
+		Long: "Shows what `bpf show` shows, of the time since the look before, as much as fits the terminal: its last line says what is left out. The CPUs\n" +
+			"that have most to do and the peers with the most bytes come first.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if every < 100*time.Millisecond {
 				return fmt.Errorf("--interval %s: must be 100ms or more", every)
 			}
-			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
-			defer stop()
+			ctx, release := ending(c.Context())
+			defer release()
 			return a.bpfTop(ctx, *root, every)
 		},
 	}
@@ -62,32 +68,29 @@ func (a *app) bpfTop(ctx context.Context, root string, every time.Duration) erro
 	if err != nil {
 		return err
 	}
-	once := a.output == "json" || !isTerminal(a.out)
-	ticks := time.NewTicker(every)
-	defer ticks.Stop()
-	if !once {
-		fmt.Fprint(a.out, "\x1b[2J")
-	}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticks.C:
-		}
+	next := func(context.Context) (*picture, error) {
 		now, err := readKernel(root)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if once {
-			return a.show(now.since(before), func(t *table) { now.write(t, before) })
-		}
-		var b bytes.Buffer
-		t := newTable(&b)
-		now.write(t, before)
-		_ = t.w.Flush() // a buffer takes everything
-		fmt.Fprint(a.out, "\x1b[H"+strings.ReplaceAll(b.String(), "\n", "\x1b[K\n")+"\x1b[J")
+		p := now.picture(before)
 		before = now
+		return p, nil
 	}
+	if a.output == "table" && isTerminal(a.out) {
+		l := live{terminal: a.out.(*os.File), every: every, next: next}
+		return l.run(ctx, before.picture(nil))
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-time.After(every):
+	}
+	now, err := readKernel(root)
+	if err != nil {
+		return err
+	}
+	return a.show(now.since(before), now.picture(before).write)
 }
 
 func newBPFCheck(a *app, root *string) *cobra.Command {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -8,29 +9,29 @@ import (
 	"github.com/cognitora/dataplane/bpf"
 )
 
-// since is what was counted after before: counters are differences, the path's figures and open connections are as they are.
+// since is what was counted after before: counters are differences, the path's figures and open connections are as they are. What counts less than before was made
+// anew meanwhile, and all of it is later.
 func (k *kernel) since(before *kernel) *kernel {
 	d := &kernel{RunDelay: k.RunDelay.Since(before.RunDelay), at: k.at}
 	for _, c := range k.CPUs {
 		if i := slices.IndexFunc(before.CPUs, func(b bpf.CPU) bool { return b.ID == c.ID }); i >= 0 {
-			b := before.CPUs[i]
-			c.Busy, c.Idle, c.Switches = c.Busy-b.Busy, c.Idle-b.Idle, c.Switches-b.Switches
+			if b := before.CPUs[i]; c.Switches >= b.Switches {
+				c.Busy, c.Idle, c.Switches = c.Busy-b.Busy, c.Idle-b.Idle, c.Switches-b.Switches
+			}
 		}
 		d.CPUs = append(d.CPUs, c)
 	}
 	for _, g := range k.Groups {
 		if i := slices.IndexFunc(before.Groups, func(b bpf.Group) bool { return b.Root == g.Root }); i >= 0 {
-			b := before.Groups[i]
-			g.CPU, g.Delay, g.Runs = g.CPU-b.CPU, g.Delay-b.Delay, g.Runs-b.Runs
+			if b := before.Groups[i]; g.Runs >= b.Runs {
+				g.CPU, g.Delay, g.Runs = g.CPU-b.CPU, g.Delay-b.Delay, g.Runs-b.Runs
+			}
 		}
 		d.Groups = append(d.Groups, g)
 	}
 	for _, p := range k.Ports {
 		if i := slices.IndexFunc(before.Ports, func(b kernelPort) bool { return b.Port.Port == p.Port.Port }); i >= 0 {
-			p.Sockets = socketsSince(p.Sockets, before.Ports[i].Sockets)
-			p.Tokens.TTFT = p.Tokens.TTFT.Since(before.Ports[i].Tokens.TTFT)
-			p.Tokens.ITL = p.Tokens.ITL.Since(before.Ports[i].Tokens.ITL)
-			p.Tokens.Requests -= before.Ports[i].Tokens.Requests
+			p.Sockets, p.Tokens = socketsSince(p.Sockets, before.Ports[i].Sockets), tokensSince(p.Tokens, before.Ports[i].Tokens)
 		}
 		d.Ports = append(d.Ports, p)
 	}
@@ -44,7 +45,8 @@ func (k *kernel) since(before *kernel) *kernel {
 }
 
 func socketsSince(s, b bpf.Sockets) bpf.Sockets {
-	if s.Opened < b.Opened { // evicted, and made anew
+	if s.Opened < b.Opened || s.Closed < b.Closed || s.Refused < b.Refused || s.Unanswered < b.Unanswered || s.Abandoned < b.Abandoned ||
+		s.BytesSent < b.BytesSent || s.BytesReceived < b.BytesReceived || s.SegmentsSent < b.SegmentsSent || s.RTTLooks < b.RTTLooks { // evicted, and made anew
 		return s
 	}
 	s.Opened, s.Closed = s.Opened-b.Opened, s.Closed-b.Closed
@@ -52,74 +54,106 @@ func socketsSince(s, b bpf.Sockets) bpf.Sockets {
 	s.Resets, s.TimedOut = s.Resets-b.Resets, s.TimedOut-b.TimedOut
 	s.Retransmits, s.Timeouts = s.Retransmits-b.Retransmits, s.Timeouts-b.Timeouts
 	s.StallsSend, s.StallsReceive = s.StallsSend-b.StallsSend, s.StallsReceive-b.StallsReceive
-	s.BytesSent, s.BytesReceived = s.BytesSent-b.BytesSent, s.BytesReceived-b.BytesReceived
+	s.BytesSent, s.BytesReceived, s.SegmentsSent = s.BytesSent-b.BytesSent, s.BytesReceived-b.BytesReceived, s.SegmentsSent-b.SegmentsSent
+	s.RTTLooks, s.RTTSum, s.RTTMean = s.RTTLooks-b.RTTLooks, s.RTTSum-b.RTTSum, 0
+	if s.RTTLooks > 0 {
+		s.RTTMean = s.RTTSum / time.Duration(s.RTTLooks)
+	}
 	return s
 }
 
-// maxPeers are shown, those with the most bytes first; -o json has all.
+func tokensSince(t, b bpf.Tokens) bpf.Tokens {
+	if t.Requests < b.Requests || t.Streams < b.Streams || t.Joined < b.Joined {
+		return t
+	}
+	t.TTFT, t.ITL = t.TTFT.Since(b.TTFT), t.ITL.Since(b.ITL)
+	t.Requests, t.Streams = t.Requests-b.Requests, t.Streams-b.Streams
+	t.Singles, t.SinglesTime = t.Singles-b.Singles, t.SinglesTime-b.SinglesTime
+	t.Unclear, t.Joined, t.Coalesced = t.Unclear-b.Unclear, t.Joined-b.Joined, t.Coalesced-b.Coalesced
+	t.UnmeasuredTLS, t.UnmeasuredHTTP, t.Unmeasured = t.UnmeasuredTLS-b.UnmeasuredTLS, t.UnmeasuredHTTP-b.UnmeasuredHTTP, t.Unmeasured-b.Unmeasured
+	return t
+}
+
+// maxPeers are shown of all that was ever counted, those with the most bytes first; -o json has all, and so has a terminal that is tall enough.
 const maxPeers = 20
 
-// write shows all that has been counted, or what was since before, where there was one.
-func (k *kernel) write(t *table, before *kernel) {
-	d := k
+// picture shows all that has been counted, or what was since before, where there was one; then the CPUs that have most to do come first.
+func (k *kernel) picture(before *kernel) *picture {
+	d, p := k, &picture{head: []string{"since the programs were loaded:"}, all: "bpf show"}
 	if before != nil {
 		d = k.since(before)
-		t.line(fmt.Sprintf("in the last %v:", k.at.Sub(before.at).Round(time.Millisecond)))
-	} else {
-		t.line("since the programs were loaded:")
+		p.head = []string{fmt.Sprintf("in the last %v:", k.at.Sub(before.at).Round(time.Millisecond))}
+		slices.SortStableFunc(d.CPUs, func(a, b bpf.CPU) int { return cmp.Compare(busyShare(b), busyShare(a)) })
 	}
-	t.line("")
-	t.row("CPU", "BUSY", "SWITCHES")
+	cpus := tableOf("CPUs", "CPU", "BUSY", "SWITCHES")
 	for _, c := range d.CPUs {
 		share := "-"
-		if all := c.Busy + c.Idle; all > 0 {
-			share = fmt.Sprintf("%.1f %%", 100*float64(c.Busy)/float64(all))
+		if c.Busy+c.Idle > 0 {
+			share = fmt.Sprintf("%.1f %%", 100*busyShare(c))
 		}
-		t.row(c.ID, share, c.Switches)
+		cpus.row(c.ID, share, c.Switches)
 	}
-	t.line("")
-	t.line(fmt.Sprintf("waits for a CPU: %d, mean %v, p50 %v, p99 %v", d.RunDelay.Count, brief(d.RunDelay.Mean()), brief(d.RunDelay.Quantile(0.5)), brief(d.RunDelay.Quantile(0.99))))
-	if len(d.Groups) > 0 {
-		t.line("")
-		t.row("PROCESSES OF", "CPU TIME", "WAITED", "RUNS")
-		for _, g := range d.Groups {
-			t.row(g.Root, brief(g.CPU), brief(g.Delay), g.Runs)
+	waits := fmt.Sprintf("waits for a CPU: %d, mean %v, p50 %v, p99 %v", d.RunDelay.Count, brief(d.RunDelay.Mean()), brief(d.RunDelay.Quantile(0.5)), brief(d.RunDelay.Quantile(0.99)))
+	groups := tableOf("processes", "PROCESSES OF", "CPU TIME", "WAITED", "RUNS")
+	for _, g := range d.Groups {
+		groups.row(g.Root, brief(g.CPU), brief(g.Delay), g.Runs)
+	}
+	p.pieces = append(p.pieces, cpus, piece{of: "lines", apart: true, rows: [][]string{{waits}}})
+	peers := len(d.Peers)
+	if before == nil {
+		peers = min(peers, maxPeers)
+	}
+	for _, more := range []piece{groups, d.tokens(), d.ports(), d.peers(peers)} {
+		if len(more.rows) > 0 {
+			p.pieces = append(p.pieces, more)
 		}
 	}
-	d.writePorts(t)
-	d.writePeers(t)
+	if more := len(d.Peers) - peers; more > 0 {
+		p.pieces = append(p.pieces, textOf("lines", fmt.Sprintf("and %d more, which -o json has", more)))
+	}
+	return p
 }
 
-func (k *kernel) writePorts(t *table) {
-	if len(k.Ports) == 0 {
-		return
-	}
-	t.line("")
-	t.row("PORT", "OPEN", "OPENED", "RESET", "RETRANSMITS", "STALLS", "RTT", "IN", "OUT", "REQUESTS", "TTFT MEAN", "P99", "ITL MEAN", "P99", "UNMEASURED")
-	for _, p := range k.Ports {
-		k := p.Tokens
-		t.row(p.Port.Port, p.Established, p.Opened, p.Resets, p.Retransmits, p.StallsSend+p.StallsReceive, brief(p.RTT), bytesOf(p.BytesReceived), bytesOf(p.BytesSent),
-			k.Requests, brief(k.TTFT.Mean()), brief(k.TTFT.Quantile(0.99)), brief(k.ITL.Mean()), brief(k.ITL.Quantile(0.99)), k.UnmeasuredTLS+k.UnmeasuredHTTP+k.Unmeasured+k.Unclear)
-	}
+// busyShare is 0 where nothing is known.
+func busyShare(c bpf.CPU) float64 {
+	return float64(c.Busy) / float64(max(c.Busy+c.Idle, 1))
 }
 
-func (k *kernel) writePeers(t *table) {
-	if len(k.Peers) == 0 {
-		return
+func (k *kernel) ports() piece {
+	p := tableOf("ports", "PORT", "OPEN", "OPENED", "RESET", "LOST", "SEGMENTS", "RESENT", "TIMEOUTS", "RTT", "MEAN", "MIN",
+		"STALLS OUT", "STALLS IN", "IN", "OUT", "RATE", "CLOSED")
+	for _, o := range k.Ports {
+		p.row(o.Port.Port, o.Established, o.Opened, o.Resets, o.TimedOut, o.SegmentsSent, o.Retransmits, o.Timeouts,
+			brief(o.RTT), brief(o.RTTMean), brief(o.RTTMin), o.StallsSend, o.StallsReceive, bytesOf(o.BytesReceived), bytesOf(o.BytesSent), bytesOf(o.DeliveryRate)+"/s", o.Closed)
 	}
+	return p
+}
+
+func (k *kernel) tokens() piece {
+	p := tableOf("ports' tokens", "TOKENS OF", "REQUESTS", "STREAMS", "TTFT MEAN", "P50", "P99", "ITL MEAN", "P50", "P99", "SINGLES", "SINGLE MEAN",
+		"UNCLEAR", "COALESCED", "JOINED", "TLS", "HTTP/2", "OTHER")
+	for _, o := range k.Ports {
+		t, single := o.Tokens, time.Duration(0)
+		if t.Singles > 0 {
+			single = t.SinglesTime / time.Duration(t.Singles)
+		}
+		p.row(o.Port.Port, t.Requests, t.Streams, brief(t.TTFT.Mean()), brief(t.TTFT.Quantile(0.5)), brief(t.TTFT.Quantile(0.99)),
+			brief(t.ITL.Mean()), brief(t.ITL.Quantile(0.5)), brief(t.ITL.Quantile(0.99)), t.Singles, brief(single),
+			t.Unclear, t.Coalesced, t.Joined, t.UnmeasuredTLS, t.UnmeasuredHTTP, t.Unmeasured)
+	}
+	return p
+}
+
+func (k *kernel) peers(most int) piece {
 	peers := slices.Clone(k.Peers)
-	slices.SortStableFunc(peers, func(a, b bpf.Peer) int {
-		return int(min(b.BytesSent+b.BytesReceived, 1<<62)) - int(min(a.BytesSent+a.BytesReceived, 1<<62))
-	})
-	t.line("")
-	t.row("PEER", "OPEN", "OPENED", "FAILED", "RESET", "RETRANSMITS", "TIMEOUTS", "STALLS", "RTT", "MIN", "RATE", "IN", "OUT")
-	for _, p := range peers[:min(len(peers), maxPeers)] {
-		t.row(p.Addr, p.Established, p.Opened, p.Refused+p.Unanswered+p.Abandoned, p.Resets+p.TimedOut, p.Retransmits, p.Timeouts, p.StallsSend+p.StallsReceive,
-			brief(p.RTT), brief(p.RTTMin), bytesOf(p.DeliveryRate)+"/s", bytesOf(p.BytesReceived), bytesOf(p.BytesSent))
+	slices.SortStableFunc(peers, func(a, b bpf.Peer) int { return cmp.Compare(b.BytesSent+b.BytesReceived, a.BytesSent+a.BytesReceived) })
+	p := tableOf("peers", "PEER", "OPEN", "OPENED", "RESET", "LOST", "REFUSED", "UNANSWERED", "GIVEN UP", "SEGMENTS", "RESENT", "TIMEOUTS", "RTT", "MEAN", "MIN",
+		"STALLS OUT", "STALLS IN", "IN", "OUT", "RATE", "CLOSED")
+	for _, o := range peers[:most] {
+		p.row(o.Addr, o.Established, o.Opened, o.Resets, o.TimedOut, o.Refused, o.Unanswered, o.Abandoned, o.SegmentsSent, o.Retransmits, o.Timeouts,
+			brief(o.RTT), brief(o.RTTMean), brief(o.RTTMin), o.StallsSend, o.StallsReceive, bytesOf(o.BytesReceived), bytesOf(o.BytesSent), bytesOf(o.DeliveryRate)+"/s", o.Closed)
 	}
-	if more := len(peers) - maxPeers; more > 0 {
-		t.line(fmt.Sprintf("and %d more", more))
-	}
+	return p
 }
 
 // brief writes a duration with three digits.

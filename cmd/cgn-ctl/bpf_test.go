@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -48,8 +49,12 @@ func TestBPF(t *testing.T) {
 		}
 		return out
 	}
-	want(t, run("show"), "BUSY", "waits for a CPU", "PROCESSES OF", "8000", "TTFT MEAN")
+	want(t, run("show"), "BUSY", "waits for a CPU", "PROCESSES OF", "8000", "TTFT MEAN", "COALESCED", "SEGMENTS")
 	want(t, run("top", "--interval", "100ms"), "in the last 1", "BUSY")
+	live := onTerminal(t, 80, 12, "bpf", "top", "--root", root, "--interval", "100ms")
+	live.frame("at first")
+	live.until("a second", func() bool { return strings.HasPrefix(live.screen()[0], "in the last ") && !live.inFrame })
+	wantLines(t, live.screen(), "BUSY", "waits for a CPU", "enlarge the terminal or use bpf show")
 	want(t, run("check"), "cgn_switch", "sched_switch", "CGroupInetIngress", "yes", "lost: 0 events")
 	var k struct {
 		CPUs []struct{ Busy int64 } `json:"cpus"`

@@ -29,7 +29,7 @@ type kv struct {
 
 func newKV(a *app, getenv func(string) string) *cobra.Command {
 	k := &kv{app: a}
-	c := group("kv", "Look into and change the KV cache of this host, or of another", newKVStats(k), newKVList(k), newKVGet(k), newKVPut(k), newKVRemove(k), newKVVerify(a), newKVTrace(a))
+	c := group("kv", "Look into and change the KV cache of this host, or of another", newKVStats(k), newKVPeers(k), newKVList(k), newKVGet(k), newKVPut(k), newKVRemove(k), newKVVerify(a), newKVTrace(a))
 	f := c.PersistentFlags()
 	f.StringVar(&k.sock, "sock", firstSet(getenv, "", envSock),
 		"the cache's gRPC socket, a path or unix:///path (env "+envSock+"); default: kv.sock in /run/cognitora, else in the daemon's default data directory")

@@ -54,7 +54,7 @@ func newRoot(out, errOut io.Writer, getenv func(string) string) *cobra.Command {
 	flags := root.PersistentFlags()
 	flags.StringVarP(&a.output, "output", "o", "table", "how results are written: table or json")
 	root.AddCommand(newUp(a), newRoute(a, getenv), newTop(a, getenv), newCluster(a, getenv),
-		newKV(a, getenv), newPKI(a), newBPF(a), newSim(a), newBench(a), newReference(a), newVersion(a))
+		newKV(a, getenv), newRDMA(a, getenv), newPKI(a), newBPF(a), newSim(a), newBench(a), newReference(a), newVersion(a))
 	root.SetHelpCommand(newHelp(root))
 	return root
 }

@@ -45,7 +45,4 @@ func TestScreenKeepsTheBlockAtTheEnd(t *testing.T) {
 	if got := out.String(); got != "a\nb\n"+up+"log\na\nb\n"+up+"c\n" {
 		t.Errorf("got %q", got)
 	}
-	if got := clip("abcd\nxyé", 3); got != "abc\nxyé" {
-		t.Errorf("clip: %q", got)
-	}
 }

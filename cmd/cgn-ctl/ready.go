@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -167,15 +166,12 @@ func (a *app) paintLook(ctx context.Context, scr *screen, before *look) *look {
 	if err != nil {
 		return before
 	}
-	var b bytes.Buffer
-	t := newTable(&b)
-	t.line("")
-	now.write(t, before)
-	_ = t.w.Flush()
-	width, _, err := term.GetSize(int(os.Stdout.Fd()))
+	columns, rows, err := term.GetSize(int(os.Stdout.Fd()))
 	if err != nil {
-		width = 0
+		columns, rows = 80, 24
 	}
-	scr.paint(clip(b.String(), width))
+	p := now.picture(before)
+	p.all = "cgn-ctl top"
+	scr.paint("\n" + strings.Join(p.fit(columns, rows-2), "\n") + "\n") // with a row above it, and the cursor below
 	return now
 }

@@ -41,14 +41,3 @@ func (s *screen) erase() string {
 	}
 	return strings.Repeat("\x1b[A", strings.Count(s.block, "\n")) + "\r\x1b[J"
 }
-
-// clip shortens lines to the terminal's width, so that none takes two rows.
-func clip(text string, width int) string {
-	lines := strings.Split(text, "\n")
-	for i, l := range lines {
-		if r := []rune(l); width > 0 && len(r) > width {
-			lines[i] = string(r[:width])
-		}
-	}
-	return strings.Join(lines, "\n")
-}

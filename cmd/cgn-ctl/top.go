@@ -1,15 +1,12 @@
 package main
 
 import (
-	"bytes"
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"strings"
-	"syscall"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,17 +29,23 @@ func newTop(a *app, getenv func(string) string) *cobra.Command {
 			"              not ready or no longer heard of\n" +
 			"  IN FLIGHT   requests of this router on the node, of how many it is given at once\n" +
 			"  QUEUED      requests that wait inside the engine\n" +
-			"  SM %        use of the GPU; WATTS: its power; KV %: share of the KV cache in use\n" +
+			"  CPU WAIT %  threads of the engine that wait for a CPU, on average: 100 is one that always waits\n" +
+			"  WAIT P99    wait for a CPU that 99 % of the host's wakeups did not exceed\n" +
+			"  RTT         round trip between the node and its routers, as the node's kernel sees it, else this router's\n" +
+			"  RESENT %    of the TCP segments to or from the node, those sent again; of the two directions the one with more\n" +
+			"  CPU %       of the engine's processes; SM %: use of the GPU; WATTS: its power; KV %: share of the KV cache in use\n" +
 			"  BELIEVED    for how long a block is believed to stay in the node's cache, learned from its answers\n" +
-			"  PREDICTION  mean of believed minus reported cached share of the prompts; 0 is perfect, +1 always believed and never there",
+			"  PREDICTION  mean of believed minus reported cached share of the prompts; 0 is perfect, +1 always believed and never there\n\n" +
+			"Nodes that get no requests, and suspect ones, come first, then those with something to say. A terminal shows as much as fits, without the columns that matter\n" +
+			"less, and says in its last line what it leaves out.",
 		Example: "  cgn-ctl top\n  cgn-ctl top --once --admin 10.0.0.5:9091\n  cgn-ctl top -o json | jq .fleet.nodes",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if every < 100*time.Millisecond {
 				return fmt.Errorf("--interval %s: must be 100ms or more", every)
 			}
-			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
-			defer stop()
+			ctx, release := ending(c.Context())
+			defer release()
 			return a.top(ctx, every, once || a.output == "json" || !isTerminal(a.out))
 		},
 	}
@@ -103,86 +106,70 @@ func (a *app) look(ctx context.Context) (*look, error) {
 }
 
 func (a *app) top(ctx context.Context, every time.Duration, once bool) error {
-	var before *look
-	for {
+	before, err := a.look(ctx)
+	if err != nil {
+		return err
+	}
+	first := before.picture(nil)
+	if once {
+		return a.show(before, first.write)
+	}
+	last := first
+	l := live{terminal: a.out.(*os.File), every: every, next: func(ctx context.Context) (*picture, error) {
 		now, err := a.look(ctx)
-		if err != nil && (once || before == nil) {
-			return err
+		if err != nil {
+			return last.outdated(err, time.Since(before.at)), nil
 		}
-		if once {
-			return a.show(now, func(t *table) { now.write(t, before) })
-		}
-		a.redraw(now, before, err)
-		if err == nil {
-			before = now
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(every):
-		}
-	}
+		last, before = now.picture(before), now
+		return last, nil
+	}}
+	return l.run(ctx, first)
 }
 
-// redraw paints over what was on the terminal before.
-func (a *app) redraw(now, before *look, err error) {
-	var b bytes.Buffer
-	if err != nil && !errors.Is(err, context.Canceled) {
-		b.WriteString(err.Error() + "\n")
-	} else if err == nil {
-		t := newTable(&b)
-		now.write(t, before)
-		_ = t.w.Flush()
-	}
-	text := strings.ReplaceAll(b.String(), "\n", "\x1b[K\n")
-	fmt.Fprint(a.out, "\x1b[H"+text+"\x1b[J")
+// outdated is what was known, under a headline that says so.
+func (p *picture) outdated(err error, age time.Duration) *picture {
+	old := *p
+	old.head = []string{err.Error(), fmt.Sprintf("this is of %v ago", age.Round(time.Second))}
+	return &old
 }
 
-// write shows the fleet, with rates since before where there was one.
-func (l *look) write(t *table, before *look) {
-	t.line(l.headline(before))
-	for _, p := range l.Fleet.Problems {
-		t.line("! " + p.Subject + ": " + p.Reason)
+// picture shows the fleet, with rates since before where there was one, and first the nodes that need somebody.
+func (l *look) picture(before *look) *picture {
+	p := &picture{head: l.headline(before), all: "--once"}
+	var problems []string
+	for _, problem := range l.Fleet.Problems {
+		problems = append(problems, "! "+problem.Subject+": "+problem.Reason)
 	}
-	t.line("")
-	t.row("NODE", "STATE", "IN FLIGHT", "QUEUED", "SM %", "WATTS", "KV %", "BELIEVED", "PREDICTION", "MODELS", "ADDRESS", "NOTE")
-	for _, n := range l.Fleet.Nodes {
-		prediction := "-"
-		if e, ok := l.Router.Prediction[n.ID]; ok {
-			prediction = fmt.Sprintf("%+.3f", e)
-		}
-		state := n.State
-		if n.Suspect {
-			state, n.Reason = "suspect", n.SuspectWhy
-		}
-		t.row(n.ID, state, fmt.Sprintf("%d/%d", n.InFlight, n.MaxConcurrent), number(n.EngineQueue, 0), percent(n.SM), number(n.Watts, 0),
-			percent(n.KVUsage), fmt.Sprintf("%.0fs", n.Lifetime), prediction, dash(strings.Join(n.Models, ",")), n.Address, dash(n.note()))
+	nodes := piece{of: "nodes", apart: true, columns: nodeColumns}
+	sick := slices.Clone(l.Fleet.Nodes)
+	slices.SortStableFunc(sick, func(a, b fleetNode) int { return cmp.Compare(a.health(), b.health()) })
+	for i := range sick {
+		nodes.rows = append(nodes.rows, sick[i].cells(l.Router.Prediction))
 	}
+	p.pieces = []piece{textOf("problems", problems...), nodes}
+	return p
 }
 
-// note says why a node gets no requests, or few, with what its last check failed with.
-func (n *fleetNode) note() string {
-	if n.LastError == "" {
-		return n.Reason
-	}
-	return strings.TrimSpace(n.Reason + " (" + n.LastError + ")")
-}
-
-func percent(share *float64) string {
-	if share == nil {
-		return "-"
-	}
-	return fmt.Sprintf("%.0f", *share*100)
-}
-
-func (l *look) headline(before *look) string {
-	inFlight := 0
+func (l *look) headline(before *look) []string {
+	inFlight, out, suspect := 0, 0, 0
 	for _, n := range l.Fleet.Nodes {
 		inFlight += int(n.InFlight)
+		switch {
+		case !n.Eligible:
+			out++
+		case n.Suspect: // it gets some where most are
+			suspect++
+		}
 	}
 	parts := []string{fmt.Sprintf("%d nodes, %d requests in flight, %d blocks indexed", len(l.Fleet.Nodes), inFlight, l.Fleet.IndexBlocks)}
 	if l.Fleet.Stale {
 		parts = append(parts, "STALE: etcd does not answer")
+	}
+	if out > 0 {
+		parts = append(parts, fmt.Sprintf("%d of the nodes get none", out))
+	}
+	if suspect > 0 {
+		parts = append(parts, fmt.Sprintf("%d suspect", suspect))
 	}
 	c, since := l.Router, ", in all"
 	if before != nil {
@@ -195,5 +182,5 @@ func (l *look) headline(before *look) string {
 	if c.Prompt > 0 {
 		parts = append(parts, fmt.Sprintf("%.0f %% of prompt tokens cached%s", 100*c.Cached/c.Prompt, since))
 	}
-	return strings.Join(append(parts, fmt.Sprintf("%.0f retries%s", c.Retries, since)), "; ")
+	return append(parts, fmt.Sprintf("%.0f retries%s", c.Retries, since))
 }

@@ -37,7 +37,7 @@ func flagError(c *cobra.Command, err error) error {
 // wanted says what a flag of each type takes, where its own error would speak of the parser.
 var wanted = map[string]string{
 	"int": "a whole number", "uint64": "a whole number, not negative", "float64": "a number", "bool": "true or false",
-	"duration": "a number with a unit, like 500ms or 10s", "time": fmt.Sprintf("days like 397d, or hours like 12h; 1m to %dd", mostDays),
+	"size": "bytes with a unit, like 64GiB", "duration": "a number with a unit, like 500ms or 10s", "time": fmt.Sprintf("days like 397d, or hours like 12h; 1m to %dd", mostDays),
 }
 
 // plainFlag folds the spellings of a flag as router and agent do: --etcd.ca is --etcd-ca.

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+)
+
+// kvPeers is what kv peers prints.
+type kvPeers struct {
+	Peers   []kvPeer   `json:"peers"`
+	Devices []kvDevice `json:"devices"`
+}
+
+// kvPeer is how blocks come from another host.
+type kvPeer struct {
+	Peer          string            `json:"peer"`
+	Address       string            `json:"address"`
+	Wanted        string            `json:"wanted"`
+	Lane          string            `json:"lane"`
+	WhyNotRDMA    string            `json:"why_not_rdma,omitempty"`
+	Lanes         map[string]kvLane `json:"lanes"`
+	Pairs         uint32            `json:"pairs"`
+	LeasesHeld    uint32            `json:"leases_held"`
+	LeasesGranted uint32            `json:"leases_granted"`
+	LastError     string            `json:"last_error,omitempty"`
+	LastErrorMS   int64             `json:"last_error_unix_ms,omitempty"`
+}
+
+// kvLane is what went over one lane since the daemon's start.
+type kvLane struct {
+	Operations uint64 `json:"operations"`
+	Bytes      uint64 `json:"bytes"`
+	Errors     uint64 `json:"errors"`
+}
+
+// kvDevice is an RDMA device as the daemon sees it.
+type kvDevice struct {
+	Name  string `json:"device"`
+	State string `json:"state"`
+	Why   string `json:"why,omitempty"`
+}
+
+func newKVPeers(k *kv) *cobra.Command {
+	return &cobra.Command{
+		Use: "peers", Short: "Say over which lane blocks come from each other host, and where that is not RDMA, why", Args: cobra.NoArgs,
+		Long: "WANTED is what the configuration asks for, LANE what large blocks take now; small ones may go over QUIC all the same. RDMA, QUIC and TLS have\n" +
+			"what went over each since the daemon's start, ERRORS those operations on all of them that were done over another lane instead, or not at all. PAIRS are\n" +
+			"queue pairs; HELD are blocks of the other host that this one may read now by RDMA, GRANTED those of this host that the other one may read.\n" +
+			"-o json has each lane's operations, bytes and errors.",
+		Example: "  cgn-ctl kv peers\n  cgn-ctl kv peers -o json",
+		RunE: func(c *cobra.Command, _ []string) error {
+			return k.soon(c.Context(), func(ctx context.Context, client pb.KvClient) error {
+				r, err := client.Peers(ctx, &pb.PeersRequest{})
+				if status.Code(err) == codes.Unimplemented {
+					return errors.New("this cache daemon does not tell about its peers: it has no lanes to choose from, or is of another version")
+				}
+				if err != nil {
+					return err
+				}
+				v := kvPeers{Peers: []kvPeer{}, Devices: *devicesOf(r)}
+				for _, p := range r.Peers {
+					v.Peers = append(v.Peers, peerOf(p))
+				}
+				return k.show(v, func(t *table) { v.write(t, time.Now()) })
+			})
+		},
+	}
+}
+
+func peerOf(p *pb.PeerPath) kvPeer {
+	v := kvPeer{
+		Peer: p.Peer, Address: p.Address, Wanted: p.Wanted, Lane: p.Lane, WhyNotRDMA: p.WhyNotRdma, Lanes: map[string]kvLane{},
+		Pairs: p.Pairs, LeasesHeld: p.LeasesHeld, LeasesGranted: p.LeasesGranted, LastError: p.LastError, LastErrorMS: p.LastErrorUnixMs,
+	}
+	for _, l := range p.Lanes {
+		v.Lanes[l.Lane] = kvLane{l.Operations, l.Bytes, l.Errors}
+	}
+	return v
+}
+
+// deviceStates are the words for the states of a device.
+var deviceStates = map[pb.RdmaDevice_State]string{pb.RdmaDevice_STATE_OPEN: "open", pb.RdmaDevice_STATE_RELEASED: "released", pb.RdmaDevice_STATE_UNUSABLE: "unusable"}
+
+func devicesOf(r *pb.PeersResponse) *[]kvDevice {
+	all := []kvDevice{}
+	for _, d := range r.Devices {
+		all = append(all, kvDevice{d.Name, dash(deviceStates[d.State]), d.Why})
+	}
+	return &all
+}
+
+func (v *kvPeers) write(t *table, now time.Time) {
+	if len(v.Peers) == 0 {
+		t.line("this cache knows no other")
+	} else {
+		t.row("PEER", "ADDRESS", "WANTED", "LANE", "RDMA", "QUIC", "TLS", "ERRORS", "PAIRS", "HELD", "GRANTED")
+	}
+	for i := range v.Peers {
+		p := &v.Peers[i]
+		var errs uint64
+		for _, l := range p.Lanes {
+			errs += l.Errors
+		}
+		t.row(p.Peer, p.Address, dash(p.Wanted), dash(p.Lane), p.over("rdma"), p.over("quic"), p.over("tls"), errs, p.Pairs, p.LeasesHeld, p.LeasesGranted)
+	}
+	for i := range v.Peers {
+		p := &v.Peers[i]
+		if p.WhyNotRDMA != "" {
+			t.line(fmt.Sprintf("\n%s: not over RDMA: %s", p.Peer, p.WhyNotRDMA))
+		}
+		if p.LastError != "" {
+			t.line(fmt.Sprintf("\n%s: last error of RDMA, %v ago: %s", p.Peer, now.Sub(time.UnixMilli(p.LastErrorMS)).Round(time.Second), p.LastError))
+		}
+	}
+	if len(v.Devices) > 0 {
+		t.line("")
+		writeKVDevices(t, v.Devices)
+	}
+}
+
+// over is what went over a lane.
+func (p *kvPeer) over(lane string) string {
+	l, ok := p.Lanes[lane]
+	if !ok {
+		return "-"
+	}
+	return fmt.Sprintf("%s in %d", bytesOf(l.Bytes), l.Operations)
+}
+
+func writeKVDevices(t *table, all []kvDevice) {
+	t.row("DEVICE", "STATE", "WHY")
+	for _, d := range all {
+		t.row(d.Name, d.State, dash(d.Why))
+	}
+}

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+)
+
+// live shows pictures on a terminal, one over the other, until its context ends or there is none.
+type live struct {
+	terminal *os.File
+	every    time.Duration
+	next     func(context.Context) (*picture, error)
+
+	on    bool          // the terminal shows pictures
+	modes *unix.Termios // of the terminal, before
+}
+
+// ending are the signals after which a terminal is given back as it was.
+func ending(parent context.Context) (ctx context.Context, release func()) {
+	signals := []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGQUIT}
+	if !signal.Ignored(unix.SIGHUP) {
+		signals = append(signals, unix.SIGHUP)
+	}
+	return signal.NotifyContext(parent, signals...)
+}
+
+// run shows first, and then what comes next. The size of the terminal is asked for each picture, and a change of it shows the last one anew.
+func (l *live) run(ctx context.Context, first *picture) (err error) {
+	signals := make(chan os.Signal, 16) // of more, some are missed: the next picture comes all the same
+	signal.Notify(signals, unix.SIGWINCH, unix.SIGCONT)
+	if !signal.Ignored(unix.SIGTSTP) {
+		signal.Notify(signals, unix.SIGTSTP)
+	}
+	defer signal.Stop(signals)
+	ctx, cancel := context.WithCancel(ctx)
+	pictures, failed := l.look(ctx)
+	defer func() {
+		l.leave()
+		cancel()
+		for range pictures { // until who looks has ended
+		}
+	}()
+	shown, stopped := first, false
+	for {
+		if !stopped {
+			if err := l.paint(shown); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case p, more := <-pictures:
+			if !more {
+				return <-failed
+			}
+			shown = p
+		case s := <-signals:
+			switch s {
+			case unix.SIGTSTP:
+				stopped = true // until it is continued: pictures may come before it has stopped
+				l.leave()
+				_ = unix.Kill(unix.Getpid(), unix.SIGSTOP) // it cannot fail
+			case unix.SIGCONT:
+				stopped = false
+			}
+		}
+	}
+}
+
+// look makes pictures until ctx ends, or one cannot be made: then failed says why. It closes pictures at its end.
+func (l *live) look(ctx context.Context) (pictures chan *picture, failed chan error) {
+	pictures, failed = make(chan *picture), make(chan error, 1)
+	go func() {
+		defer close(pictures)
+		ticks := time.NewTicker(l.every)
+		defer ticks.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				failed <- nil
+				return
+			case <-ticks.C:
+			}
+			p, err := l.next(ctx)
+			if err != nil {
+				failed <- err
+				return
+			}
+			select {
+			case pictures <- p:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return pictures, failed
+}
+
+// What terminals obey. Those that do not know of two screens, or of frames that are shown at once, ignore these.
+const (
+	otherScreen = "\x1b[?1049h"
+	ownScreen   = "\x1b[?1049l"
+	hideCursor  = "\x1b[?25l"
+	showCursor  = "\x1b[?25h"
+	noWrap      = "\x1b[?7l"
+	wrap        = "\x1b[?7h"
+	beginFrame  = "\x1b[?2026h"
+	endFrame    = "\x1b[?2026l"
+	clearScreen = "\x1b[H\x1b[2J"
+	clearLine   = "\x1b[K"
+	clearBelow  = "\x1b[J"
+	lastRow     = "\x1b[999;1H"
+)
+
+// paint writes over what the terminal shows, in one write and without clearing it first. In the background it writes nothing.
+func (l *live) paint(p *picture) error {
+	if !l.foreground() {
+		return nil
+	}
+	columns, rows, err := term.GetSize(int(l.terminal.Fd()))
+	if err != nil || columns < 1 || rows < 1 {
+		columns, rows = 80, 24 // a terminal that does not know
+	}
+	text := l.enter() + frame(p.fit(columns, rows), columns, rows)
+	_, err = l.terminal.WriteString(text)
+	return err
+}
+
+// frame puts every line where it belongs instead of going on to the next: a terminal that has become smaller meanwhile does not scroll.
+func frame(lines []string, columns, rows int) string {
+	var b strings.Builder
+	b.WriteString(beginFrame)
+	for i, line := range lines {
+		fmt.Fprintf(&b, "\x1b[%d;1H%s", i+1, line)
+		if width(line) < columns { // on a full line it would take the last letter
+			b.WriteString(clearLine)
+		}
+	}
+	if len(lines) < rows {
+		fmt.Fprintf(&b, "\x1b[%d;1H%s", len(lines)+1, clearBelow)
+	}
+	b.WriteString(endFrame)
+	return b.String()
+}
+
+// foreground tells whether the terminal is ours to write to. One that does not control us has no background.
+func (l *live) foreground() bool {
+	group, err := unix.IoctlGetInt(int(l.terminal.Fd()), unix.TIOCGPGRP)
+	return err != nil || group == unix.Getpgrp()
+}
+
+// enter takes the terminal, unless it is taken, and returns what to write for that. Keys are not shown, as they would be in the middle of the picture.
+func (l *live) enter() string {
+	if l.on {
+		return ""
+	}
+	l.on = true
+	if modes, err := unix.IoctlGetTermios(int(l.terminal.Fd()), unix.TCGETS); err == nil {
+		l.modes = new(*modes)
+		modes.Lflag &^= unix.ECHO
+		_ = unix.IoctlSetTermios(int(l.terminal.Fd()), unix.TCSETS, modes) // keys are shown then
+	}
+	return otherScreen + hideCursor + noWrap + clearScreen
+}
+
+// leave gives the terminal back as it was.
+func (l *live) leave() {
+	if !l.on {
+		return
+	}
+	l.on = false
+	_, _ = l.terminal.WriteString(lastRow + wrap + showCursor + ownScreen) // it may be gone
+	if l.modes != nil && l.foreground() {                                  // a shell that has taken it has its own
+		_ = unix.IoctlSetTermios(int(l.terminal.Fd()), unix.TCSETSF, l.modes)
+	}
+}

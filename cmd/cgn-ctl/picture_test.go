@@ -1,0 +1,157 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/bpf"
+)
+
+// largeHost is a host of 128 CPUs, with ports and peers of which every count is another number, from which on is said; it returns all of them.
+func largeHost(from int) (k *kernel, counts []int64) {
+	k = &kernel{RunDelay: bpf.Histogram{Count: 5}}
+	for i := range 128 {
+		k.CPUs = append(k.CPUs, bpf.CPU{ID: i, Busy: time.Duration(from+i) * time.Second, Idle: 200 * time.Second, Switches: uint64(from + i)})
+	}
+	port := kernelPort{Port: bpf.Port{Port: 8000}}
+	peer := bpf.Peer{Addr: netip.MustParseAddrPort("10.1.2.3:8000")}
+	number := from
+	for _, part := range []any{&port.Sockets, &port.Tokens, &peer.Sockets} {
+		v := reflect.ValueOf(part).Elem()
+		for i := range v.NumField() {
+			switch f := v.Field(i); f.Kind() {
+			case reflect.Uint64:
+				f.SetUint(uint64(number))
+			case reflect.Int64: // a duration
+				f.SetInt(int64(number) * int64(time.Millisecond))
+			}
+			counts = append(counts, int64(number))
+			number++
+		}
+	}
+	k.Groups = []bpf.Group{{Root: 77, CPU: time.Second, Delay: time.Second, Runs: 9}}
+	k.Ports, k.Peers = []kernelPort{port}, []bpf.Peer{peer}
+	return k, counts
+}
+
+// ofAttempts are fields of who connects: ports have none.
+var ofAttempts = map[string]bool{"Refused": true, "Unanswered": true, "Abandoned": true}
+
+// derived are fields whose parts are shown, or that are shown in parts.
+var derived = map[string]bool{"TTFT": true, "ITL": true, "SinglesTime": true, "RTTLooks": true, "RTTSum": true}
+
+// TestBPFShowsAll: each figure of ports, their tokens and peers is shown.
+func TestBPFShowsAll(t *testing.T) {
+	k, counts := largeHost(101)
+	var out strings.Builder
+	tab := newTable(&out)
+	k.picture(nil).write(tab)
+	if err := tab.w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	_, below, _ := strings.Cut(out.String(), "PROCESSES OF")
+	i := 0
+	for n, of := range []any{bpf.Sockets{}, bpf.Tokens{}, bpf.Sockets{}} {
+		for _, f := range reflect.VisibleFields(reflect.TypeOf(of)) {
+			if shown := regexp.MustCompile(fmt.Sprintf(`\b%d(ms| B|B/s|B|\b)`, counts[i])); !derived[f.Name] && (n > 0 || !ofAttempts[f.Name]) && !shown.MatchString(below) {
+				t.Errorf("%T.%s, %d, is not in\n%s", of, f.Name, counts[i], below)
+			}
+			i++
+		}
+	}
+}
+
+// figuresOfNow are not counts: they are as they are.
+var figuresOfNow = map[string]bool{"Established": true, "RTT": true, "RTTMin": true, "DeliveryRate": true, "RTTMean": true}
+
+// TestBPFSince: of each count, what two looks have between them is left.
+func TestBPFSince(t *testing.T) {
+	before, _ := largeHost(1000)
+	now, _ := largeHost(3000)
+	d := now.since(before)
+	for _, part := range []any{d.Ports[0].Sockets, d.Ports[0].Tokens, d.Peers[0].Sockets} {
+		v := reflect.ValueOf(part)
+		for i, f := range reflect.VisibleFields(v.Type()) {
+			is := v.Field(i)
+			want := map[reflect.Kind]any{reflect.Uint64: uint64(2000), reflect.Int64: 2 * time.Second}[f.Type.Kind()]
+			if want != nil && !figuresOfNow[f.Name] && is.Interface() != want {
+				t.Errorf("%T.%s: %v, not %v", part, f.Name, is, want)
+			}
+		}
+	}
+	if d.CPUs[5].Busy != 2000*time.Second || d.CPUs[5].Switches != 2000 {
+		t.Errorf("CPU: %+v", d.CPUs[5])
+	}
+	if anew := before.since(now); !reflect.DeepEqual(anew.CPUs, before.CPUs) || !reflect.DeepEqual(anew.Ports, before.Ports) || !reflect.DeepEqual(anew.Peers, before.Peers) {
+		t.Errorf("what was made anew does not count from its beginning: %+v", anew.CPUs[5])
+	}
+}
+
+var (
+	moreRows = regexp.MustCompile(`(\d+) more CPUs`)
+	aCPU     = regexp.MustCompile(`^\d+ +[\d.]+ % +\d+$`)
+)
+
+// TestPicturesFit: in terminals of all sizes, each line does, the first is the headline's, and what is shown and what is said to be left out are all.
+func TestPicturesFit(t *testing.T) {
+	k, _ := largeHost(1)
+	before, _ := largeHost(1)
+	for i := range k.CPUs {
+		k.CPUs[i].Busy, k.CPUs[i].Idle = k.CPUs[i].Busy+time.Duration(i)*time.Second, k.CPUs[i].Idle+200*time.Second
+	}
+	p := k.picture(before)
+	if p.pieces[0].rows[0][0] != "127" {
+		t.Errorf("the first CPU is %q", p.pieces[0].rows[0])
+	}
+	p.head = append(p.head, "a second part of it that is long", "and a third one")
+	for columns := 1; columns <= 300; columns += 1 + columns/10 {
+		for rows := 1; rows <= 200; rows += 1 + rows/10 {
+			lines := p.fit(columns, rows)
+			if len(lines) > rows {
+				t.Fatalf("%d rows in %d", len(lines), rows)
+			}
+			cpus := 0
+			for _, l := range lines {
+				if width(l) > columns {
+					t.Fatalf("%d columns: %q", columns, l)
+				}
+				if aCPU.MatchString(l) {
+					cpus++
+				}
+			}
+			if want := cut(p.head[0]+";", columns); lines[0] != want && !strings.HasPrefix(lines[0], p.head[0]) {
+				t.Fatalf("%d x %d: the headline is %q", columns, rows, lines[0])
+			}
+			if columns < 80 || rows < 4 {
+				continue // what is left out is cut, too
+			}
+			said := 0
+			if m := moreRows.FindStringSubmatch(lines[len(lines)-1]); m != nil {
+				said, _ = strconv.Atoi(m[1])
+			}
+			if cpus+said != len(k.CPUs) {
+				t.Fatalf("%d x %d: %d CPUs are shown and %d left out, of %d:\n%s", columns, rows, cpus, said, len(k.CPUs), strings.Join(lines, "\n"))
+			}
+		}
+	}
+}
+
+func TestCut(t *testing.T) {
+	for _, c := range []struct{ is, want string }{
+		{cut("abcd", 3), "ab…"}, {cut("äbc", 3), "äbc"}, {cut("ab", 1), "…"}, {cut("ab", 0), ""},
+		{cutMiddle("rack-node-017", 8), "rack…017"}, {cutMiddle("abc", 3), "abc"}, {cutMiddle("abc", 2), "a…"},
+		{printable("a\x1b[2Jb\nc\x9bd\u202e"), "a·[2Jb·c\ufffdd·"},
+		{strings.Join(fold([]string{"one", "two", "three"}, 9, 5), "|"), "one; two;|three"},
+		{strings.Join(fold([]string{"one", "two", "three"}, 9, 1), "|"), "one; two…"},
+	} {
+		if c.is != c.want {
+			t.Errorf("%q, not %q", c.is, c.want)
+		}
+	}
+}

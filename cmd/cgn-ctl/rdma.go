@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"encoding"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/cognitora/dataplane/internal/config"
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+	"github.com/cognitora/dataplane/rdma/devices"
+)
+
+// rdmaHost is the commands on the RDMA devices of this host.
+type rdmaHost struct {
+	*kv
+	root string
+}
+
+func newRDMA(a *app, getenv func(string) string) *cobra.Command {
+	r := &rdmaHost{kv: &kv{app: a}}
+	c := group("rdma", "Look at this host's RDMA devices, say what they lack, and have the cache let go of one",
+		newRDMADevices(r), newRDMACheck(r), newRDMARelease(r))
+	c.PersistentFlags().StringVar(&r.sock, "sock", firstSet(getenv, "", envSock), "the cache's gRPC socket, as of cgn-ctl kv (env "+envSock+")")
+	c.PersistentFlags().StringVar(&r.root, "root", "/", "folder with the host's sys, proc and dev, such as /host in a container")
+	return c
+}
+
+func newRDMADevices(r *rdmaHost) *cobra.Command {
+	return &cobra.Command{
+		Use: "devices", Short: "List RDMA devices with their ports, addresses and drivers", Args: cobra.NoArgs,
+		Long: "Lists the RDMA devices that the kernel has, a line for each port. NETDEV is the network interface that it shares its link with, MTU that\n" +
+			"interface's, ADDRESS the one that other hosts would reach the port by: of its GIDs of type RoCE v2 an IPv4 address before a global one of\n" +
+			"IPv6, and both before a link-local one. NUMA is the node of the host that the card is next to. -o json has all GIDs.",
+		Example: "  cgn-ctl rdma devices\n  cgn-ctl rdma devices -o json",
+		RunE: func(*cobra.Command, []string) error {
+			all := devices.Discover(r.root)
+			if all == nil {
+				all = []devices.Device{}
+			}
+			return r.show(all, func(t *table) { writeDevices(t, all) })
+		},
+	}
+}
+
+func writeDevices(t *table, all []devices.Device) {
+	if len(all) == 0 {
+		t.line("this host has no RDMA device: cgn-ctl rdma check says why")
+		return
+	}
+	t.row("DEVICE", "PORT", "STATE", "LINK", "GBIT/S", "NETDEV", "MTU", "ADDRESS", "NUMA", "DRIVER", "FIRMWARE")
+	for _, d := range all {
+		numa := "-"
+		if d.NUMANode >= 0 {
+			numa = fmt.Sprint(d.NUMANode)
+		}
+		if len(d.Ports) == 0 {
+			t.row(d.Name, "-", "-", "-", "-", "-", "-", "-", numa, dash(d.Driver), dash(d.Firmware))
+		}
+		for _, p := range d.Ports {
+			address, netdev, mtu := "-", "-", "-"
+			if g, ok := p.RoCE(); ok {
+				address = g.Address().String()
+			}
+			if len(p.Netdevs) > 0 {
+				netdev = strings.Join(p.Netdevs, ",")
+			}
+			if p.MTU > 0 {
+				mtu = fmt.Sprint(p.MTU)
+			}
+			t.row(d.Name, p.Number, dash(p.State), dash(p.LinkLayer), p.Rate, netdev, mtu, address, numa, dash(d.Driver), dash(d.Firmware))
+		}
+	}
+}
+
+// textFlag is a flag whose value reads itself.
+type textFlag struct {
+	encoding.TextUnmarshaler
+	kind string
+}
+
+func (f textFlag) Set(text string) error { return f.UnmarshalText([]byte(text)) }
+func (f textFlag) Type() string          { return f.kind }
+func (f textFlag) String() string        { return "" }
+
+func newRDMACheck(r *rdmaHost) *cobra.Command {
+	var arena config.Size
+	var pid int
+	c := &cobra.Command{
+		Use: "check", Short: "Say which RDMA ports can be used and, where one cannot, exactly why and what to do", Args: cobra.NoArgs,
+		Long: "Looks at each port of each RDMA device, and fails if none can be used. A cache reads other hosts' memory over ports that are active, have an\n" +
+			"address of RoCE v2 and a device file that may be opened, and if it may lock all of its arena in memory (memlock). Each device of a daemon\n" +
+			"locks the arena once more: with two, --arena takes twice its size.\n\n" +
+			"The limit of locked memory is that of the process --pid; without it, of the cgn-kvcached that listens on the socket; without that, of this very\n" +
+			"command, which says little of a daemon that systemd starts. Whether a device file may be opened is asked with the rights of this command.\n" +
+			"The daemon is also asked what it makes of its devices.",
+		Example: "  cgn-ctl rdma check --arena 64GiB\n  sudo -u cognitora cgn-ctl rdma check --pid $(pidof cgn-kvcached) -o json",
+		RunE:    func(c *cobra.Command, _ []string) error { return r.check(c.Context(), uint64(arena), pid) },
+	}
+	c.Flags().Var(textFlag{&arena, "size"}, "arena", "bytes that the cache registers with a device, as its --ram, such as 64GiB")
+	c.Flags().IntVar(&pid, "pid", 0, "process whose limit of locked memory counts; 0: the cache that listens on the socket, else this one")
+	return c
+}
+
+func newRDMARelease(r *rdmaHost) *cobra.Command {
+	return &cobra.Command{
+		Use: "release DEV", Short: "Have the cache of this host close an RDMA device, so that it can be taken away", Args: oneArgument("DEV"),
+		Long: "Asks the cgn-kvcached of this host to close its context of a device, and returns when that is done: what is under way over it ends, and\n" +
+			"blocks come over QUIC from then on. Without that the kernel may wait for the daemon for ever: rdma link delete of a soft-RoCE device on\n" +
+			"Linux 6.1 does. The daemon opens a device of that name again once the kernel has it anew.",
+		Example: "  cgn-ctl rdma release rxe0 && rdma link delete rxe0",
+		RunE:    func(c *cobra.Command, args []string) error { return r.release(c.Context(), args[0]) },
+	}
+}
+
+type rdmaReleased struct {
+	Device string `json:"device"`
+	Pairs  uint32 `json:"pairs"`
+}
+
+func (r *rdmaHost) release(ctx context.Context, device string) error {
+	return r.soon(ctx, func(ctx context.Context, client pb.KvClient) error {
+		done, err := client.ReleaseDevice(ctx, &pb.ReleaseDeviceRequest{Device: device})
+		switch status.Code(err) {
+		case codes.OK:
+			return r.show(rdmaReleased{device, done.Pairs}, func(t *table) {
+				t.line(fmt.Sprintf("%s is closed, and with it %d queue pairs", device, done.Pairs))
+			})
+		case codes.NotFound:
+			return hinted{errors.New(status.Convert(err).Message()), "cgn-ctl kv peers lists the devices that the daemon uses, cgn-ctl rdma devices those of the host"}
+		case codes.DeadlineExceeded:
+			return hinted{errors.New(status.Convert(err).Message()), "nothing new goes over it; ask again, and cgn-ctl kv peers says when it is closed"}
+		case codes.Unimplemented:
+			return hinted{fmt.Errorf("this cache daemon has no device %s to close", device), "only a cgn-kvcached that knows RDMA has: go build -tags rdma ./cmd/cgn-kvcached"}
+		}
+		return err
+	})
+}

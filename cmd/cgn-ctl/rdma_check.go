@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+	"github.com/cognitora/dataplane/rdma/devices"
+)
+
+// rdmaDaemonWait is how long a check waits for the daemon, which it can do without.
+const rdmaDaemonWait = 2 * time.Second
+
+// rdmaChecked is what rdma check found.
+type rdmaChecked struct {
+	devices.Report
+	PID    int         `json:"memlock_pid"` // whose limit it is; 0: that of cgn-ctl itself
+	Daemon *[]kvDevice `json:"daemon"`      // as the daemon sees its devices; null: none answers, or it knows no RDMA
+	daemon error       // why
+}
+
+func (r *rdmaHost) check(ctx context.Context, arena uint64, pid int) error {
+	if pid < 0 {
+		return fmt.Errorf("--pid %d: must be that of a process, or 0", pid)
+	}
+	if pid == 0 && r.root == "/" {
+		pid = listener(r.path())
+	}
+	v := rdmaChecked{Report: devices.Check(devices.Options{Root: r.root, Arena: arena, PID: pid}), PID: pid}
+	ctx, cancel := context.WithTimeout(ctx, rdmaDaemonWait)
+	defer cancel()
+	v.daemon = r.call(ctx, func(ctx context.Context, client pb.KvClient) error {
+		told, err := client.Peers(ctx, &pb.PeersRequest{})
+		if err == nil {
+			v.Daemon = devicesOf(told)
+		}
+		return err
+	})
+	if err := r.show(v, v.write); err != nil {
+		return err
+	}
+	if !v.Usable {
+		return hinted{errors.New("no RDMA device of this host can be used"), "a cache without one moves blocks over QUIC, as do all towards it"}
+	}
+	return nil
+}
+
+// listener is the process that listens on a Unix socket; 0: nobody does, or it cannot be seen from here.
+func listener(path string) int {
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		return 0
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return 0
+	}
+	pid := 0
+	_ = raw.Control(func(fd uintptr) { // an error leaves 0
+		if peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = int(peer.Pid)
+		}
+	})
+	return pid
+}
+
+func (v *rdmaChecked) write(t *table) {
+	if len(v.Ports) > 0 {
+		t.row("DEVICE", "PORT", "USABLE", "ADDRESS", "INDEX", "LACKS")
+	}
+	for _, p := range v.Ports {
+		usable, address, index := "no", "-", "-"
+		if p.Usable {
+			usable = "yes"
+		}
+		if p.GID != nil {
+			address, index = p.GID.Address().String(), fmt.Sprint(p.GID.Index)
+		}
+		t.row(p.Device, p.Port, usable, address, index, lacks(p.Problems))
+	}
+	v.writeProblems(t, "", v.Host)
+	for _, p := range v.Ports {
+		v.writeProblems(t, fmt.Sprintf("%s port %d: ", p.Device, p.Port), p.Problems)
+	}
+	switch {
+	case v.daemon != nil:
+		t.line(fmt.Sprintf("\nnot asked what it makes of them: %v", v.daemon))
+	case len(*v.Daemon) == 0:
+		t.line("\nthe cache daemon is to use none of them")
+	default:
+		t.line("\nas the cache daemon has it:")
+		writeKVDevices(t, *v.Daemon)
+	}
+}
+
+// lacks names what keeps a port from use.
+func lacks(problems []devices.Problem) string {
+	var codes []string
+	for _, p := range problems {
+		if p.Blocks {
+			codes = append(codes, string(p.Code))
+		}
+	}
+	return dash(strings.Join(codes, ","))
+}
+
+func (v *rdmaChecked) writeProblems(t *table, where string, problems []devices.Problem) {
+	for _, p := range problems {
+		kind := "note"
+		if p.Blocks {
+			kind = "PROBLEM"
+		}
+		t.line(fmt.Sprintf("\n%s: %s%s\n  %s", kind, where, p.What, p.Fix))
+	}
+}

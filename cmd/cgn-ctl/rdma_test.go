@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+)
+
+// rdmaTree is a host with soft-RoCE on eth0, in a folder. Package rdma/devices has recorded ones.
+func rdmaTree(t *testing.T) string {
+	t.Helper()
+	root := t.TempDir()
+	device, verbs := "/sys/devices/virtual/infiniband/rxe0/", "/sys/devices/virtual/infiniband_verbs/uverbs0/"
+	for path, text := range map[string]string{
+		device + "parent": "eth0", device + "ports/1/state": "4: ACTIVE", device + "ports/1/phys_state": "5: LinkUp", device + "ports/1/link_layer": "Ethernet",
+		device + "ports/1/rate": "10 Gb/sec (1X FDR10)", device + "ports/1/gids/1": "0000:0000:0000:0000:0000:ffff:c000:0201",
+		device + "ports/1/gid_attrs/types/1": "RoCE v2", device + "ports/1/gid_attrs/ndevs/1": "eth0", verbs + "ibdev": "rxe0",
+		"/sys/class/net/eth0/mtu": "9000", "/dev/infiniband/uverbs0": "", "/proc/self/limits": "Max locked memory         8388608              8388608              bytes",
+	} {
+		at := filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(at, []byte(text+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for link, to := range map[string]string{"infiniband/rxe0": device, "infiniband_verbs/uverbs0": verbs} {
+		at := filepath.Join(root, "/sys/class", link)
+		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("../../.."+strings.TrimSuffix(to, "/"), at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+// laneServer answers as a daemon with RDMA.
+type laneServer struct {
+	pb.UnimplementedKvServer
+	peers *pb.PeersResponse
+}
+
+func (s *laneServer) Peers(context.Context, *pb.PeersRequest) (*pb.PeersResponse, error) {
+	return s.peers, nil
+}
+
+func (s *laneServer) ReleaseDevice(_ context.Context, r *pb.ReleaseDeviceRequest) (*pb.ReleaseDeviceResponse, error) {
+	if r.Device != "rxe0" {
+		return nil, status.Errorf(codes.NotFound, "this daemon does not use %s", r.Device)
+	}
+	return &pb.ReleaseDeviceResponse{Pairs: 3}, nil
+}
+
+func serveLanes(t *testing.T, srv pb.KvServer) (sock string) {
+	t.Helper()
+	sock = filepath.Join(t.TempDir(), "kv.sock")
+	l, err := net.Listen("unix", sock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := grpc.NewServer()
+	pb.RegisterKvServer(g, srv)
+	ended := make(chan error)
+	go func() { ended <- g.Serve(l) }()
+	t.Cleanup(func() {
+		g.Stop()
+		<-ended
+	})
+	return sock
+}
+
+func TestRDMADevices(t *testing.T) {
+	out, err := ctl(t, nil, "rdma", "devices", "--root", rdmaTree(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, out, "DEVICE", "rxe0", "ACTIVE", "9000", "192.0.2.1", "rdma_rxe")
+	var all []map[string]any
+	out, err = ctl(t, nil, "rdma", "devices", "--root", rdmaTree(t), "-o", "json")
+	if err != nil || json.Unmarshal([]byte(out), &all) != nil || len(all) != 1 || all[0]["driver"] != "rdma_rxe" {
+		t.Errorf("%v: %s", err, out)
+	}
+	if out, err = ctl(t, nil, "rdma", "devices", "--root", t.TempDir()); err != nil || !strings.Contains(out, "has no RDMA device") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if out, err = ctl(t, nil, "rdma", "devices", "--root", t.TempDir(), "-o", "json"); err != nil || out != "[]\n" {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func TestRDMACheck(t *testing.T) {
+	root, nobody := rdmaTree(t), map[string]string{envSock: filepath.Join(t.TempDir(), "kv.sock")}
+	out, err := ctl(t, nobody, "rdma", "check", "--root", root, "--arena", "8MiB")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, out, "rxe0", "yes", "192.0.2.1", "not asked what it makes of them: no cache daemon answers")
+	out, err = ctl(t, nobody, "rdma", "check", "--root", root, "--arena", "1GiB")
+	if err == nil {
+		t.Error("an arena beyond the limit passes")
+	}
+	want(t, out, "PROBLEM: this process may lock 8 MiB, and the arena has 1 GiB", "LimitMEMLOCK=infinity")
+	out, err = ctl(t, nobody, "rdma", "check", "--root", t.TempDir(), "-o", "json")
+	var v struct {
+		Usable bool
+		Host   []struct{ Code string }
+		Daemon any
+	}
+	if err == nil || json.Unmarshal([]byte(out), &v) != nil || v.Usable || len(v.Host) == 0 || v.Host[0].Code != "no_device" || v.Daemon != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	if _, err = ctl(t, nobody, "rdma", "check", "--arena", "much"); err == nil || !strings.Contains(err.Error(), "64GiB") {
+		t.Error(err)
+	}
+	daemon := &laneServer{peers: &pb.PeersResponse{Devices: []*pb.RdmaDevice{{Name: "rxe0", State: pb.RdmaDevice_STATE_UNUSABLE, Why: "built without rdma"}}}}
+	out, err = ctl(t, map[string]string{envSock: serveLanes(t, daemon)}, "rdma", "check", "--root", root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, out, "as the cache daemon has it:", "unusable  built without rdma", "note: ")
+}
+
+// TestListener: the limit that counts is that of the process which listens.
+func TestListener(t *testing.T) {
+	if got := listener(serveLanes(t, &laneServer{})); got != os.Getpid() {
+		t.Errorf("%d, want %d", got, os.Getpid())
+	}
+	if got := listener(filepath.Join(t.TempDir(), "none")); got != 0 {
+		t.Errorf("%d", got)
+	}
+}
+
+func TestRDMARelease(t *testing.T) {
+	env := map[string]string{envSock: serveLanes(t, &laneServer{})}
+	out, err := ctl(t, env, "rdma", "release", "rxe0")
+	if err != nil || !strings.Contains(out, "rxe0 is closed, and with it 3 queue pairs") {
+		t.Errorf("%v: %s", err, out)
+	}
+	_, err = ctl(t, env, "rdma", "release", "mlx5_0")
+	if err == nil || err.Error() != "this daemon does not use mlx5_0" || !strings.Contains(hintOf(err), "kv peers") {
+		t.Errorf("%v: %s", err, hintOf(err))
+	}
+	env[envSock] = serveLanes(t, &pb.UnimplementedKvServer{})
+	if _, err = ctl(t, env, "rdma", "release", "rxe0"); err == nil || !strings.Contains(hintOf(err), "-tags rdma") {
+		t.Errorf("%v: %s", err, hintOf(err))
+	}
+	if _, err = ctl(t, env, "kv", "peers"); err == nil || !strings.Contains(err.Error(), "does not tell about its peers") {
+		t.Error(err)
+	}
+}
+
+func TestKVPeers(t *testing.T) {
+	srv := &laneServer{peers: &pb.PeersResponse{
+		Peers: []*pb.PeerPath{
+			{
+				Peer: "gpu2", Address: "10.0.0.2:7443", Wanted: "auto", Lane: "rdma", Pairs: 2, LeasesHeld: 5, LeasesGranted: 7,
+				Lanes: []*pb.LaneUse{{Lane: "rdma", Operations: 9, Bytes: 9 << 20}, {Lane: "quic", Operations: 3, Bytes: 4096, Errors: 1}},
+			},
+			{
+				Peer: "gpu3", Address: "10.0.0.3:7443", Wanted: "auto", Lane: "quic", WhyNotRdma: "its address is in none of rdma.trusted_networks",
+				LastError: "probe: the other side does not answer", LastErrorUnixMs: time.Now().Add(-90 * time.Second).UnixMilli(),
+			},
+		},
+		Devices: []*pb.RdmaDevice{{Name: "rxe0", State: pb.RdmaDevice_STATE_OPEN}, {Name: "rxe1", State: pb.RdmaDevice_STATE_RELEASED, Why: "cgn-ctl rdma release"}},
+	}}
+	env := map[string]string{envSock: serveLanes(t, srv)}
+	out, err := ctl(t, env, "kv", "peers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, out, "9.0 MiB in 9", "4.0 KiB in 3", "gpu3: not over RDMA: its address is in none", "last error of RDMA, 1m3", "s ago: probe", "rxe1    released  cgn-ctl rdma release", "rxe0    open      -")
+	out, err = ctl(t, env, "kv", "peers", "-o", "json")
+	var v kvPeers
+	if err != nil || json.Unmarshal([]byte(out), &v) != nil || len(v.Peers) != 2 || v.Peers[0].Lanes["rdma"].Bytes != 9<<20 || v.Peers[1].WhyNotRDMA == "" || len(v.Devices) != 2 {
+		t.Errorf("%v: %s", err, out)
+	}
+	srv.peers = &pb.PeersResponse{}
+	if out, err = ctl(t, env, "kv", "peers"); err != nil || !strings.Contains(out, "knows no other") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// TestRDMADaemon asks a daemon that uses no device.
+func TestRDMADaemon(t *testing.T) {
+	_, sock := startCacheFor(t)
+	env := map[string]string{envSock: sock}
+	if out, err := ctl(t, env, "kv", "peers"); err != nil || !strings.Contains(out, "knows no other") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if _, err := ctl(t, env, "rdma", "release", "rxe0"); err == nil || !strings.Contains(err.Error(), `does not use a device "rxe0"`) {
+		t.Error(err)
+	}
+	out, err := ctl(t, env, "rdma", "check", "--root", rdmaTree(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, out, "the cache daemon is to use none of them")
+}
