@@ -18,7 +18,8 @@ import (
 
 // TestAgentCost measures what an agent costs its host: CPU time of its threads, in user space and in the kernel, how often they wake, and resident memory, with programs
 // in the kernel, an engine that it is attached to, and real routers that follow it. AGENT_BIN is the program; AGENT_SECONDS is how long each line is measured, 15
-// where it is not set. It gates nothing: how much a wake costs is the machine's, and others on it make it dearer. What the programs cost others is not in it.
+// where it is not set. How much a wake costs is the machine's, so CPU is held against that of a program that does nothing but wake as often as an agent looks, in the
+// same run, and the limits are of wakes, memory and this ratio. What the programs cost others is not in it.
 func TestAgentCost(t *testing.T) {
 	bin := os.Getenv("AGENT_BIN")
 	if bin == "" || os.Getenv("BPF_REQUIRED") != "1" {
@@ -28,6 +29,7 @@ func TestAgentCost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	ticker, _ := program(t, "ticker", (*exec.Cmd).Start, &logged{})
 	for _, c := range []struct {
 		routers, rate int // requests a second
 	}{{1, 0}, {2, 0}, {1, 2}, {2, 2}} {
@@ -53,13 +55,41 @@ func TestAgentCost(t *testing.T) {
 				}
 			}
 			ask(5 * time.Second) // it starts
-			before := costOf(t, pid)
+			before, idle := costOf(t, pid), costOf(t, ticker.Process.Pid)
 			ask(time.Duration(seconds) * time.Second)
-			after := costOf(t, pid)
-			over := after.at.Sub(before.at)
-			t.Logf("%d routers, %d requests a second: %.2f %% of a core, %.0f wakes a second, %.1f MB resident, over %.1f s",
-				c.routers, c.rate, 100*float64(after.cpu-before.cpu)/float64(over), float64(after.wakes-before.wakes)/over.Seconds(), float64(after.resident)/1e6, over.Seconds())
+			used, ticks := costOf(t, pid).since(&before), costOf(t, ticker.Process.Pid).since(&idle)
+			t.Logf("%d routers, %d requests a second: %.2f %% of a core, %.0f wakes a second, %.1f MB resident, over %.1f s; a program that does nothing but wake 14 times a second: %.2f %%",
+				c.routers, c.rate, used.percent(), used.wakesPerSecond(), float64(used.resident)/1e6, used.over.Seconds(), ticks.percent())
+			if c.rate == 0 && (used.wakesPerSecond() > mostWakes || used.resident > mostResident || used.percent() > mostTicks*ticks.percent()) {
+				t.Errorf("that is more than %d wakes a second, %d MB or %d times such a program", mostWakes, mostResident/1000000, mostTicks)
+			}
 		})
+	}
+}
+
+// Limits of an agent to which nobody sends requests.
+const (
+	mostWakes    = 120 // a second
+	mostResident = 30_000_000
+	mostTicks    = 5 // times the CPU of a program that does nothing but wake
+)
+
+// TestAgentMemory: an agent that has relayed streams is within twice the target, whatever else the machine does.
+func TestAgentMemory(t *testing.T) {
+	bin := os.Getenv("AGENT_BIN")
+	if bin == "" || os.Getenv("BPF_REQUIRED") != "1" {
+		t.Skip("it starts a built agent, and puts programs into the kernel: make check-bpf")
+	}
+	etcd := startEtcd(t).endpoint
+	pid := costing(t, bin, etcd)
+	s := follow(t, etcd, 1)
+	l := s.load(8, streaming)
+	eventually(t, "it has relayed streams", func() bool { return l.count(func(a outcome) bool { return a.status == 200 }) >= 200 })
+	l.end()
+	resident := costOf(t, pid).resident
+	t.Logf("%.1f MB resident", float64(resident)/1e6)
+	if resident > 2*mostResident {
+		t.Errorf("that is more than %d MB", 2*mostResident/1000000)
 	}
 }
 
@@ -100,6 +130,21 @@ type cost struct {
 	wakes    int           // how often threads have gone to sleep, and so have been woken
 	resident int           // bytes
 }
+
+// spent is what a process has used between two moments.
+type spent struct {
+	over, cpu time.Duration
+	wakes     int
+	resident  int // bytes, at the end
+}
+
+func (c cost) since(before *cost) spent {
+	return spent{c.at.Sub(before.at), c.cpu - before.cpu, c.wakes - before.wakes, c.resident}
+}
+
+func (s spent) percent() float64 { return 100 * float64(s.cpu) / float64(s.over) }
+
+func (s spent) wakesPerSecond() float64 { return float64(s.wakes) / s.over.Seconds() }
 
 func costOf(t *testing.T, pid int) (c cost) {
 	t.Helper()

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -19,7 +20,7 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// programProcess is an engine, on an address if one is given, that says where it is, or a router with sockets in a folder, with or without router.watch_nodes, and backends;
+// programProcess is an engine, on an address if one is given, that says where it is, a program that only wakes now and then, a publisher of too many KV events, or a router with sockets in a folder, with or without router.watch_nodes, and backends;
 // with TEST_EVENTS as its router.kernel_events, and without any rights where TEST_USER is the id of a user and a group.
 func programProcess(what string, args []string) {
 	err := errors.New(what)
@@ -34,12 +35,20 @@ func programProcess(what string, args []string) {
 			fmt.Println(e.URL())
 			select {}
 		}
+	case "flood":
+		err = flood()
+	case "ticker":
+		for range time.Tick(70 * time.Millisecond) { // as often as an agent looks while nothing moves
+		}
 	case "router":
 		var c router.Config
 		if err = errors.Join(become(os.Getenv("TEST_USER")), config.Defaults(&c)); err == nil {
 			c.Router.KernelEvents = os.Getenv("TEST_EVENTS")
 			c.Router.Listen, c.Router.Admin, c.Router.Mode = "unix://"+filepath.Join(args[0], "api"), "unix://"+filepath.Join(args[0], "admin"), "round_robin"
 			c.Router.WatchNodes, c.Router.Backends = args[1] == "true", args[2:]
+			if strings.Contains(strings.Join(args, " "), "kv-events=") {
+				c.Models = []router.ModelConfig{{Name: "sim", Tokenizer: "none"}}
+			}
 			c.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 			err = router.Run(context.Background(), c)
 		}

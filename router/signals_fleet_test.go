@@ -106,7 +106,7 @@ func burner(t *testing.T) (pid int, turn func()) {
 
 // TestKernelChange measures how long it takes from the moment in which a process of the engine's begins to burn CPU until the router's state of the node says
 // so, until that state is 90 % of what it comes to, and how old the sample behind it is at any time. On a host whose threads get a CPU at once the first is
-// held to 0.1 s; on a busy one it is the host's.
+// held to 0.1 s in nine of ten times and to 0.2 s in all: others may have half of a CPU that the change is to show on. On a busy host it is the host's.
 func TestKernelChange(t *testing.T) {
 	if os.Getenv("BPF_REQUIRED") != "1" {
 		t.Skip("it puts programs into the running kernel and load on its CPUs: make check-bpf")
@@ -170,8 +170,9 @@ func TestKernelChange(t *testing.T) {
 	t.Logf("age of the sample in that state, whenever it was read, %d times: %s", len(ages), quantiles(ages))
 	m := s.metrics()
 	t.Logf("cgn_router_signal_lag_seconds: %g of %g within 0.1; 99 %% of the host's waits for a CPU were within %v", m.sum("cgn_router_signal_lag_seconds_bucket", `le="0.1"`), m.sum("cgn_router_signal_lag_seconds_count"), waited)
-	if worst := slices.Max(first); waited < 2*time.Millisecond && worst > 100*time.Millisecond {
-		t.Errorf("threads of this host get a CPU within %v, and a change took %v to be seen", waited, worst)
+	slices.Sort(first)
+	if most, worst := first[changes*9/10], first[changes-1]; waited < 2*time.Millisecond && (most > 100*time.Millisecond || worst > 200*time.Millisecond) {
+		t.Errorf("threads of this host get a CPU within %v, and changes took %v and %v to be seen", waited, most, worst)
 	}
 }
 

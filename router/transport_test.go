@@ -29,7 +29,7 @@ func TestUnixSockets(t *testing.T) {
 	mustAll(t, "one is gone", together(16, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("again ", i), plain)) }))
 }
 
-// TestCutBodyNeverLooksWhole: an answer too large to be read ahead, whose engine dies in the middle.
+// TestCutBodyNeverLooksWhole: an answer whose engine dies in the middle. Nothing of it may have come by then: then the client gets an error's status.
 func TestCutBodyNeverLooksWhole(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	inputs := strings.Repeat(`"text",`, 400) + `"text"`
@@ -38,8 +38,8 @@ func TestCutBodyNeverLooksWhole(t *testing.T) {
 	if whole.status != 200 || whole.err != nil || len(whole.body) <= 256<<10 {
 		t.Fatalf("%d bytes, %v", len(whole.body), whole.err)
 	}
-	if r := s.post("/v1/embeddings", body, "x-sim-fault", "truncate"); !errors.Is(r.err, io.ErrUnexpectedEOF) {
-		t.Errorf("%d bytes, %v", len(r.body), r.err)
+	if r := s.post("/v1/embeddings", body, "x-sim-fault", "truncate"); r.status < 500 && !errors.Is(r.err, io.ErrUnexpectedEOF) {
+		t.Errorf("%d: %d bytes, %v", r.status, len(r.body), r.err)
 	}
 }
 

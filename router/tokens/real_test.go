@@ -91,9 +91,9 @@ func noises(g *golden, r *rand.Rand) []string {
 }
 
 // known is r, or another character where tables differ: the package knows letters newer than Go's Unicode 15, but not the
-// combining classes of marks that came with Unicode 13.
+// combining classes of marks that came with Unicode 11, of which U+07FD is the first.
 func known(r rune) rune {
-	if (r < 0x800 || !unicode.Is(unicode.M, r)) && unicode.In(r, unicode.L, unicode.M, unicode.N, unicode.P, unicode.S, unicode.Z, unicode.Cc, unicode.Cf, unicode.Co) {
+	if (r < 0x7fd || !unicode.Is(unicode.M, r)) && unicode.In(r, unicode.L, unicode.M, unicode.N, unicode.P, unicode.S, unicode.Z, unicode.Cc, unicode.Cf, unicode.Co) {
 		return r
 	}
 	return '.'

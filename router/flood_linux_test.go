@@ -1,0 +1,106 @@
+package router_test
+
+import (
+	"fmt"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestFloodOfEvents: a publisher that says all that it can takes a part of a CPU from the router, by far not one, and no request fails for it.
+func TestFloodOfEvents(t *testing.T) {
+	if underRace {
+		t.Skip("the race detector makes the router take ten times the CPU")
+	}
+	_, out := program(t, "engine", (*exec.Cmd).Start, &logged{t: t})
+	url, err := out.ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	var in io.Writer
+	_, out = program(t, "flood", func(c *exec.Cmd) (err error) {
+		if in, err = c.StdinPipe(); err == nil {
+			err = c.Start()
+		}
+		return err
+	}, &logged{t: t})
+	at, err := out.ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, log := t.TempDir(), &logged{t: t}
+	cmd, _ := program(t, "router", (*exec.Cmd).Start, log, dir, "false", strings.TrimSpace(url)+",id=a,max_concurrent=1000,kv-events=tcp://"+strings.TrimSpace(at))
+	s := unixSite(t, dir, log)
+	eventually(t, "the router serves", func() bool { return strings.Contains(log.text(), "router serves") && s.eligible() == 1 })
+	count := func(what string) float64 { return s.metrics().sum("cgn_router_kv_events_" + what) }
+	eventually(t, "it follows the engine", func() bool { return count("following") == 1 })
+	turn := func() {
+		if _, err := in.Write([]byte{0}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const rounds, requests = 3, 300
+	perRequest := time.Duration(0) // CPU of the router, in the best round
+	var calm, flooded []time.Duration
+	shares := 0.0
+	for range rounds {
+		c := asked(t, s, cmd.Process.Pid, requests, &calm)
+		if each := c.cpu / requests; perRequest == 0 || each < perRequest {
+			perRequest = each
+		}
+		pauses := count("paused_total")
+		turn()
+		eventually(t, "it is flooded", func() bool { return count("paused_total") > pauses })
+		batches := count("batches_total")
+		c = asked(t, s, cmd.Process.Pid, requests, &flooded)
+		share := float64(c.cpu-requests*perRequest) / float64(c.over)
+		t.Logf("%.0f blocks a second stored and as many removed, with %.2f of a CPU", 64*(count("batches_total")-batches)/c.over.Seconds(), share)
+		shares += share / rounds
+		turn()
+		var said float64
+		if _, err := fmt.Fscanln(out, &said); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "it has read the rest", func() bool { return count("batches_total") == said })
+	}
+	quantile := func(all []time.Duration, q float64) time.Duration {
+		slices.Sort(all)
+		return all[int(q*float64(len(all)))]
+	}
+	t.Logf("a request takes %v of the router's CPU, p50 %v, p99 %v; flooded p50 %v, p99 %v; the flood takes %.2f of a CPU", perRequest,
+		quantile(calm, .5), quantile(calm, .99), quantile(flooded, .5), quantile(flooded, .99), shares)
+	if shares > 0.5 {
+		t.Error("the flood takes more than half of a CPU")
+	}
+	if count("following") != 1 || count("malformed_total")+count("connects_total") != 1 {
+		t.Error("it does not follow the publisher as before")
+	}
+}
+
+// asked is what process pid uses while four clients ask so many requests, whose times are appended to took.
+func asked(t *testing.T, s *site, pid, requests int, took *[]time.Duration) spent {
+	t.Helper()
+	before := costOf(t, pid)
+	var mu sync.Mutex
+	var clients sync.WaitGroup
+	for c := range 4 {
+		clients.Go(func() {
+			for i := range requests / 4 {
+				r := s.chat(chatBody(fmt.Sprint("client ", c, " request ", i), plain))
+				mu.Lock()
+				*took = append(*took, r.took)
+				mu.Unlock()
+				if r.status != 200 {
+					t.Errorf("%v", r)
+					return
+				}
+			}
+		})
+	}
+	clients.Wait()
+	return costOf(t, pid).since(&before)
+}
