@@ -3,7 +3,7 @@
 #
 #   perf/tools.sh           after `make test`: what was not run, and what it needs
 #   perf/tools.sh cc ...    fails, naming the package, unless each tool is there
-#   perf/tools.sh left-out  what make check-bpf leaves out without root
+#   perf/tools.sh left-out  what make check-bpf and check-seen leave out without root
 set -u
 
 has() {
@@ -11,6 +11,7 @@ has() {
 	cc) command -v "${CC:-cc}" >/dev/null 2>&1 ;;
 	python3 | curl | protoc | redis-server | redis-cli | fio | llvm-strip | bpftool | promtool | xz) command -v "$1" >/dev/null 2>&1 ;;
 	clang) command -v clang >/dev/null 2>&1 && [ -e /usr/include/bpf/bpf_helpers.h ] ;;
+	ibverbs) [ -e /usr/include/infiniband/verbs.h ] ;;
 	root) [ "$(id -u 2>/dev/null)" = 0 ] ;;
 	tun) [ -w /dev/net/tun ] ;;
 	python) python3 -c 'import venv, ensurepip' >/dev/null 2>&1 ;;
@@ -23,6 +24,7 @@ package() {
 	cc) echo 'a C compiler (apt-get install gcc libc6-dev)' ;;
 	protoc) echo 'protoc (apt-get install protobuf-compiler)' ;;
 	clang) echo 'clang and libbpf (apt-get install clang libbpf-dev)' ;;
+	ibverbs) echo 'libibverbs (apt-get install libibverbs-dev)' ;;
 	llvm-strip) echo 'llvm (apt-get install llvm)' ;;
 	python3 | curl | redis-server | fio | bpftool) echo "$1 (apt-get install $1)" ;;
 	promtool) echo 'prometheus with promtool (apt-get install prometheus)' ;;
@@ -55,7 +57,7 @@ skipped() { # test, tool
 
 if [ "${1:-}" = left-out ]; then
 	echo '== left out, for it needs root; make check-bpf-vm runs those of bpf in another kernel'
-	for part in 'bpf, all tests of programs in the kernel' 'cmd/cgn-ctl TestBPF' 'cmd/cgn-agent TestCountsOutliveTheAgent and TestProgramsRemovedUnderAnAgent' 'agent/telemetry TestLookAllocates' 'router TestKernelSignals, TestKernelChange and TestKernelEvents'; do
+	for part in 'bpf, all tests of programs in the kernel' 'cmd/cgn-ctl TestBPF' 'cmd/cgn-agent TestCountsOutliveTheAgent and TestProgramsRemovedUnderAnAgent' 'agent/telemetry TestLookAllocates' 'router TestKernelSignals, TestKernelChange, TestKernelEvents and TestAgentMemory' 'deploy TestBoardShows, the panels of what the programs tell (make check-seen)'; do
 		echo "  $part"
 	done
 	exit
@@ -108,5 +110,6 @@ row check-abuse
 row check-seen promtool
 row check-bpf bpftool root
 row check-bpf-vm xz
+row check-ipmi-vm xz
 row check-llama python
-echo 'not in make check either: make check-vllm, check-ipmi-vm'
+echo 'not in make check either: make check-vllm, check-rdma'

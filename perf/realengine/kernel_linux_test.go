@@ -24,8 +24,8 @@ func TestVLLMKernel(t *testing.T) {
 	kernelTimes(t, s.engine(t, "vllm-kernel", vllmFlags(s.model)...))
 }
 
-// kernelTimes holds times to first token and between tokens as the kernel takes them, of an engine that knows nothing of it, to a client's: means to 1 ms, quantiles to the same
-// bucket or the next one.
+// kernelTimes holds times to first token and between tokens as the kernel takes them, of an engine that knows nothing of it, to those of the packets as they come to the client's socket,
+// whoever has to wait for a CPU, and on a host whose threads get one at once to the client's own.
 func kernelTimes(t *testing.T, e *engine) {
 	if os.Geteuid() != 0 {
 		t.Skip("programs can be put into the kernel by root only")
@@ -42,7 +42,8 @@ func kernelTimes(t *testing.T, e *engine) {
 	if err := k.WatchPort(to.Port()); err != nil {
 		t.Fatal(err)
 	}
-	const streams, tokens = 10, 48
+	waits := hostWaits(t, k)
+	const streams, tokens = 200, 48
 	seen, err := stopwatch.Completions(to, body(tokens), streams, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -51,12 +52,31 @@ func kernelTimes(t *testing.T, e *engine) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d requests, %d streams, %d joined, %d coalesced", got.Requests, got.Streams, got.Joined, got.Coalesced)
-	if got.Requests != streams || got.Streams != streams || got.Singles+got.Unmeasured != 0 {
-		t.Errorf("of %d streams: %+v", streams, got)
+	waited := waits()
+	t.Logf("%d requests, %d streams, %d joined, %d coalesced, %d unclear; 99 %% of the host's waits for a CPU were within %v", got.Requests, got.Streams, got.Joined, got.Coalesced, got.Unclear, waited)
+	busy := waited >= 2*time.Millisecond
+	if got.Requests != streams || got.Streams > streams || got.Streams < streams && !busy || got.Unmeasured != 0 {
+		t.Errorf("of %d streams: %d requests, %d streams, %d singles, %d unmeasured", streams, got.Requests, got.Streams, got.Singles, got.Unmeasured)
 	}
-	agree(t, "TTFT", got.TTFT, seen.TTFT)
-	agree(t, "ITL", got.ITL, seen.ITL)
+	agree(t, "TTFT", "packets", got.TTFT, seen.Came.TTFT, busy)
+	agree(t, "ITL", "packets", got.ITL, seen.Came.ITL, busy)
+	if !busy {
+		agree(t, "TTFT", "client", got.TTFT, seen.Read.TTFT, busy)
+		agree(t, "ITL", "client", got.ITL, seen.Read.ITL, busy)
+	}
+}
+
+// hostWaits returns a function that says which wait for a CPU 99 % of the host's wakeups have not exceeded since.
+func hostWaits(t *testing.T, k *bpf.Set) func() time.Duration {
+	t.Helper()
+	look := func() (h bpf.Histogram) {
+		if err := k.RunDelay(&h); err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	from := look()
+	return func() time.Duration { return look().Since(from).Quantile(0.99) }
 }
 
 // programs are those of package bpf, in a place of the test's own.
@@ -91,25 +111,35 @@ func bucketOf(d time.Duration) (i int) {
 	return i - 1
 }
 
-func agree(t *testing.T, what string, kernel bpf.Histogram, client []time.Duration) {
+// agree holds the kernel's times to another's: means to a tenth and 50 us, and 1 ms at most, quantiles that have five samples beyond them to the same bucket or the next one. Of twenty times,
+// one may be missing: the kernel guesses by sizes what a packet has. On a busy host, where an engine sends several tokens at once after long gaps, those move a quantile.
+func agree(t *testing.T, what, whose string, kernel bpf.Histogram, times []time.Duration, busy bool) {
 	t.Helper()
-	seen := bpf.Histogram{Buckets: make([]uint64, 384)}
-	for _, d := range client {
-		seen.Count, seen.Sum = seen.Count+1, seen.Sum+d
-		seen.Buckets[bucketOf(d)]++
+	other := bpf.Histogram{Buckets: make([]uint64, 384)}
+	for _, d := range times {
+		other.Count, other.Sum = other.Count+1, other.Sum+d
+		other.Buckets[bucketOf(d)]++
 	}
-	t.Logf("%s: kernel mean %v of %d, client %v of %d", what, kernel.Mean(), kernel.Count, seen.Mean(), seen.Count)
-	if off := kernel.Mean() - seen.Mean(); off.Abs() > time.Millisecond {
+	t.Logf("%s: kernel mean %v of %d, %s %v of %d", what, kernel.Mean(), kernel.Count, whose, other.Mean(), other.Count)
+	apart := max(int(kernel.Count)-len(times), len(times)-int(kernel.Count))
+	if apart > len(times)/20 {
+		t.Errorf("%s: %d times, %s %d", what, kernel.Count, whose, len(times))
+	}
+	if off := kernel.Mean() - other.Mean(); off.Abs() > min(other.Mean()/10+50*time.Microsecond, time.Millisecond) {
 		t.Errorf("mean %s is off by %v", what, off)
 	}
 	for _, q := range []float64{0.5, 0.9, 0.99} {
-		if (1-q)*float64(len(client)) < 1 {
-			continue // one that waited for a CPU would decide
+		if (1-q)*float64(len(times)) < 5 {
+			continue // a few that were told apart otherwise would decide
 		}
-		ours, theirs := kernel.Quantile(q), seen.Quantile(q)
-		t.Logf("%v of %s: kernel %v, client %v", q, what, ours, theirs)
-		if off := bucketOf(ours) - bucketOf(theirs); max(off, -off) > 1 {
-			t.Errorf("%v of %s is off by %d buckets", q, what, off)
+		rank := 0.0
+		if busy {
+			rank = float64(1+apart) / float64(len(times))
+		}
+		ours, least, most := kernel.Quantile(q), other.Quantile(q-rank), other.Quantile(q+rank)
+		t.Logf("%v of %s: kernel %v, %s %v", q, what, ours, whose, other.Quantile(q))
+		if bucketOf(ours) < bucketOf(least)-1 || bucketOf(ours) > bucketOf(most)+1 {
+			t.Errorf("%v of %s is not from %v to %v, or in the next bucket", q, what, least, most)
 		}
 	}
 }

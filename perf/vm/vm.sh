@@ -1,14 +1,21 @@
 #!/bin/bash
-# Runs a static Go test binary on Debian's own kernel, in qemu, without KVM and without installing anything: for what depends on the kernel's version.
+# Runs a Go test binary on Debian's own kernel, in qemu, without KVM and without installing anything: for what depends on the kernel's version.
 #
-#   vm.sh fetch                  downloads kernel, qemu and busybox of Debian into $VM (.cache/vm)
+#   vm.sh fetch                  downloads kernel, qemu and busybox of Debian into $VM (.cache/vm), with VM_RDMA=1 libibverbs and its tools too
+#   vm.sh cgo COMMAND...         runs COMMAND, a go build, with the libibverbs that VM_RDMA=1 fetches
 #   vm.sh run TESTBIN [ARG...]   boots, and runs TESTBIN -test.v -test.short ARG... as root
+#   vm.sh pair TESTBIN [ARG...]  boots two machines with a cable between them, VM_RDMA=1 or not, and runs the same in both
 #
 # It succeeds only if the guest says so by a number that this run drew, which a crash cannot, and every test that TESTBIN lists has passed.
 # VM_LIMIT (seconds, 540), VM_MEM (MiB, 768), VM_CPUS (2), VM_THREAD (multi: a thread of the host for each CPU; single: one for all),
+# VM_CPU (qemu's name of one, max: qemu64 copies twice as fast, but lacks AVX),
 # VM_LOG (a file that the guest's output is written to; a run that fails leaves it in $VM/failed.log too, after the kernel's messages), VM_FILES (programs
 # that go into the guest's /bin), VM_ENV (NAME=VALUE..., for the test binary), VM_MODULES (further modules that the guest loads), VM_QEMU (further arguments
-# of qemu, for devices). A CPU that makes no progress for 2 minutes has all CPUs' stacks written to the kernel's messages.
+# of qemu, for devices). Libraries that TESTBIN and VM_FILES are linked to go with them. With VM_RDMA=1 there are cards as well: libibverbs, the programs ip, rdma,
+# and those of perftest, the kernel's rdma_rxe, and the card rxe0, RoCE v2 in software, over the interface rdma0, 192.0.2.1, MTU 9000; no test may skip (RDMA_REQUIRED=1).
+# In a pair, each test knows by VM_HOST (1 or 2) which of the two it is in, and by VM_SELF and VM_PEER the addresses of both, on eth0, MTU 9000, which rxe0 is over; one that ends
+# early leaves the other alone. Both have to pass, and what they say comes with "host 1: " and "host 2: " before it. All variables above are for each of the two; VM_LOG gets .1 and .2.
+# A CPU that makes no progress for 2 minutes has all CPUs' stacks written to the kernel's messages.
 #
 # With VM_THREAD=multi, qemu 7.2 now and then runs code on one CPU that another has replaced since, for good: what patches the running kernel, as
 # tracepoints do that are attached and detached, wants single.
@@ -18,7 +25,9 @@ cd "$(dirname "$0")/../.."
 VM=${VM:-$PWD/.cache/vm}
 root=$VM/root
 arch=x86_64-linux-gnu
-modules="inet_diag tcp_diag tun veth sch_netem ${VM_MODULES:-}" # in the order in which the guest loads them
+modules="inet_diag tcp_diag tun veth sch_netem ${VM_MODULES:-}" # and what they depend on, in the order in which the guest loads them
+[ -z "${VM_HOST:-}" ] || modules="$modules virtio_pci virtio_net"
+[ -z "${VM_RDMA:-}" ] || modules="$modules crc32_generic rdma_rxe ib_uverbs dummy" # rxe asks for crc32 by the name of an algorithm, which depends= does not say
 
 fail() { echo "vm.sh: $*" >&2; exit 1; }
 
@@ -29,13 +38,30 @@ fetch() {
 	[ "$(uname -m)" = x86_64 ] || fail "the kernel is fetched for x86_64 only"
 	rm -rf "$VM"
 	mkdir -p "$VM/debs" "$VM/kernel" "$root"
-	local kernel more
+	local kernel
 	kernel=$(apt-cache depends linux-image-amd64 | awk '/Depends:/ {print $2; exit}')
 	[ -n "$kernel" ] || fail "apt knows no linux-image-amd64: apt-get update"
-	more=$(apt-get install -s --no-install-recommends qemu-system-x86 2>/dev/null | awk '/^Inst/ {print $2}')
+	unpack "$kernel" qemu-system-x86 qemu-system-common qemu-system-data seabios busybox-static cpio
+	unpack_kernel
+	touch "$VM/complete"
+}
+
+fetch_rdma() {
+	[ ! -e "$VM/complete-rdma" ] || return 0
+	unpack libibverbs1 ibverbs-providers libibverbs-dev libnl-3-200 libnl-route-3-200 librdmacm1 libibumad3 libpci3 perftest iproute2
+	touch "$VM/complete-rdma"
+}
+
+# unpack PACKAGE...: downloads them, and what this machine lacks of what they depend on, but for a kernel's own.
+unpack() {
+	local deb more programs=()
+	for deb in "$@"; do
+		case $deb in linux-image-*) ;; *) programs+=("$deb") ;; esac
+	done
+	more=$(apt-get install -s --no-install-recommends "${programs[@]}" 2>/dev/null | awk '/^Inst/ {print $2}')
+	mkdir -p "$VM/debs"
 	# shellcheck disable=SC2086 # a list
-	(cd "$VM/debs" && apt-get -q download "$kernel" $more qemu-system-x86 qemu-system-common qemu-system-data seabios busybox-static cpio >/dev/null)
-	local deb
+	(cd "$VM/debs" && apt-get -q download "$@" $more >/dev/null)
 	for deb in "$VM"/debs/*.deb; do
 		case $deb in
 		*/linux-image-*) dpkg -x "$deb" "$VM/kernel" ;;
@@ -43,8 +69,6 @@ fetch() {
 		esac
 	done
 	rm -r "$VM/debs"
-	unpack_kernel
-	touch "$VM/complete"
 }
 
 # unpack_kernel leaves an ELF kernel, which qemu starts without decompressing it in the guest.
@@ -58,21 +82,57 @@ unpack_kernel() {
 	[ "$(head -c 4 "$VM/vmlinux" 2>/dev/null | tail -c 3)" = ELF ] || cp "$packed" "$VM/vmlinux"
 }
 
+# put FOLDER PROGRAM NAME: a program, and the libraries that it is linked to, in the guest's FOLDER/NAME.
+put() {
+	install -D -m 755 "$2" "$1/$3"
+	local library
+	for library in $(libraries ldd "$2" 2>/dev/null | awk '/=> \// {print $3} $1 ~ /^\/lib64\// {print $1}'); do
+		case $library in
+		/lib64/*) install -D -m 755 "$library" "$1$library" ;;
+		*) install -D -m 755 "$library" "$1/lib/$arch/${library##*/}" ;;
+		esac
+	done
+}
+
+# module FOLDER NAME: a module, after those that it depends on.
+module() {
+	local file name
+	[ ! -e "$1/lib/$2.ko" ] || return 0
+	file=$(find "$VM/kernel/lib/modules" -name "${2//_/[-_]}.ko" | head -1)
+	[ -n "$file" ] || fail "the kernel has no module $2"
+	for name in $(grep -az '^depends=' "$file" | tr -d '\0' | sed 's/^depends=//; s/,/ /g'); do
+		module "$1" "$name"
+	done
+	cp "$file" "$1/lib/$2.ko"
+	echo "$2" >>"$1/lib/modules"
+}
+
+# cards FOLDER: libibverbs opens the driver of a card by name, and glibc the library by which threads end; programs are not linked to either.
+cards() {
+	local program
+	put "$1" "$root/usr/lib/$arch/libibverbs/librxe-rdmav34.so" "lib/$arch/libibverbs/librxe-rdmav34.so"
+	put "$1" "/lib/$arch/libgcc_s.so.1" "lib/$arch/libgcc_s.so.1"
+	install -D "$root/etc/libibverbs.d/rxe.driver" "$1/etc/libibverbs.d/rxe.driver"
+	mkdir "$1/usr" && ln -s ../lib "$1/usr/lib"
+	for program in bin/ip usr/bin/rdma usr/bin/ib_read_bw usr/bin/ib_read_lat; do
+		put "$1" "$root/$program" "bin/${program##*/}"
+	done
+}
+
 # initrd FILE TESTBIN: the whole system of the guest.
 initrd() {
-	local dir=$1.d name file
+	local dir=$1.d name
 	mkdir -p "$dir"/{bin,proc,sys,dev,tmp,lib}
 	cp "$root/bin/busybox" "$dir/bin/"
 	ln -s busybox "$dir/bin/sh"
-	install -m 755 "$2" "$dir/test.bin"
-	# shellcheck disable=SC2086 # a list
-	[ -z "${VM_FILES:-}" ] || install -m 755 ${VM_FILES} "$dir/bin/"
-	for name in $modules; do
-		file=$(find "$VM/kernel/lib/modules" -name "${name//_/[-_]}.ko" | head -1)
-		[ -n "$file" ] || fail "the kernel has no module $name"
-		cp "$file" "$dir/lib/$name.ko"
+	put "$dir" "$2" test.bin
+	for name in ${VM_FILES:-}; do
+		put "$dir" "$name" "bin/${name##*/}"
 	done
-	echo "$modules" >"$dir/lib/modules"
+	for name in $modules; do
+		module "$dir" "$name"
+	done
+	[ -z "${VM_RDMA:-}" ] || cards "$dir"
 	install -m 755 perf/vm/init "$dir/init"
 	(cd "$dir" && find . | libraries "$(command -v cpio || echo "$root/bin/cpio")" -o -H newc --quiet) >"$1"
 	rm -r "$dir"
@@ -87,11 +147,12 @@ verdict() {
 	*) fail "tests failed in the guest (qemu's status $3)" ;;
 	esac
 	local name passed=0
-	for name in $("$2" -test.list "$pattern" | grep '^Test' | grep -vE "$skip"); do
+	for name in $(libraries "$2" -test.list "$pattern" | grep '^Test' | grep -vE "$skip"); do
 		grep -q "^--- PASS: $name " "$1" || fail "$name has not passed"
 		passed=$((passed + 1))
 	done
 	[ $passed -gt 0 ] || fail "$2 has no tests"
+	[ -z "${VM_RDMA:-}" ] || ! grep -E '^ *--- SKIP: ' "$1" || fail "a test was skipped"
 	grep '^@@ kernel' "$1"
 	echo "vm.sh: $passed tests passed on it"
 }
@@ -99,9 +160,9 @@ verdict() {
 # ended STATUS LOG FOLDER: a run that fails leaves what the kernel and the test have said.
 ended() {
 	if [ "$1" != 0 ] && [ -e "$2" ]; then
-		cat "$3/kernel" "$2" >"$VM/failed.log" 2>/dev/null || true
+		cat "$3/kernel" "$2" >"$VM/failed${VM_HOST:+.$VM_HOST}.log" 2>/dev/null || true
 		tail -n 60 "$3/kernel" >&2 2>/dev/null || true
-		echo "vm.sh: the kernel's messages and the test's output are in $VM/failed.log" >&2
+		echo "vm.sh: the kernel's messages and the test's output are in $VM/failed${VM_HOST:+.$VM_HOST}.log" >&2
 	fi
 	rm -rf "$3"
 	exit "$1"
@@ -125,22 +186,62 @@ run() {
 	initrd "$work/initrd" "$bin"
 	# shellcheck disable=SC2086 # VM_QEMU is a list
 	libraries timeout --kill-after=5 "$limit" "$root/usr/bin/qemu-system-x86_64" -L "$root/usr/share/qemu" -L "$root/usr/share/seabios" \
-		-accel "tcg,thread=${VM_THREAD:-multi}" -cpu max -m "${VM_MEM:-768}" -smp "${VM_CPUS:-2}" -nodefaults -no-user-config -display none -no-reboot \
+		-accel "tcg,thread=${VM_THREAD:-multi}" -cpu "${VM_CPU:-max}" -m "${VM_MEM:-768}" -smp "${VM_CPUS:-2}" -nodefaults -no-user-config -display none -no-reboot \
 		-serial "file:$work/kernel" -serial stdio -device isa-debug-exit,iobase=0xf4,iosize=0x04 ${VM_QEMU:-} -kernel "$VM/vmlinux" -initrd "$work/initrd" \
-		-append "console=ttyS0 loglevel=5 panic=-1 watchdog_thresh=60 softlockup_all_cpu_backtrace=1 vm.number=$number vm.limit=$((limit - 20)) ${VM_ENV:-} -- $*" </dev/null 2>&1 | stdbuf -oL tr -d '\r' | tee "$log" || status=${PIPESTATUS[0]}
+		-append "console=ttyS0 loglevel=5 panic=-1 watchdog_thresh=60 softlockup_all_cpu_backtrace=1 vm.number=$number vm.limit=$((limit - 20)) ${VM_RDMA:+RDMA_REQUIRED=1 RDMA_DEVICE=rxe0} ${VM_ENV:-} -- $*" </dev/null 2>&1 | stdbuf -oL tr -d '\r' | tee "$log" || status=${PIPESTATUS[0]}
 	verdict "$log" "$bin" "$status" "$number"
 }
 
+# host NUMBER SOCKET [server=on,] ARG...: one of a pair.
+host() {
+	local number=$1 qemu="-netdev stream,id=cable,$3addr.type=unix,addr.path=$2 -device virtio-net-pci,netdev=cable,romfile=,mac=52:54:00:00:00:0$1"
+	shift 3
+	VM_HOST=$number VM_LOG=${VM_LOG:+$VM_LOG.$number} VM_QEMU="${VM_QEMU:-} $qemu" \
+		VM_ENV="${VM_ENV:-} VM_HOST=$number VM_SELF=192.0.2.$number VM_PEER=192.0.2.$((3 - number))" perf/vm/vm.sh run "$@" 2>&1 | sed -u "s/^/host $number: /"
+}
+
+# pair TESTBIN...: the second machine's qemu connects to the first one's, as soon as that listens.
+pair() {
+	local dir first tries=0 status=0
+	dir=$(mktemp -d) # short enough for a socket's path
+	host 1 "$dir/cable" server=on, "$@" &
+	first=$!
+	until [ -S "$dir/cable" ]; do
+		tries=$((tries + 1))
+		[ $tries -lt 300 ] && kill -0 $first 2>/dev/null || fail "the first machine does not start"
+		sleep 0.1
+	done
+	host 2 "$dir/cable" "" "$@" || status=1
+	wait $first || status=1
+	rm -r "$dir"
+	[ $status = 0 ] || fail "one of the two failed"
+	echo "vm.sh: both passed"
+}
+
+# cgo COMMAND...
+cgo() {
+	CGO_ENABLED=1 CGO_CFLAGS="${CGO_CFLAGS:--O2 -g} -I$root/usr/include" CGO_LDFLAGS="${CGO_LDFLAGS:-} -L$root/usr/lib/$arch -Wl,-rpath-link,$root/usr/lib/$arch:$root/lib/$arch" "$@"
+}
+
 case ${1:-} in
-fetch) fetch ;;
-run)
-	[ $# -ge 2 ] || fail "run what? vm.sh run TESTBIN"
+fetch)
+	fetch
+	[ -z "${VM_RDMA:-}" ] || fetch_rdma
+	;;
+cgo)
 	shift
 	fetch
-	run "$@"
+	fetch_rdma
+	cgo "$@"
+	;;
+run | pair)
+	[ $# -ge 2 ] || fail "$1 what? vm.sh $1 TESTBIN"
+	fetch
+	[ -z "${VM_RDMA:-}" ] || fetch_rdma
+	"$@"
 	;;
 *)
-	sed -n '2,15s/^# \{0,1\}//p' "$0"
+	sed -n '2,22s/^# \{0,1\}//p' "$0"
 	exit 2
 	;;
 esac
