@@ -128,7 +128,7 @@ type LimitConfig struct {
 	HeaderTimeout  config.Duration `toml:"header_timeout" default:"10s" help:"time a client has to send a request head"`
 	BodyTimeout    config.Duration `toml:"body_timeout" default:"60s" help:"time a client has to send a request body"`
 	KeepAlive      config.Duration `toml:"keep_alive" default:"120s" help:"how long an idle client connection is kept"`
-	SlowReader     config.Duration `toml:"slow_reader" default:"30s" help:"a client that reads nothing for this long is cut"`
+	SlowReader     config.Duration `toml:"slow_reader" default:"30s" help:"a client that makes no room for the next bytes for this long is cut. Its connection has room when a third of what the kernel buffers (net.ipv4.tcp_wmem, net.ipv4.tcp_rmem) is read, so one that reads slower than about a MiB in this time may be cut too"`
 	ResponseIDs    int             `toml:"response_ids" default:"65536" help:"stored response ids whose node is remembered; for others the nodes are asked"`
 }
 

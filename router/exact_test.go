@@ -127,10 +127,12 @@ func TestTokenizersAreChecked(t *testing.T) {
 		"model[0].chat_template: needs":                          {Name: "sim", Tokenizer: "none", ChatTemplate: "x"},
 		"chat template: open /nowhere.jinja":                     {Name: "sim", Tokenizer: good, ChatTemplate: "/nowhere.jinja"},
 	} {
-		c := router.Config{Router: router.RouterConfig{Backends: []string{"http://127.0.0.1:8001"}, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0"}, Models: []router.ModelConfig{m}}
+		var c router.Config
 		if err := config.Defaults(&c); err != nil {
 			t.Fatal(err)
 		}
+		c.Router.Backends, c.Router.Listen, c.Router.Admin = []string{"http://127.0.0.1:8001"}, "127.0.0.1:0", "127.0.0.1:0"
+		c.Models = []router.ModelConfig{m}
 		r, err := router.New(c)
 		if err == nil {
 			r.Close()

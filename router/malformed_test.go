@@ -106,6 +106,18 @@ func TestBadRequestsGetClearErrors(t *testing.T) {
 	}
 }
 
+func TestShortBodyIsNamed(t *testing.T) {
+	s := serve(t, simulate(t, 1))
+	conn := s.dial()
+	whole := post("/v1/chat/completions", "", small)
+	io.WriteString(conn, whole[:len(whole)-10])
+	conn.(*net.TCPConn).CloseWrite()
+	status, body := answer(t, bufio.NewReader(conn))
+	if m := enveloped(t, "/v1/chat/completions", body); status != 400 || !strings.Contains(m, "Content-Length") {
+		t.Errorf("%d: %s", status, m)
+	}
+}
+
 func TestHugeRequestsAreRefused(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	t.Run("100 MB body", func(t *testing.T) {

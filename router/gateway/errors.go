@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"errors"
+	"io"
 	"strconv"
 	"time"
 
@@ -21,6 +22,7 @@ var (
 	errHeaderLarge = &apierror.Error{Status: 431, Code: "header_too_large", Message: "the request head is larger than this router accepts (limits.max_header)"}
 	errSlowRequest = &apierror.Error{Status: 408, Code: "request_timeout", Message: "the request did not arrive in time"}
 	errMalformed   = &apierror.Error{Status: 400, Code: "malformed_http", Message: "the request is not well-formed HTTP/1.1"}
+	errShortBody   = &apierror.Error{Status: 400, Code: "body_incomplete", Message: "the connection's sending side was closed before the request was complete; Content-Length says how long its body is"}
 	errVersion     = &apierror.Error{Status: 505, Code: "http_version", Message: "this port speaks HTTP/1.1; HTTP/2 needs a proxy in front of it"}
 	errFraming     = &apierror.Error{Status: 400, Code: "malformed_http", Message: "the request has both Content-Length and Transfer-Encoding, so where it ends is not clear; send one of them"}
 	errStreams     = &apierror.Error{Status: 429, Code: "too_many_streams", Message: "too many streams are open in this router", RetryAfterSeconds: 1}
@@ -88,6 +90,8 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	case a.late:
 		e = errSlowRequest
 		g.metrics.ClientCut.WithLabelValues("slow_request").Inc()
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		e = errShortBody
 	}
 	g.identify(ctx)
 	g.bodies.Give(&a.Body)
