@@ -13,8 +13,9 @@
 # that go into the guest's /bin), VM_ENV (NAME=VALUE..., for the test binary), VM_MODULES (further modules that the guest loads), VM_QEMU (further arguments
 # of qemu, for devices). Libraries that TESTBIN and VM_FILES are linked to go with them. With VM_RDMA=1 there are cards as well: libibverbs, the programs ip, rdma,
 # and those of perftest, the kernel's rdma_rxe, and the card rxe0, RoCE v2 in software, over the interface rdma0, 192.0.2.1, MTU 9000; no test may skip (RDMA_REQUIRED=1).
-# In a pair, each test knows by VM_HOST (1 or 2) which of the two it is in, and by VM_SELF and VM_PEER the addresses of both, on eth0, MTU 9000, which rxe0 is over; one that ends
-# early leaves the other alone. Both have to pass, and what they say comes with "host 1: " and "host 2: " before it. All variables above are for each of the two; VM_LOG gets .1 and .2.
+# In a pair, each test knows by VM_HOST (1 or 2) which of the two it is in, and by VM_SELF and VM_PEER the addresses of both, on eth0, MTU 9000, which rxe0 is over. A line "@@ cable off" or
+# "@@ cable on" that it writes pulls the cable out of its own machine, or puts it back. Both have to pass: where one fails, the other has 10 s to end. What they say comes with "host 1: "
+# and "host 2: " before it. All variables above are for each of the two; VM_LOG gets .1 and .2.
 # A CPU that makes no progress for 2 minutes has all CPUs' stacks written to the kernel's messages.
 #
 # With VM_THREAD=multi, qemu 7.2 now and then runs code on one CPU that another has replaced since, for good: what patches the running kernel, as
@@ -26,7 +27,7 @@ VM=${VM:-$PWD/.cache/vm}
 root=$VM/root
 arch=x86_64-linux-gnu
 modules="inet_diag tcp_diag tun veth sch_netem ${VM_MODULES:-}" # and what they depend on, in the order in which the guest loads them
-[ -z "${VM_HOST:-}" ] || modules="$modules virtio_pci virtio_net"
+[ "${1:-}" != pair ] || modules="$modules virtio_pci virtio_net"
 [ -z "${VM_RDMA:-}" ] || modules="$modules crc32_generic rdma_rxe ib_uverbs dummy" # rxe asks for crc32 by the name of an algorithm, which depends= does not say
 
 fail() { echo "vm.sh: $*" >&2; exit 1; }
@@ -183,37 +184,55 @@ run() {
 	log=${VM_LOG:-$work/log}
 	# shellcheck disable=SC2064 # now, not then
 	trap "ended \$? '$log' '$work'" EXIT
-	initrd "$work/initrd" "$bin"
+	[ -n "${VM_INITRD:-}" ] || initrd "$work/initrd" "$bin"
 	# shellcheck disable=SC2086 # VM_QEMU is a list
 	libraries timeout --kill-after=5 "$limit" "$root/usr/bin/qemu-system-x86_64" -L "$root/usr/share/qemu" -L "$root/usr/share/seabios" \
 		-accel "tcg,thread=${VM_THREAD:-multi}" -cpu "${VM_CPU:-max}" -m "${VM_MEM:-768}" -smp "${VM_CPUS:-2}" -nodefaults -no-user-config -display none -no-reboot \
-		-serial "file:$work/kernel" -serial stdio -device isa-debug-exit,iobase=0xf4,iosize=0x04 ${VM_QEMU:-} -kernel "$VM/vmlinux" -initrd "$work/initrd" \
-		-append "console=ttyS0 loglevel=5 panic=-1 watchdog_thresh=60 softlockup_all_cpu_backtrace=1 vm.number=$number vm.limit=$((limit - 20)) ${VM_RDMA:+RDMA_REQUIRED=1 RDMA_DEVICE=rxe0} ${VM_ENV:-} -- $*" </dev/null 2>&1 | stdbuf -oL tr -d '\r' | tee "$log" || status=${PIPESTATUS[0]}
+		-serial "file:$work/kernel" -serial stdio -device isa-debug-exit,iobase=0xf4,iosize=0x04 ${VM_QEMU:-} -kernel "$VM/vmlinux" -initrd "${VM_INITRD:-$work/initrd}" \
+		-append "console=ttyS0 loglevel=5 panic=-1 watchdog_thresh=60 softlockup_all_cpu_backtrace=1 vm.number=$number vm.limit=$((limit - 20)) ${VM_RDMA:+RDMA_REQUIRED=1 RDMA_DEVICE=rxe0} ${VM_ENV:-} -- $*" </dev/null 2>&1 | stdbuf -oL tr -d '\r' | tee "$log" >(cable) || status=${PIPESTATUS[0]}
 	verdict "$log" "$bin" "$status" "$number"
 }
 
-# host NUMBER SOCKET [server=on,] ARG...: one of a pair.
+# cable does to the cable of a pair what the guest's output asks for; it is not seen in the output itself.
+cable() { sed -un 's/^@@ cable \(on\|off\)$/set_link cable \1/p' >"${VM_MONITOR:-/dev/null}"; }
+
+# host NUMBER FOLDER [server=on,] TESTBIN...: one of a pair.
 host() {
-	local number=$1 qemu="-netdev stream,id=cable,$3addr.type=unix,addr.path=$2 -device virtio-net-pci,netdev=cable,romfile=,mac=52:54:00:00:00:0$1"
+	local number=$1 other=$((3 - $1)) dir=$2 qemu
+	qemu="-netdev stream,id=cable,$3addr.type=unix,addr.path=$dir/cable -device virtio-net-pci,netdev=cable,romfile=,mac=52:54:00:00:00:0$1 -chardev pipe,id=monitor,path=$dir/monitor$1 -mon monitor"
 	shift 3
-	VM_HOST=$number VM_LOG=${VM_LOG:+$VM_LOG.$number} VM_QEMU="${VM_QEMU:-} $qemu" \
-		VM_ENV="${VM_ENV:-} VM_HOST=$number VM_SELF=192.0.2.$number VM_PEER=192.0.2.$((3 - number))" perf/vm/vm.sh run "$@" 2>&1 | sed -u "s/^/host $number: /"
+	VM_HOST=$number VM_LOG=${VM_LOG:+$VM_LOG.$number} VM_QEMU="${VM_QEMU:-} $qemu" VM_INITRD=$dir/initrd VM_MONITOR=$dir/monitor$number.in \
+		VM_ENV="${VM_ENV:-} VM_HOST=$number VM_SELF=192.0.2.$number VM_PEER=192.0.2.$other" perf/vm/vm.sh run "$@" 2>&1 | sed -u "s/^/host $number: /" && return
+	[ ! -e "$dir/failed" ] || return 1
+	touch "$dir/failed"
+	echo "vm.sh: host $number failed: host $other has 10 s to end"
+	sleep 10
+	echo quit >"$dir/monitor$other.in"
+	return 1
 }
 
 # pair TESTBIN...: the second machine's qemu connects to the first one's, as soon as that listens.
 pair() {
-	local dir first tries=0 status=0
+	local dir first second tries=0 status=0
 	dir=$(mktemp -d) # short enough for a socket's path
-	host 1 "$dir/cable" server=on, "$@" &
+	initrd "$dir/initrd" "$1"
+	mkfifo "$dir"/monitor{1,2}.{in,out}
+	exec 7<>"$dir/monitor1.in" 8<>"$dir/monitor2.in" # so that none who writes there waits for a reader
+	# shellcheck disable=SC2064 # now, not then
+	trap "echo quit >&7; echo quit >&8; rm -r '$dir'" EXIT
+	host 1 "$dir" server=on, "$@" &
 	first=$!
 	until [ -S "$dir/cable" ]; do
 		tries=$((tries + 1))
-		[ $tries -lt 300 ] && kill -0 $first 2>/dev/null || fail "the first machine does not start"
+		if [ $tries -gt 300 ] || ! kill -0 $first 2>/dev/null; then
+			fail "the first machine does not start"
+		fi
 		sleep 0.1
 	done
-	host 2 "$dir/cable" "" "$@" || status=1
+	host 2 "$dir" "" "$@" &
+	second=$!
 	wait $first || status=1
-	rm -r "$dir"
+	wait $second || status=1
 	[ $status = 0 ] || fail "one of the two failed"
 	echo "vm.sh: both passed"
 }
@@ -241,7 +260,7 @@ run | pair)
 	"$@"
 	;;
 *)
-	sed -n '2,22s/^# \{0,1\}//p' "$0"
+	sed -n '2,23s/^# \{0,1\}//p' "$0"
 	exit 2
 	;;
 esac
