@@ -94,7 +94,7 @@ func TestPeersAreTold(t *testing.T) {
 	if p := r.Peers[0]; p.Peer != "b" || p.Wanted != "auto" || p.Lane == "rdma" || p.Address != b.At("quic") || p.WhyNotRdma == "" {
 		t.Errorf("%v", p)
 	}
-	if _, err := (lanes{a}).Release(context.Background(), "rxe0"); !errors.Is(err, rpc.ErrNoDevice) {
+	if _, _, err := (lanes{a}).Release(context.Background(), "rxe0"); !errors.Is(err, rpc.ErrNoDevice) {
 		t.Error(err)
 	}
 	if _, err := kv(t, a).ReleaseDevice(t.Context(), &pb.ReleaseDeviceRequest{Device: "rxe0"}); err == nil || !strings.Contains(err.Error(), `"rxe0"`) {

@@ -88,9 +88,9 @@ func (l lanes) Devices() (out []rpc.Device) {
 }
 
 // Release is transport.Rails.Release.
-func (l lanes) Release(ctx context.Context, device string) (pairs int, err error) {
+func (l lanes) Release(ctx context.Context, device string) (pairs int, open bool, err error) {
 	if l.d.rails == nil {
-		return 0, rpc.ErrNoDevice
+		return 0, false, rpc.ErrNoDevice
 	}
 	if l.d.pool != nil {
 		for _, s := range l.d.pool.Status() {
@@ -102,11 +102,12 @@ func (l lanes) Release(ctx context.Context, device string) (pairs int, err error
 			pairs += times(s.Cards, device)
 		}
 	}
+	open = slices.Contains(l.d.rails.Open(), device)
 	err = l.d.rails.Release(ctx, device)
 	if errors.Is(err, transport.ErrNoCard) {
-		return 0, rpc.ErrNoDevice
+		return 0, false, rpc.ErrNoDevice
 	}
-	return pairs, err
+	return pairs, open, err
 }
 
 func times(all []string, name string) (n int) {

@@ -82,7 +82,7 @@ func TestRoCEDaemons(t *testing.T) {
 	meet(t, 2, a)
 	bringByCards(t, a, from, "again")
 	released, err := kv(t, a).ReleaseDevice(t.Context(), &pb.ReleaseDeviceRequest{Device: os.Getenv("RDMA_DEVICE")})
-	if err != nil || released.Pairs == 0 {
+	if err != nil || released.Pairs == 0 || released.WasNotOpen {
 		t.Error(released, err)
 	}
 	for i := range 5 {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kvcached/block"
@@ -30,14 +31,18 @@ type kv struct {
 func newKV(a *app, getenv func(string) string) *cobra.Command {
 	k := &kv{app: a}
 	c := group("kv", "Look into and change the KV cache of this host, or of another", newKVStats(k), newKVPeers(k), newKVList(k), newKVGet(k), newKVPut(k), newKVRemove(k), newKVVerify(a), newKVTrace(a))
-	f := c.PersistentFlags()
+	k.flags(c.PersistentFlags(), getenv)
+	return c
+}
+
+// flags say where the cache is.
+func (k *kv) flags(f *pflag.FlagSet, getenv func(string) string) {
 	f.StringVar(&k.sock, "sock", firstSet(getenv, "", envSock),
 		"the cache's gRPC socket, a path or unix:///path (env "+envSock+"); default: kv.sock in /run/cognitora, else in the daemon's default data directory")
 	f.StringVar(&k.address, "address", "", "HOST:PORT of the cache's [grpc] listener instead, with the three --tls flags")
 	f.StringVar(&k.files.CA, "tls-ca", "", "PEM file of the fleet's CA, for --address")
 	f.StringVar(&k.files.Cert, "tls-cert", "", "own certificate, for --address: that of the role ctl may do everything")
 	f.StringVar(&k.files.Key, "tls-key", "", "key of the certificate")
-	return c
 }
 
 // respNamespace is where the keys of RESP clients are unless they select another database.

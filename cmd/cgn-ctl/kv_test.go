@@ -213,6 +213,9 @@ func TestKVOverTCP(t *testing.T) {
 			t.Errorf("%v: %v\n%s", args, err, out)
 		}
 	}
+	if _, err := ctl(t, nil, append([]string{"rdma", "release", "rxe0"}, at(pki.Ctl)...)...); err == nil || !strings.Contains(err.Error(), "does not use a device") {
+		t.Error(err)
+	}
 	for text, args := range map[string][]string{
 		"may not delete": append([]string{"rm", "--all"}, at(pki.Router)...),
 		"needs --tls-ca": {"stats", "--address", d.At("grpc")},
@@ -238,8 +241,11 @@ func TestKVOfADaemonThatHangs(t *testing.T) {
 		_, err := c.Stats(ctx, &pb.StatsRequest{})
 		return err
 	})
-	if err == nil || !strings.Contains(err.Error(), sock+" does not answer in time") || hintOf(err) == "" {
-		t.Errorf("%v, %s", err, hintOf(err))
+	released := (&rdmaHost{kv: k}).release(t.Context(), "rxe0")
+	for _, err := range []error{err, released} {
+		if err == nil || !strings.Contains(err.Error(), sock+" does not answer in time") || hintOf(err) == "" {
+			t.Errorf("%v, %s", err, hintOf(err))
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -26,9 +27,17 @@ func newRDMA(a *app, getenv func(string) string) *cobra.Command {
 	r := &rdmaHost{kv: &kv{app: a}}
 	c := group("rdma", "Look at this host's RDMA devices, say what they lack, and have the cache let go of one",
 		newRDMADevices(r), newRDMACheck(r), newRDMARelease(r))
-	c.PersistentFlags().StringVar(&r.sock, "sock", firstSet(getenv, "", envSock), "the cache's gRPC socket, as of cgn-ctl kv (env "+envSock+")")
+	r.flags(c.PersistentFlags(), getenv)
 	c.PersistentFlags().StringVar(&r.root, "root", "/", "folder with the host's sys, proc and dev, such as /host in a container")
 	return c
+}
+
+// rooted says why there is nothing to look at below --root.
+func (r *rdmaHost) rooted() error {
+	if info, err := os.Stat(r.root); err != nil || !info.IsDir() {
+		return hinted{fmt.Errorf("--root %s: there is no such folder", r.root), "give the one with the host's sys, proc and dev, such as /host in a container; without --root it is /"}
+	}
+	return nil
 }
 
 func newRDMADevices(r *rdmaHost) *cobra.Command {
@@ -39,6 +48,9 @@ func newRDMADevices(r *rdmaHost) *cobra.Command {
 			"IPv6, and both before a link-local one. NUMA is the node of the host that the card is next to. -o json has all GIDs.",
 		Example: "  cgn-ctl rdma devices\n  cgn-ctl rdma devices -o json",
 		RunE: func(*cobra.Command, []string) error {
+			if err := r.rooted(); err != nil {
+				return err
+			}
 			all := devices.Discover(r.root)
 			if all == nil {
 				all = []devices.Device{}
@@ -98,7 +110,7 @@ func newRDMACheck(r *rdmaHost) *cobra.Command {
 			"locks the arena once more: with two, --arena takes twice its size.\n\n" +
 			"The limit of locked memory is that of the process --pid; without it, of the cgn-kvcached that listens on the socket; without that, of this very\n" +
 			"command, which says little of a daemon that systemd starts. Whether a device file may be opened is asked with the rights of this command.\n" +
-			"The daemon is also asked what it makes of its devices.",
+			"The daemon is also asked what it makes of its devices. -o json: memlock is that limit in bytes, -1 for none; daemon is null where nobody answers.",
 		Example: "  cgn-ctl rdma check --arena 64GiB\n  sudo -u cognitora cgn-ctl rdma check --pid $(pidof cgn-kvcached) -o json",
 		RunE:    func(c *cobra.Command, _ []string) error { return r.check(c.Context(), uint64(arena), pid) },
 	}
@@ -111,7 +123,7 @@ func newRDMARelease(r *rdmaHost) *cobra.Command {
 	return &cobra.Command{
 		Use: "release DEV", Short: "Have the cache of this host close an RDMA device, so that it can be taken away", Args: oneArgument("DEV"),
 		Long: "Asks the cgn-kvcached of this host to close its context of a device, and returns when that is done: what is under way over it ends, and\n" +
-			"blocks come over QUIC from then on. Without that the kernel may wait for the daemon for ever: rdma link delete of a soft-RoCE device on\n" +
+			"blocks come over QUIC from then on. A device that is not open counts as closed, and that is said. Without that the kernel may wait for the daemon for ever: rdma link delete of a soft-RoCE device on\n" +
 			"Linux 6.1 does. The daemon opens a device of that name again once the kernel has it anew.",
 		Example: "  cgn-ctl rdma release rxe0 && rdma link delete rxe0",
 		RunE:    func(c *cobra.Command, args []string) error { return r.release(c.Context(), args[0]) },
@@ -119,24 +131,32 @@ func newRDMARelease(r *rdmaHost) *cobra.Command {
 }
 
 type rdmaReleased struct {
-	Device string `json:"device"`
-	Pairs  uint32 `json:"pairs"`
+	Device  string `json:"device"`
+	Pairs   uint32 `json:"pairs"`
+	WasOpen bool   `json:"was_open"`
+}
+
+func (v *rdmaReleased) write(t *table) {
+	if v.WasOpen {
+		t.line(fmt.Sprintf("%s is closed, and with it %d queue pairs", v.Device, v.Pairs))
+	} else {
+		t.line(v.Device + " was not open: the daemon had nothing to close")
+	}
 }
 
 func (r *rdmaHost) release(ctx context.Context, device string) error {
 	return r.soon(ctx, func(ctx context.Context, client pb.KvClient) error {
 		done, err := client.ReleaseDevice(ctx, &pb.ReleaseDeviceRequest{Device: device})
-		switch status.Code(err) {
-		case codes.OK:
-			return r.show(rdmaReleased{device, done.Pairs}, func(t *table) {
-				t.line(fmt.Sprintf("%s is closed, and with it %d queue pairs", device, done.Pairs))
-			})
-		case codes.NotFound:
+		switch code := status.Code(err); {
+		case code == codes.OK:
+			v := &rdmaReleased{device, done.Pairs, !done.WasNotOpen}
+			return r.show(v, v.write)
+		case code == codes.NotFound:
 			return hinted{errors.New(status.Convert(err).Message()), "cgn-ctl kv peers lists the devices that the daemon uses, cgn-ctl rdma devices those of the host"}
-		case codes.DeadlineExceeded:
+		case code == codes.DeadlineExceeded && ctx.Err() == nil: // the daemon says so
 			return hinted{errors.New(status.Convert(err).Message()), "nothing new goes over it; ask again, and cgn-ctl kv peers says when it is closed"}
-		case codes.Unimplemented:
-			return hinted{fmt.Errorf("this cache daemon has no device %s to close", device), "only a cgn-kvcached that knows RDMA has: go build -tags rdma ./cmd/cgn-kvcached"}
+		case code == codes.Unimplemented:
+			return hinted{fmt.Errorf("this cache daemon has no device %s to close", device), "only a cgn-kvcached that knows RDMA has: make build-rdma makes it"}
 		}
 		return err
 	})

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,7 +31,10 @@ func (r *rdmaHost) check(ctx context.Context, arena uint64, pid int) error {
 	if pid < 0 {
 		return fmt.Errorf("--pid %d: must be that of a process, or 0", pid)
 	}
-	if pid == 0 && r.root == "/" {
+	if err := r.rooted(); err != nil {
+		return err
+	}
+	if pid == 0 && r.root == "/" && r.address == "" {
 		pid = listener(r.path())
 	}
 	v := rdmaChecked{Report: devices.Check(devices.Options{Root: r.root, Arena: arena, PID: pid}), PID: pid}
@@ -83,21 +88,37 @@ func (v *rdmaChecked) write(t *table) {
 		if p.GID != nil {
 			address, index = p.GID.Address().String(), fmt.Sprint(p.GID.Index)
 		}
-		t.row(p.Device, p.Port, usable, address, index, lacks(p.Problems))
+		t.row(p.Device, portName(p.Port), usable, address, index, lacks(slices.Concat(v.Host, p.Problems)))
 	}
-	v.writeProblems(t, "", v.Host)
+	texts := problemTexts("", v.Host)
 	for _, p := range v.Ports {
-		v.writeProblems(t, fmt.Sprintf("%s port %d: ", p.Device, p.Port), p.Problems)
+		texts = append(texts, problemTexts(fmt.Sprintf("%s port %s: ", p.Device, portName(p.Port)), p.Problems)...)
 	}
 	switch {
 	case v.daemon != nil:
-		t.line(fmt.Sprintf("\nnot asked what it makes of them: %v", v.daemon))
+		texts = append(texts, fmt.Sprintf("not asked what it makes of them: %v", v.daemon))
 	case len(*v.Daemon) == 0:
-		t.line("\nthe cache daemon is to use none of them")
+		texts = append(texts, "the cache daemon is to use none of them: its rdma.devices is empty")
 	default:
-		t.line("\nas the cache daemon has it:")
+		texts = append(texts, "as the cache daemon has it:")
+	}
+	for i, text := range texts {
+		if i > 0 || len(v.Ports) > 0 {
+			t.line("")
+		}
+		t.line(text)
+	}
+	if v.daemon == nil && len(*v.Daemon) > 0 {
 		writeKVDevices(t, *v.Daemon)
 	}
+}
+
+// portName is "-" for a device without ports.
+func portName(number int) string {
+	if number == 0 {
+		return "-"
+	}
+	return strconv.Itoa(number)
 }
 
 // lacks names what keeps a port from use.
@@ -111,12 +132,13 @@ func lacks(problems []devices.Problem) string {
 	return dash(strings.Join(codes, ","))
 }
 
-func (v *rdmaChecked) writeProblems(t *table, where string, problems []devices.Problem) {
+func problemTexts(where string, problems []devices.Problem) (texts []string) {
 	for _, p := range problems {
 		kind := "note"
 		if p.Blocks {
 			kind = "PROBLEM"
 		}
-		t.line(fmt.Sprintf("\n%s: %s%s\n  %s", kind, where, p.What, p.Fix))
+		texts = append(texts, fmt.Sprintf("%s: %s%s\n  %s", kind, where, p.What, p.Fix))
 	}
+	return texts
 }

@@ -59,7 +59,13 @@ func (s *laneServer) Peers(context.Context, *pb.PeersRequest) (*pb.PeersResponse
 }
 
 func (s *laneServer) ReleaseDevice(_ context.Context, r *pb.ReleaseDeviceRequest) (*pb.ReleaseDeviceResponse, error) {
-	if r.Device != "rxe0" {
+	switch r.Device {
+	case "rxe0":
+	case "rxe1":
+		return &pb.ReleaseDeviceResponse{WasNotOpen: true}, nil
+	case "busy":
+		return nil, status.Error(codes.DeadlineExceeded, "busy is not closed yet")
+	default:
 		return nil, status.Errorf(codes.NotFound, "this daemon does not use %s", r.Device)
 	}
 	return &pb.ReleaseDeviceResponse{Pairs: 3}, nil
@@ -100,6 +106,22 @@ func TestRDMADevices(t *testing.T) {
 	if out, err = ctl(t, nil, "rdma", "devices", "--root", t.TempDir(), "-o", "json"); err != nil || out != "[]\n" {
 		t.Errorf("%v: %s", err, out)
 	}
+	for _, what := range []string{"devices", "check"} {
+		if _, err = ctl(t, nil, "rdma", what, "--root", "/nonexist"); err == nil || !strings.Contains(err.Error(), "--root /nonexist: there is no such folder") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	// Without ports, in words and as JSON.
+	root := rdmaTree(t)
+	if err := os.RemoveAll(filepath.Join(root, "sys/devices/virtual/infiniband/rxe0/ports")); err != nil {
+		t.Fatal(err)
+	}
+	if out, err = ctl(t, nil, "rdma", "devices", "--root", root, "-o", "json"); err != nil || strings.Contains(out, "null") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if out, _ = ctl(t, nil, "rdma", "check", "--root", root, "--arena", "1MiB"); !strings.Contains(out, "rxe0    -     no") || !strings.Contains(out, "rxe0 port -: the device has no port") {
+		t.Error(out)
+	}
 }
 
 func TestRDMACheck(t *testing.T) {
@@ -113,7 +135,10 @@ func TestRDMACheck(t *testing.T) {
 	if err == nil {
 		t.Error("an arena beyond the limit passes")
 	}
-	want(t, out, "PROBLEM: this process may lock 8 MiB, and the arena has 1 GiB", "LimitMEMLOCK=infinity")
+	want(t, out, "PROBLEM: this process may lock 8 MiB, and the arena has 1 GiB", "LimitMEMLOCK=infinity", "1      memlock")
+	if out, _ = ctl(t, nobody, "rdma", "check", "--root", t.TempDir()); !strings.HasPrefix(out, "PROBLEM: no RDMA device") {
+		t.Errorf("%q", out)
+	}
 	out, err = ctl(t, nobody, "rdma", "check", "--root", t.TempDir(), "-o", "json")
 	var v struct {
 		Usable bool
@@ -150,12 +175,18 @@ func TestRDMARelease(t *testing.T) {
 	if err != nil || !strings.Contains(out, "rxe0 is closed, and with it 3 queue pairs") {
 		t.Errorf("%v: %s", err, out)
 	}
+	if out, err = ctl(t, env, "rdma", "release", "rxe1"); err != nil || !strings.Contains(out, "rxe1 was not open") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if _, err = ctl(t, env, "rdma", "release", "busy"); err == nil || !strings.Contains(hintOf(err), "says when it is closed") {
+		t.Errorf("%v: %s", err, hintOf(err))
+	}
 	_, err = ctl(t, env, "rdma", "release", "mlx5_0")
 	if err == nil || err.Error() != "this daemon does not use mlx5_0" || !strings.Contains(hintOf(err), "kv peers") {
 		t.Errorf("%v: %s", err, hintOf(err))
 	}
 	env[envSock] = serveLanes(t, &pb.UnimplementedKvServer{})
-	if _, err = ctl(t, env, "rdma", "release", "rxe0"); err == nil || !strings.Contains(hintOf(err), "-tags rdma") {
+	if _, err = ctl(t, env, "rdma", "release", "rxe0"); err == nil || !strings.Contains(hintOf(err), "make build-rdma") {
 		t.Errorf("%v: %s", err, hintOf(err))
 	}
 	if _, err = ctl(t, env, "kv", "peers"); err == nil || !strings.Contains(err.Error(), "does not tell about its peers") {

@@ -18,8 +18,8 @@ var ErrNoDevice = errors.New("rpc: the daemon uses no such device")
 type Lanes interface {
 	Paths(ctx context.Context) []Path
 	Devices() []Device
-	// Release closes a device, and with it so many queue pairs. ErrNoDevice.
-	Release(ctx context.Context, device string) (pairs int, err error)
+	// Release closes a device, and with it so many queue pairs; !open: there was nothing to close. ErrNoDevice.
+	Release(ctx context.Context, device string) (pairs int, open bool, err error)
 }
 
 // Path is how blocks come from one host, and go there.
@@ -93,13 +93,13 @@ func (s *service) ReleaseDevice(ctx context.Context, r *pb.ReleaseDeviceRequest)
 	}
 	ctx, cancel := context.WithTimeout(ctx, releaseWithin)
 	defer cancel()
-	pairs, err := s.o.Lanes.Release(ctx, r.Device)
+	pairs, open, err := s.o.Lanes.Release(ctx, r.Device)
 	switch {
 	case errors.Is(err, ErrNoDevice):
 		return nil, status.Errorf(codes.NotFound, "the daemon does not use a device %q", r.Device)
 	case err != nil:
 		return nil, status.Errorf(codes.DeadlineExceeded, "%s is not closed yet: %v", r.Device, err)
 	}
-	s.log.Info("a device was given away", "device", r.Device, "pairs", pairs, "caller", caller(ctx))
-	return &pb.ReleaseDeviceResponse{Pairs: uint32(pairs)}, nil
+	s.log.Info("a device was given away", "device", r.Device, "pairs", pairs, "was_open", open, "caller", caller(ctx))
+	return &pb.ReleaseDeviceResponse{Pairs: uint32(pairs), WasNotOpen: !open}, nil
 }

@@ -3,6 +3,7 @@ package devices
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -65,7 +66,7 @@ type Verdict struct {
 type Report struct {
 	Usable  bool      `json:"usable"`  // at least one port is
 	Host    []Problem `json:"host"`    // of the host, or the process, and so of all devices
-	Memlock uint64    `json:"memlock"` // limit of locked memory that holds for the process, bytes; 2^64-1: none
+	Memlock int64     `json:"memlock"` // limit of locked memory that holds for the process, bytes; -1: none; 0 with a problem that says so: not known
 	Ports   []Verdict `json:"ports"`
 }
 
@@ -82,9 +83,12 @@ func Check(o Options) Report {
 	if o.NotBuilt {
 		r.Host = append(r.Host, Problem{NotBuilt, "this program was built without RDMA", "build it with the tag: go build -tags rdma ./cmd/cgn-kvcached (needs a C compiler and libibverbs-dev)", true})
 	}
-	var problem *Problem
-	if r.Memlock, problem = memlock(&o); problem != nil {
+	limit, problem := memlock(&o)
+	if problem != nil {
 		r.Host = append(r.Host, *problem)
+	}
+	if r.Memlock = int64(min(limit, math.MaxInt64)); limit == unlimited {
+		r.Memlock = -1
 	}
 	blocked := slices.ContainsFunc(r.Host, blocks)
 	for i := range all {
@@ -138,7 +142,7 @@ func checkVerbs(o *Options, d *Device) []Problem {
 	case d.Verbs == "" && !there(o.Root, "/sys/class/infiniband_verbs"):
 		return []Problem{{NoVerbs, "there is no /dev/infiniband/uverbs* because the module ib_uverbs is not loaded", "modprobe ib_uverbs", true}}
 	case d.Verbs == "":
-		return []Problem{{NoVerbs, "the kernel offers no verbs of this device to programs", "see dmesg for what its driver says; modprobe " + module(d.Driver), true}}
+		return []Problem{{NoVerbs, "the kernel offers no verbs of this device to programs", "see dmesg for what its driver says" + load(d.Driver), true}}
 	}
 	err := o.open(below(o.Root, d.Verbs))
 	switch {
@@ -258,10 +262,13 @@ func orDevice(pci string) string {
 	return pci
 }
 
-// module is what a driver's verbs are in.
-func module(driver string) string {
-	if driver == "mlx5_core" {
-		return "mlx5_ib"
+// load is how to load what a driver's verbs are in; empty: the driver is not known.
+func load(driver string) string {
+	switch driver {
+	case "":
+		return ""
+	case "mlx5_core":
+		driver = "mlx5_ib"
 	}
-	return orUnknown(driver)
+	return "; modprobe " + driver
 }

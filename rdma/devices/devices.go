@@ -73,7 +73,7 @@ func Discover(root string) []Device {
 
 func discover(root, name string) Device {
 	dir := below(root, classDir, name)
-	d := Device{Name: name, Firmware: text(dir, "fw_ver"), Driver: linked(dir, "device/driver"), NUMANode: -1}
+	d := Device{Name: name, Firmware: text(dir, "fw_ver"), Driver: linked(dir, "device/driver"), NUMANode: -1, Ports: []Port{}}
 	if d.Driver == "" && text(dir, "parent") != "" {
 		d.Driver = "rdma_rxe" // which has no device below it, and alone of all drivers names its interface so
 	}
@@ -106,7 +106,7 @@ func discover(root, name string) Device {
 func port(root, dir string, number int) Port {
 	p := Port{
 		Number: number, State: parseState(text(dir, "state")), Physical: parseState(text(dir, "phys_state")),
-		LinkLayer: text(dir, "link_layer"), Rate: parseRate(text(dir, "rate")), GIDs: gids(dir),
+		LinkLayer: text(dir, "link_layer"), Rate: parseRate(text(dir, "rate")), Netdevs: []string{}, GIDs: gids(dir),
 	}
 	for _, g := range p.GIDs {
 		if g.Netdev != "" && !slices.Contains(p.Netdevs, g.Netdev) {
@@ -123,7 +123,8 @@ func port(root, dir string, number int) Port {
 }
 
 // gids reads a port's table, whose empty rows are zero and have no type.
-func gids(dir string) (all []GID) {
+func gids(dir string) []GID {
+	all := []GID{}
 	for _, i := range numbered(filepath.Join(dir, "gids"), maxGIDs) {
 		row := strconv.Itoa(i)
 		addr, ok := parseGID(text(dir, "gids/"+row))

@@ -172,7 +172,7 @@ func TestRealRights(t *testing.T) {
 	if r := nobody(8 << 20); !r.Usable || len(r.Host) != 0 {
 		t.Errorf("%+v", r)
 	}
-	if r := Check(Options{Arena: 1 << 40}); !r.Usable || r.Memlock != unlimited {
+	if r := Check(Options{Arena: 1 << 40}); !r.Usable || r.Memlock != -1 {
 		t.Errorf("root: %+v", r)
 	}
 	info, err := os.Stat(verbs)

@@ -3182,7 +3182,8 @@ func (x *ReleaseDeviceRequest) GetDevice() string {
 
 type ReleaseDeviceResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Pairs         uint32                 `protobuf:"varint,1,opt,name=pairs,proto3" json:"pairs,omitempty"` // queue pairs that were closed with it
+	Pairs         uint32                 `protobuf:"varint,1,opt,name=pairs,proto3" json:"pairs,omitempty"`                               // queue pairs that were closed with it
+	WasNotOpen    bool                   `protobuf:"varint,2,opt,name=was_not_open,json=wasNotOpen,proto3" json:"was_not_open,omitempty"` // there was nothing to close
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3222,6 +3223,13 @@ func (x *ReleaseDeviceResponse) GetPairs() uint32 {
 		return x.Pairs
 	}
 	return 0
+}
+
+func (x *ReleaseDeviceResponse) GetWasNotOpen() bool {
+	if x != nil {
+		return x.WasNotOpen
+	}
+	return false
 }
 
 var File_cognitora_v1_kv_proto protoreflect.FileDescriptor
@@ -3475,9 +3483,11 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\x0eSTATE_RELEASED\x10\x02\x12\x12\n" +
 	"\x0eSTATE_UNUSABLE\x10\x03\".\n" +
 	"\x14ReleaseDeviceRequest\x12\x16\n" +
-	"\x06device\x18\x01 \x01(\tR\x06device\"-\n" +
+	"\x06device\x18\x01 \x01(\tR\x06device\"O\n" +
 	"\x15ReleaseDeviceResponse\x12\x14\n" +
-	"\x05pairs\x18\x01 \x01(\rR\x05pairs*m\n" +
+	"\x05pairs\x18\x01 \x01(\rR\x05pairs\x12 \n" +
+	"\fwas_not_open\x18\x02 \x01(\bR\n" +
+	"wasNotOpen*m\n" +
 	"\x04Tier\x12\x14\n" +
 	"\x10TIER_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vTIER_DEVICE\x10\x01\x12\r\n" +
