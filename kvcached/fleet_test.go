@@ -85,7 +85,7 @@ func meet(t *testing.T, n int64, hosts ...*Daemon) {
 // awaitThat asks until the condition holds: what other hosts are told takes a moment.
 func awaitThat(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !holds(); {
+	for deadline := time.Now().Add(time.Minute); !holds(); {
 		if time.Now().After(deadline) {
 			t.Fatal("not so in time:", what)
 		}

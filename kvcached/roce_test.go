@@ -14,7 +14,7 @@ import (
 )
 
 func init() {
-	childSettings = withCards
+	childSettings = asOwner
 }
 
 // withCards has a daemon use the card that RDMA_DEVICE names.
