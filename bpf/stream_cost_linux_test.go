@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -12,17 +13,28 @@ import (
 const (
 	streams     = 32
 	streamEvery = 8 * time.Millisecond // between two tokens of a stream
+	headBytes   = 180
+	tokenBytes  = 150
 )
 
-// paced has a watched port send paced tokens over a number of connections, each on a goroutine of its own, until the test ends.
-func paced(t *testing.T, s *Set) {
+// pace is what paced streams have sent.
+type pace struct {
+	port   uint16
+	tokens atomic.Uint64
+	stop   func()
+}
+
+// paced has a watched port send paced tokens over a number of connections, each on a goroutine of its own, until it is stopped or the test ends.
+func paced(t *testing.T, s *Set) *pace {
 	l := must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
-	if err := s.WatchPort(uint16(l.Addr().(*net.TCPAddr).Port)); err != nil {
+	p := &pace{port: uint16(l.Addr().(*net.TCPAddr).Port)}
+	if err := s.WatchPort(p.port); err != nil {
 		t.Fatal(err)
 	}
 	var all sync.WaitGroup
 	done := make(chan struct{})
-	t.Cleanup(func() { close(done); _ = l.Close(); all.Wait() })
+	p.stop = sync.OnceFunc(func() { close(done); _ = l.Close(); all.Wait() })
+	t.Cleanup(p.stop)
 	for range streams {
 		c := must[net.Conn](t)(net.Dial("tcp", l.Addr().String()))
 		out := must[net.Conn](t)(l.Accept())
@@ -30,10 +42,10 @@ func paced(t *testing.T, s *Set) {
 		all.Go(func() {
 			defer out.Close()
 			must[int](t)(out.Read(make([]byte, 1024)))
-			must[int](t)(out.Write(make([]byte, 180)))
+			must[int](t)(out.Write(make([]byte, headBytes)))
 			tick := time.NewTicker(streamEvery)
 			defer tick.Stop()
-			for b := make([]byte, 150); ; {
+			for b := make([]byte, tokenBytes); ; {
 				select {
 				case <-done:
 					return
@@ -42,6 +54,7 @@ func paced(t *testing.T, s *Set) {
 				if _, err := out.Write(b); err != nil {
 					return
 				}
+				p.tokens.Add(1)
 			}
 		})
 		all.Go(func() {
@@ -53,7 +66,28 @@ func paced(t *testing.T, s *Set) {
 			}
 		})
 	}
+	return p
 }
+
+// counted stops the streams, and holds what the programs counted of them to what was sent.
+func (p *pace) counted(h *host, s *Set) {
+	p.stop()
+	within(h.t, "all streams have ended", func() bool { return h.port(s, p.port).Closed == streams })
+	sent, c := p.tokens.Load(), h.port(s, p.port)
+	k := must[Tokens](h.t)(s.Tokens(p.port))
+	if bytes := streams*headBytes + sent*tokenBytes; sent < streams || c.BytesSent != bytes {
+		h.t.Errorf("%d tokens, %d bytes sent, %d counted", sent, bytes, c.BytesSent)
+	}
+	// The kernel may put several tokens into a segment. Each segment is one gap, but for two of each stream: its head, and its first token or what went out with the head.
+	segments, gaps := c.SegmentsSent-c.Retransmits, k.ITL.Count+k.Joined+k.Coalesced
+	if k.Streams != streams || gaps+2*streams < segments || gaps+streams > segments {
+		h.t.Errorf("%d segments of %d streams: %d streams and %d gaps counted, %d of them inside pieces, %d of several tokens", segments, streams, k.Streams, gaps, k.Joined, k.Coalesced)
+	}
+	h.t.Logf("%d tokens sent in %d segments; %d gaps counted, %d of them inside pieces, %d of several tokens", sent, segments, gaps, k.Joined, k.Coalesced)
+}
+
+// runBound is what a run of a program may cost at most, in the mean: several times what it does where nothing else runs. An emulated CPU is held to none.
+const runBound = 2 * time.Microsecond
 
 // TestCostOfStreams says what a run of each program costs while tokens go out at their own pace, so that each finds caches that others have used since the last;
 // a run of a program of switches that does nothing says how much of that is the machine's. Taking the times is in all of them.
@@ -61,7 +95,7 @@ func TestCostOfStreams(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
 	stats(t)
-	paced(t, s)
+	p := paced(t, s)
 	programs := []string{"cgn_switch", "cgn_skb_in", "cgn_skb_out"}
 	cores := h.over(2*time.Second, programs...)
 	if cores <= 0 || cores > 0.03*float64(times(1, 50)) {
@@ -72,16 +106,21 @@ func TestCostOfStreams(t *testing.T) {
 	}
 	t.Log("nothing to do at a switch:")
 	h.over(2*time.Second, programs[0])
+	p.counted(h, s)
 }
 
-// over logs what runs of programs cost in a time, and returns their share of a core.
+// over logs what runs of programs cost in a time, holds the mean of each to runBound, and returns their share of a core.
 func (h *host) over(d time.Duration, programs ...string) (cores float64) {
 	before, start := h.costs(), time.Now()
 	<-time.After(d)
 	after, took := h.costs(), time.Since(start)
 	for _, name := range programs {
 		runs, spent := after[name].Runs-before[name].Runs, after[name].RunTime-before[name].RunTime
-		h.t.Logf("%s: %.0f a second, %.0f ns each", name, float64(runs)/took.Seconds(), float64(spent)/float64(max(runs, 1)))
+		each := spent / time.Duration(max(runs, 1))
+		h.t.Logf("%s: %.0f a second, %d ns each", name, float64(runs)/took.Seconds(), each.Nanoseconds())
+		if each <= 0 || each > runBound && !testing.Short() {
+			h.t.Errorf("%s: %v each, the bound is %v", name, each, runBound)
+		}
 		cores += spent.Seconds() / took.Seconds()
 	}
 	h.t.Logf("together %.2f %% of a core", 100*cores)
