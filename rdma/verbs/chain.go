@@ -17,12 +17,19 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
+// overdueIn is how long after the card was armed it is looked whether the event was lost. Soft-RoCE loses some: Linux 6.1 looks whether an event is wanted after it has let go of
+// the lock under which it has entered the completion (rxe_cq.c, rxe_cq_post).
+const overdueIn = time.Second
+
 // chain is a few work requests that were posted by one call. The card works on them in order, and says so of the last only. If one fails, it says so of that and of all after it,
-// which it flushes: the last always ends the chain.
+// which it flushes: the last always ends the chain. pair.mu guards it.
 type chain struct {
-	reads int64 // that it has of pair.reads
-	err   error // read after done is closed
-	done  chan struct{}
+	id     int
+	reads  int64 // that it has of pair.reads
+	err    error
+	over   bool          // the card has nothing to do with it any more, and err stays
+	parked bool          // somebody waits for done
+	done   chan struct{} // has one when it is over, if somebody waits
 }
 
 // end keeps the first error.
@@ -32,42 +39,81 @@ func (c *chain) end(err error) {
 	}
 }
 
-// post posts a chain, whose number post gets.
-func (p *pair) post(reads int, post func(id uint64) error) (*chain, error) {
+// chains are those of a pair: as many as have ever been under way at a time. The zero value has none.
+type chains struct {
+	all   []*chain // by id
+	idle  []*chain // of all, those that nobody waits for
+	under int      // of all, those that are not over
+}
+
+func (cs *chains) take(reads int64) *chain {
+	if len(cs.idle) == 0 {
+		cs.idle = append(cs.idle, &chain{id: len(cs.all), over: true, done: make(chan struct{}, 1)})
+		cs.all = append(cs.all, cs.idle[0])
+	}
+	c := cs.idle[len(cs.idle)-1]
+	cs.idle = cs.idle[:len(cs.idle)-1]
+	c.reads, c.err, c.over, c.parked = reads, nil, false, false
+	cs.under++
+	return c
+}
+
+// put takes back what is over, and returns its error.
+func (cs *chains) put(c *chain) error {
+	cs.idle = append(cs.idle, c)
+	return c.err
+}
+
+// post posts a chain, whose number post gets, and which has reads of pair.reads. Where nothing was posted, or it is over already, it returns none, but the error.
+func (p *pair) post(reads int, post func(id int) ([]C.struct_verbs_done, error)) (*chain, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.cause != nil {
+		p.reads.Release(int64(reads))
 		return nil, p.cause
 	}
-	c := &chain{reads: int64(reads), done: make(chan struct{})}
-	p.next++
-	p.chains[p.next] = c
-	err := post(p.next)
-	if err == nil {
-		return c, nil
+	c := p.chains.take(int64(reads))
+	done, err := post(c.id)
+	switch {
+	case err == nil:
+		p.deliver(done)
+	case errors.Is(err, ErrOrder):
+		c.end(err)
+		p.finish(c)
+	default:
+		// Some of it may be posted, without the last, which would end it: drop does, once the card has had its time to flush.
+		p.failLocked(fmt.Errorf("%w: a work request was refused: %w", rdma.ErrBroken, err))
 	}
-	if errors.Is(err, ErrOrder) {
-		delete(p.chains, p.next)
-		return nil, err
+	if c.over {
+		return nil, p.chains.put(c)
 	}
-	// Some of it may be posted, without the last, which would end it: drop does, once the card has had its time to flush.
-	p.failLocked(fmt.Errorf("%w: a work request was refused: %w", rdma.ErrBroken, err))
 	return c, nil
 }
 
 // finish gives back what a chain has, and tells who waits for it.
-func (p *pair) finish(id uint64, c *chain) {
-	delete(p.chains, id)
+func (p *pair) finish(c *chain) {
+	c.over = true
+	p.chains.under--
 	p.reads.Release(c.reads)
-	close(c.done)
+	if c.parked {
+		c.done <- struct{}{}
+	}
 }
 
 // await returns when the card has nothing to do with a chain any more. Where ctx ends before, the pair is broken for that.
 func (p *pair) await(ctx context.Context, c *chain) error {
-	p.look()
+	if !p.look(c) {
+		p.park(ctx, c)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.chains.put(c)
+}
+
+func (p *pair) park(ctx context.Context, c *chain) {
 	select {
 	case <-c.done:
-		return c.err
+		return
 	case <-p.broken:
 	case <-ctx.Done():
 		p.fail(fmt.Errorf("%w: %w", rdma.ErrBroken, context.Cause(ctx)))
@@ -80,30 +126,59 @@ func (p *pair) await(ctx context.Context, c *chain) error {
 		_ = p.drop() // Close says what it could not destroy
 		<-c.done
 	}
-	return c.err
 }
 
-// look takes the completions that there are, and has the card send an event for the next, if a chain is under way yet. What is done at once costs no event so.
-func (p *pair) look() {
-	p.looking.Lock()
-	defer p.looking.Unlock()
+// look takes the completions that there are, and has the card send an event for the next, if a chain is under way yet. What is done at once costs no event so. It tells whether c,
+// which may be nil, is over; if not, c.done says when it is.
+func (p *pair) look(c *chain) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	err := p.cq.drain(p.deliver)
-	if err == nil && p.busy() && !p.armed {
+	if err == nil && p.chains.under > 0 && !p.armed {
 		// What comes between drain and arm sends no event.
-		if err = p.cq.arm(); err == nil {
-			p.armed = true
+		if err = p.arm(); err == nil {
 			err = p.cq.drain(p.deliver)
 		}
 	}
 	if err != nil {
-		p.fail(fmt.Errorf("%w: its completions cannot be followed: %w", rdma.ErrBroken, err))
+		p.failLocked(fmt.Errorf("%w: its completions cannot be followed: %w", rdma.ErrBroken, err))
 	}
+	if c == nil || c.over {
+		return c != nil
+	}
+	c.parked = true
+	return false
 }
 
-func (p *pair) busy() bool {
+// arm has the card send an event for the next completion.
+func (p *pair) arm() error {
+	if err := p.cq.arm(); err != nil {
+		return err
+	}
+	p.armed = true
+	if p.late == nil {
+		p.late = time.AfterFunc(overdueIn, p.overdue)
+	} else {
+		p.late.Reset(overdueIn)
+	}
+	return nil
+}
+
+// overdue looks although no event has come, and has the card send another.
+func (p *pair) overdue() {
+	if p.enter() != nil {
+		return
+	}
+	defer p.operations.Done()
+	p.disarmed()
+}
+
+// disarmed looks after the event that the card was armed for.
+func (p *pair) disarmed() {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.chains) > 0
+	p.armed = false
+	p.mu.Unlock()
+	p.look(nil)
 }
 
 // reap takes events as they come, until the channel is closed. It parks in the netpoller.
@@ -116,10 +191,7 @@ func (p *pair) reap() {
 			return failed != syscall.EAGAIN
 		})
 		if err == nil && failed == nil {
-			p.looking.Lock()
-			p.armed = false
-			p.looking.Unlock()
-			p.look()
+			p.disarmed()
 		}
 		if err == nil {
 			err = failed
@@ -128,14 +200,11 @@ func (p *pair) reap() {
 	p.fail(fmt.Errorf("%w: its completions cannot be followed: %w", rdma.ErrBroken, err)) // closed already, if all is well
 }
 
-// deliver tells the chains of completions.
+// deliver tells the chains of completions. mu is held.
 func (p *pair) deliver(done []C.struct_verbs_done) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	for _, d := range done {
-		id, last := uint64(d.id)>>1, d.id&1 == 1
-		c := p.chains[id]
-		if c == nil {
+		c, last := p.chains.all[d.id>>1], d.id&1 == 1
+		if c.over {
 			continue // dropped
 		}
 		if d.status != C.IBV_WC_SUCCESS {
@@ -145,7 +214,7 @@ func (p *pair) deliver(done []C.struct_verbs_done) {
 			c.end(p.cause)
 		}
 		if last {
-			p.finish(id, c)
+			p.finish(c)
 		}
 	}
 }

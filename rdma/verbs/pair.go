@@ -44,14 +44,12 @@ type pair struct {
 	local rdma.Endpoint
 	reads *semaphore.Weighted // work requests of reads
 
-	looking sync.Mutex // of taking completions, in their order, and of armed; before mu
-	armed   bool       // the next completion sends an event
-
-	mu     sync.Mutex // of posting, and of what follows; held in calls of libibverbs that do not wait
+	mu     sync.Mutex // of posting, of taking completions, in their order, and of what follows; held in calls of libibverbs that do not wait
 	q      *queue
-	chains map[uint64]*chain
-	next   uint64
-	cause  error // why it is broken: no operation begins any more; set before broken is closed
+	chains chains
+	armed  bool        // the next completion sends an event
+	late   *time.Timer // calls overdue some time after the card was armed; nil: it never was
+	cause  error       // why it is broken: no operation begins any more; set before broken is closed
 	broken chan struct{}
 
 	operations sync.WaitGroup
@@ -75,7 +73,7 @@ func (d *device) pair(o rdma.PairOptions) (*pair, error) {
 		return nil, err
 	}
 	defer d.making.Done()
-	p := &pair{d: d, o: defaults(o), pd: d.pd, chains: map[uint64]*chain{}, broken: make(chan struct{})}
+	p := &pair{d: d, o: defaults(o), pd: d.pd, broken: make(chan struct{})}
 	p.reads = semaphore.NewWeighted(int64(p.o.MaxReads))
 	if depth := p.depth(); depth > int(d.has.max_wr) || depth >= int(d.has.max_cqe) {
 		return nil, fmt.Errorf("%w: %d work requests in a pair, where %s has room for %d", rdma.ErrFull, depth, d.name, min(d.has.max_wr, d.has.max_cqe-1))
@@ -155,9 +153,11 @@ func (p *pair) drop() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	err := errors.Join(p.windows.close(), p.q.close())
-	for id, c := range p.chains {
-		c.end(p.cause)
-		p.finish(id, c)
+	for _, c := range p.chains.all {
+		if !c.over {
+			c.end(p.cause)
+			p.finish(c)
+		}
 	}
 	return err
 }
@@ -220,6 +220,9 @@ func (p *pair) failLocked(cause error) {
 	}
 	p.cause = cause
 	_ = p.q.fail() // what the card does not flush, drop ends
+	if p.late != nil {
+		p.late.Stop()
+	}
 	close(p.broken)
 }
 

@@ -3,6 +3,10 @@
 package verbs
 
 /*
+#cgo noescape verbs_post_reads
+#cgo nocallback verbs_post_reads
+#cgo noescape verbs_poll
+#cgo nocallback verbs_poll
 #include "verbs.h"
 */
 import "C"
@@ -40,13 +44,13 @@ func (ch *channel) close() error {
 	})
 }
 
-// completions is a completion queue. One goroutine at a time drains it, and one takes events.
+// completions is a completion queue. One goroutine at a time takes completions, and one takes events.
 type completions struct {
 	object
 	c      *C.struct_ibv_cq
 	ch     *channel
 	events C.uint // taken, and to be acknowledged before the queue is destroyed, which would wait for that
-	done   [16]C.struct_verbs_done
+	done   [C.VERBS_DONE]C.struct_verbs_done
 }
 
 func (k *card) completions(ch *channel, size int) (*completions, error) {
@@ -72,17 +76,22 @@ func (q *completions) arm() error { return failed(C.verbs_arm(q.c)) }
 // drain takes all completions that there are.
 func (q *completions) drain(take func([]C.struct_verbs_done)) error {
 	for {
-		n := C.verbs_poll(q.c, &q.done[0], C.int(len(q.done)))
-		if n < 0 {
-			return syscall.Errno(-n)
+		done, err := q.taken(C.verbs_poll(q.c, &q.done[0]))
+		if err != nil {
+			return err
 		}
-		if n > 0 {
-			take(q.done[:n])
-		}
-		if int(n) < len(q.done) {
+		if take(done); len(done) < len(q.done) {
 			return nil
 		}
 	}
+}
+
+// taken are the completions that a function has taken and returned the number of.
+func (q *completions) taken(n C.int) ([]C.struct_verbs_done, error) {
+	if n < 0 {
+		return nil, syscall.Errno(-n)
+	}
+	return q.done[:n], nil
 }
 
 func (q *completions) close() error {
@@ -104,10 +113,11 @@ const (
 
 func (s state) String() string { return [...]string{"initialized", "ready", "broken"}[s] }
 
-// queue is a reliable connected queue pair. Its methods but qpn are not safe for concurrent use.
+// queue is a reliable connected queue pair. Its methods but qpn are not safe for concurrent use, nor with those of its completions.
 type queue struct {
 	object
 	c     *C.struct_ibv_qp
+	cq    *completions
 	state state
 }
 
@@ -116,7 +126,7 @@ func (d *domain) queue(q *completions, depth, port int) (*queue, error) {
 	if c == nil {
 		return nil, null("queue pair", err)
 	}
-	p := &queue{newObject("queue pair", &d.object, &q.object), c, initialized}
+	p := &queue{newObject("queue pair", &d.object, &q.object), c, q, initialized}
 	if err := failed(C.verbs_init(c, C.int(port))); err != nil {
 		_ = p.close()
 		return nil, fmt.Errorf("verbs: queue pair is not initialized: %w", err)
@@ -163,25 +173,26 @@ func (p *queue) postable() error {
 	return nil
 }
 
-func (p *queue) reads(id uint64, r []C.struct_verbs_read) error {
+// reads posts a chain, and returns what is completed right after. So do binds and invalidates. What they return is valid until completions are taken again.
+func (p *queue) reads(id int, r []C.struct_verbs_read) ([]C.struct_verbs_done, error) {
 	if err := p.postable(); err != nil {
-		return err
+		return nil, err
 	}
-	return failed(C.verbs_post_reads(p.c, C.uint64_t(id), &r[0], C.int(len(r))))
+	return p.cq.taken(C.verbs_post_reads(p.c, C.uint64_t(id), &r[0], C.int(len(r)), p.cq.c, &p.cq.done[0]))
 }
 
-func (p *queue) binds(id uint64, b []C.struct_verbs_bind) error {
+func (p *queue) binds(id int, b []C.struct_verbs_bind) ([]C.struct_verbs_done, error) {
 	if err := p.postable(); err != nil {
-		return err
+		return nil, err
 	}
-	return failed(C.verbs_post_binds(p.c, C.uint64_t(id), &b[0], C.int(len(b))))
+	return p.cq.taken(C.verbs_post_binds(p.c, C.uint64_t(id), &b[0], C.int(len(b)), p.cq.c, &p.cq.done[0]))
 }
 
-func (p *queue) invalidates(id uint64, b []C.struct_verbs_bind) error {
+func (p *queue) invalidates(id int, b []C.struct_verbs_bind) ([]C.struct_verbs_done, error) {
 	if err := p.postable(); err != nil {
-		return err
+		return nil, err
 	}
-	return failed(C.verbs_post_invalidates(p.c, C.uint64_t(id), &b[0], C.int(len(b))))
+	return p.cq.taken(C.verbs_post_invalidates(p.c, C.uint64_t(id), &b[0], C.int(len(b)), p.cq.c, &p.cq.done[0]))
 }
 
 func (p *queue) close() error {

@@ -10,7 +10,7 @@ import "C"
 import (
 	"context"
 	"errors"
-	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/cognitora/dataplane/rdma"
@@ -25,21 +25,34 @@ func (p *pair) Read(ctx context.Context, reads []rdma.Read) error {
 		return err
 	}
 	defer p.operations.Done()
-	parts, err := p.parts(reads)
+	var few [4]C.struct_verbs_read
+	parts, err := p.parts(few[:0], reads)
 	if err != nil {
 		return err
 	}
 	length := min(max(p.o.MaxReads/4, 1), C.VERBS_CHAIN)
-	var chains []*chain
+	var of [4]*chain
+	under := of[:0]
 	for len(parts) > 0 && err == nil {
 		n := min(length, len(parts))
+		if !p.reads.TryAcquire(int64(n)) {
+			if len(under) > 0 {
+				err = p.await(ctx, under[0])
+				under = under[1:]
+				continue
+			}
+			// Those who have it all wait for their chains, or are about to.
+			if p.reads.Acquire(ctx, int64(n)) != nil {
+				return context.Cause(ctx)
+			}
+		}
 		var c *chain
-		if c, err = p.postReads(ctx, parts[:n], len(chains) > 0); c != nil {
-			chains = append(chains, c)
+		if c, err = p.postReads(parts[:n]); c != nil {
+			under = append(under, c)
 		}
 		parts = parts[n:]
 	}
-	for _, c := range chains {
+	for _, c := range under {
 		if e := p.await(ctx, c); e != nil && err == nil {
 			err = e
 		}
@@ -47,30 +60,13 @@ func (p *pair) Read(ctx context.Context, reads []rdma.Read) error {
 	return err
 }
 
-// postReads waits for room, and posts. Where ctx ends meanwhile and others of the same Read are under way, it breaks the pair.
-func (p *pair) postReads(ctx context.Context, parts []C.struct_verbs_read, others bool) (*chain, error) {
-	n := int64(len(parts))
-	if !p.reads.TryAcquire(n) {
-		p.look() // what is under way, perhaps by us, is to send an event
-		if err := p.reads.Acquire(ctx, n); err != nil {
-			err = context.Cause(ctx)
-			if others {
-				err = fmt.Errorf("%w: %w", rdma.ErrBroken, err)
-				p.fail(err)
-			}
-			return nil, err
-		}
-	}
-	c, err := p.post(len(parts), func(id uint64) error { return p.q.reads(id, parts) })
-	if err != nil {
-		p.reads.Release(n)
-	}
-	return c, err
+func (p *pair) postReads(parts []C.struct_verbs_read) (*chain, error) {
+	return p.post(len(parts), func(id int) ([]C.struct_verbs_done, error) { return p.q.reads(id, parts) })
 }
 
-// parts are the work requests for reads: none is longer than the card's messages.
-func (p *pair) parts(reads []rdma.Read) ([]C.struct_verbs_read, error) {
-	parts := make([]C.struct_verbs_read, 0, len(reads))
+// parts appends the work requests for reads: none is longer than the card's messages.
+func (p *pair) parts(parts []C.struct_verbs_read, reads []rdma.Read) ([]C.struct_verbs_read, error) {
+	parts = slices.Grow(parts, len(reads))
 	most := uint64(p.d.limit.MaxMessage)
 	for _, r := range reads {
 		if len(r.Into) == 0 {

@@ -63,6 +63,22 @@ func TestBatches(t *testing.T) {
 	})
 }
 
+func TestReadAllocates(t *testing.T) {
+	kinds(t, func(t *testing.T, d *device) {
+		from, into := registeredIn(t, d, 1<<20), registeredIn(t, d, 1<<20)
+		r, w := connected(t, d, d, rdma.PairOptions{})
+		read := []rdma.Read{{Into: into[:64], From: granted(t, w, from)[0].Key()}}
+		ctx := within(t)
+		if n := testing.AllocsPerRun(1000, func() {
+			if err := r.Read(ctx, read); err != nil {
+				t.Fatal(err)
+			}
+		}); n != 0 {
+			t.Errorf("a read allocates %v times", n)
+		}
+	})
+}
+
 func TestMisuse(t *testing.T) {
 	kinds(t, func(t *testing.T, d *device) {
 		mem := registeredIn(t, d, 1<<20)

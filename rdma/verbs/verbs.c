@@ -173,20 +173,21 @@ static void chain(struct ibv_send_wr *w, uint64_t id, int n)
 	w[n - 1].next = NULL;
 }
 
-static int post(struct ibv_qp *qp, struct ibv_send_wr *w)
+static int post(struct ibv_qp *qp, struct ibv_send_wr *w, struct ibv_cq *cq, struct verbs_done *done)
 {
 	struct ibv_send_wr *bad;
+	int err = ibv_post_send(qp, w, &bad);
 
-	return ibv_post_send(qp, w, &bad);
+	return err ? -err : verbs_poll(cq, done);
 }
 
-int verbs_post_reads(struct ibv_qp *qp, uint64_t id, const struct verbs_read *r, int n)
+int verbs_post_reads(struct ibv_qp *qp, uint64_t id, const struct verbs_read *r, int n, struct ibv_cq *cq, struct verbs_done *done)
 {
 	struct ibv_send_wr w[VERBS_CHAIN];
 	struct ibv_sge s[VERBS_CHAIN];
 
 	if (n < 1 || n > VERBS_CHAIN)
-		return EINVAL;
+		return -EINVAL;
 	memset(w, 0, n * sizeof w[0]);
 	for (int i = 0; i < n; i++) {
 		s[i] = (struct ibv_sge){ .addr = r[i].local, .length = r[i].length, .lkey = r[i].lkey };
@@ -197,15 +198,15 @@ int verbs_post_reads(struct ibv_qp *qp, uint64_t id, const struct verbs_read *r,
 		w[i].wr.rdma.rkey = r[i].rkey;
 	}
 	chain(w, id, n);
-	return post(qp, w);
+	return post(qp, w, cq, done);
 }
 
-int verbs_post_binds(struct ibv_qp *qp, uint64_t id, struct verbs_bind *b, int n)
+int verbs_post_binds(struct ibv_qp *qp, uint64_t id, struct verbs_bind *b, int n, struct ibv_cq *cq, struct verbs_done *done)
 {
 	struct ibv_send_wr w[VERBS_CHAIN];
 
 	if (n < 1 || n > VERBS_CHAIN)
-		return EINVAL;
+		return -EINVAL;
 	memset(w, 0, n * sizeof w[0]);
 	for (int i = 0; i < n; i++) {
 		b[i].rkey = ibv_inc_rkey(b[i].rkey);
@@ -218,28 +219,28 @@ int verbs_post_binds(struct ibv_qp *qp, uint64_t id, struct verbs_bind *b, int n
 		w[i].bind_mw.bind_info.mw_access_flags = IBV_ACCESS_REMOTE_READ;
 	}
 	chain(w, id, n);
-	return post(qp, w);
+	return post(qp, w, cq, done);
 }
 
-int verbs_post_invalidates(struct ibv_qp *qp, uint64_t id, const struct verbs_bind *b, int n)
+int verbs_post_invalidates(struct ibv_qp *qp, uint64_t id, const struct verbs_bind *b, int n, struct ibv_cq *cq, struct verbs_done *done)
 {
 	struct ibv_send_wr w[VERBS_CHAIN];
 
 	if (n < 1 || n > VERBS_CHAIN)
-		return EINVAL;
+		return -EINVAL;
 	memset(w, 0, n * sizeof w[0]);
 	for (int i = 0; i < n; i++) {
 		w[i].opcode = IBV_WR_LOCAL_INV;
 		w[i].invalidate_rkey = b[i].rkey;
 	}
 	chain(w, id, n);
-	return post(qp, w);
+	return post(qp, w, cq, done);
 }
 
-int verbs_poll(struct ibv_cq *cq, struct verbs_done *out, int max)
+int verbs_poll(struct ibv_cq *cq, struct verbs_done *out)
 {
-	struct ibv_wc wc[16];
-	int n = ibv_poll_cq(cq, max < 16 ? max : 16, wc);
+	struct ibv_wc wc[VERBS_DONE];
+	int n = ibv_poll_cq(cq, VERBS_DONE, wc);
 
 	for (int i = 0; i < n; i++)
 		out[i] = (struct verbs_done){ .id = wc[i].wr_id, .status = wc[i].status };

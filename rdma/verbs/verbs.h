@@ -47,13 +47,20 @@ int verbs_ready(struct ibv_qp *qp, const struct verbs_path *p); // to receive, t
 int verbs_fail(struct ibv_qp *qp);                              // to the error state
 int verbs_state(struct ibv_qp *qp);                             // enum ibv_qp_state, or a negative errno
 
-// The work requests of a chain have id in their wr_id, shifted by one; the lowest bit marks the last, which alone is signalled.
+struct verbs_done {
+	uint64_t id;
+	int status; // enum ibv_wc_status
+};
+enum { VERBS_DONE = 16 }; // completions taken in one call
+
+// The work requests of a chain have id in their wr_id, shifted by one; the lowest bit marks the last, which alone is signalled. Those that post one return how many completions there
+// are right after, which they take from cq into done, or a negative errno: what a card does at once costs no other call.
 struct verbs_read {
 	uint64_t local, remote;
 	uint32_t length, lkey, rkey;
 };
 enum { VERBS_CHAIN = 64 }; // at most so many in one call
-int verbs_post_reads(struct ibv_qp *qp, uint64_t id, const struct verbs_read *r, int n);
+int verbs_post_reads(struct ibv_qp *qp, uint64_t id, const struct verbs_read *r, int n, struct ibv_cq *cq, struct verbs_done *done);
 
 struct verbs_bind {
 	struct ibv_mw *mw;
@@ -62,17 +69,13 @@ struct verbs_bind {
 	uint32_t rkey; // out, for binds; in, for invalidations
 };
 // verbs_post_binds binds each window with its next key.
-int verbs_post_binds(struct ibv_qp *qp, uint64_t id, struct verbs_bind *b, int n);
-int verbs_post_invalidates(struct ibv_qp *qp, uint64_t id, const struct verbs_bind *b, int n);
+int verbs_post_binds(struct ibv_qp *qp, uint64_t id, struct verbs_bind *b, int n, struct ibv_cq *cq, struct verbs_done *done);
+int verbs_post_invalidates(struct ibv_qp *qp, uint64_t id, const struct verbs_bind *b, int n, struct ibv_cq *cq, struct verbs_done *done);
 
-struct verbs_done {
-	uint64_t id;
-	int status; // enum ibv_wc_status
-};
 // verbs_taken takes an event off the channel: EAGAIN when none has come.
 int verbs_taken(struct ibv_comp_channel *ch);
-// verbs_poll takes at most max completions, and returns how many.
-int verbs_poll(struct ibv_cq *cq, struct verbs_done *out, int max);
+// verbs_poll takes at most VERBS_DONE completions, and returns how many, or a negative errno.
+int verbs_poll(struct ibv_cq *cq, struct verbs_done *out);
 int verbs_arm(struct ibv_cq *cq);
 
 #endif

@@ -196,15 +196,17 @@ func (p *pair) register(_ context.Context, mems [][]byte) ([]rdma.Window, error)
 }
 
 // chained posts work requests for windows in chains, and waits for all.
-func (p *pair) chained(ctx context.Context, binds []C.struct_verbs_bind, post func(uint64, []C.struct_verbs_bind) error) error {
+func (p *pair) chained(ctx context.Context, binds []C.struct_verbs_bind, post func(int, []C.struct_verbs_bind) ([]C.struct_verbs_done, error)) error {
 	var chains []*chain
 	var err error
 	for part := range slices.Chunk(binds, C.VERBS_CHAIN) {
 		var c *chain
-		if c, err = p.post(0, func(id uint64) error { return post(id, part) }); err != nil {
+		if c, err = p.post(0, func(id int) ([]C.struct_verbs_done, error) { return post(id, part) }); err != nil {
 			break
 		}
-		chains = append(chains, c)
+		if c != nil {
+			chains = append(chains, c)
+		}
 	}
 	for _, c := range chains {
 		if e := p.await(ctx, c); e != nil && err == nil {

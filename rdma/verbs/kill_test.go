@@ -1,0 +1,142 @@
+//go:build linux && cgo && rdma
+
+package verbs
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/cognitora/dataplane/rdma"
+)
+
+const (
+	killedSize  = 16 << 20
+	killedTimes = 64 // as often it is read by one call: an emulated card takes many seconds for that
+	killedPairs = 3
+	killedEnv   = "RDMA_OWNER" // of the process that is killed
+)
+
+// side is what two processes tell each other of a pair.
+type side struct {
+	End rdma.Endpoint
+	Key rdma.Key
+}
+
+// killedOwner grants what its parent reads, until it is killed. It talks over its input and its fourth file.
+func killedOwner(t *testing.T) {
+	d := opened(t)
+	from := registeredIn(t, d, killedSize)
+	for i := range from {
+		from[i] = 0xa5
+	}
+	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.NewFile(3, "to the reader"))
+	for range killedPairs {
+		var reader rdma.Endpoint
+		if err := in.Decode(&reader); err != nil {
+			t.Fatal(err)
+		}
+		w := paired(t, d, rdma.PairOptions{})
+		if err := w.Connect(reader); err != nil {
+			t.Fatal(err)
+		}
+		if err := out.Encode(side{w.Local(), granted(t, w, from)[0].Key()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+// TestOtherSideIsKilled: the owner's process is killed while each of several pairs is amid large reads. All end, with an error that says so, soon after the time that retries may take.
+func TestOtherSideIsKilled(t *testing.T) {
+	if os.Getenv(killedEnv) != "" {
+		killedOwner(t)
+		return
+	}
+	d := opened(t)
+	child, in, out := ownerProcess(t)
+	type outcome struct {
+		err error
+		at  time.Time
+	}
+	ends := make(chan outcome, killedPairs)
+	var memory [][]byte
+	var begin []func()
+	for range killedPairs {
+		into := registeredIn(t, d, killedSize)
+		memory = append(memory, into)
+		r := paired(t, d, rdma.PairOptions{Timeout: time.Second})
+		var other side
+		if err := errors.Join(in.Encode(r.Local()), out.Decode(&other), r.Connect(other.End)); err != nil {
+			t.Fatal(err)
+		}
+		begin = append(begin, func() {
+			err := r.Read(within(t), slices.Repeat([]rdma.Read{{Into: into, From: other.Key}}, killedTimes))
+			ends <- outcome{err, time.Now()}
+		})
+	}
+	for _, read := range begin {
+		go read() // until it has sent its outcome
+	}
+	for _, into := range memory {
+		first := (*uint32)(unsafe.Pointer(unsafe.SliceData(into)))
+		for limit := within(t); atomic.LoadUint32(first) == 0; runtime.Gosched() {
+			if limit.Err() != nil {
+				t.Fatal("a read does not begin")
+			}
+		}
+	}
+	if len(ends) != 0 {
+		t.Fatal("a read ended before the owner was killed")
+	}
+	began := time.Now()
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = child.Wait()
+	for range killedPairs {
+		end := <-ends
+		if !errors.Is(end.err, rdma.ErrUnreachable) && !errors.Is(end.err, rdma.ErrAccess) {
+			t.Errorf("a read from a process that was killed ends with %v", end.err)
+		}
+		took := end.at.Sub(began)
+		t.Logf("%v after %v", end.err, took.Round(time.Millisecond))
+		if took > 15*time.Second { // 1 s is meant, of a machine that is not emulated
+			t.Errorf("it ended after %v", took)
+		}
+	}
+	works(t, d)
+}
+
+func ownerProcess(t *testing.T) (child *exec.Cmd, in *json.Encoder, out *json.Decoder) {
+	t.Helper()
+	from, to, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	child = exec.CommandContext(within(t), "/proc/self/exe", "-test.run=^"+t.Name()+"$")
+	child.Env = append(os.Environ(), killedEnv+"=1")
+	child.Stderr, child.ExtraFiles = os.Stderr, []*os.File{to}
+	stdin, err := child.StdinPipe()
+	if err == nil {
+		err = child.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = to.Close()
+	t.Cleanup(func() {
+		_ = child.Process.Kill()
+		_ = child.Wait()
+		_ = from.Close()
+	})
+	return child, json.NewEncoder(stdin), json.NewDecoder(from)
+}
