@@ -76,6 +76,7 @@ type borrowed struct {
 	flight *semaphore.Weighted
 	born   time.Time
 	retry  time.Time // from when on another is made, of more rails; zero: all are used
+	opened uint64    // Rails.opened before it was made; another is made when that has grown
 	done   []uint64  // leases; guarded by b.mu, at most wire.MaxDone
 	loans  int64     // blocks that may be read now; guarded by b.mu
 }
@@ -101,7 +102,7 @@ func (b *borrower) session() *borrowed {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
-	if b.connecting || b.closed || b.s != nil && (b.s.retry.IsZero() || now.Before(b.s.retry)) || now.Before(b.until) {
+	if b.connecting || b.closed || b.s != nil && !b.s.grows(now) || now.Before(b.until) {
 		return b.s
 	}
 	b.connecting = true
@@ -109,10 +110,16 @@ func (b *borrower) session() *borrowed {
 	return b.s
 }
 
+// grows tells whether it is time for a session with more rails.
+func (s *borrowed) grows(now time.Time) bool {
+	return !s.retry.IsZero() && now.After(s.retry) || s.opened != s.b.rails.opened.Load()
+}
+
 // rebuild makes a session, or notes why there is none.
 func (b *borrower) rebuild() {
 	ctx, cancel := context.WithTimeout(b.life, connectIn)
 	defer cancel()
+	opened := b.rails.opened.Load()
 	s, err := b.connect(ctx)
 	b.mu.Lock()
 	b.connecting = false
@@ -122,6 +129,7 @@ func (b *borrower) rebuild() {
 	}
 	switch {
 	case err == nil:
+		s.opened = opened
 		b.s, b.until = s, time.Time{}
 		b.count.sessions.Add(1)
 		b.count.open.Add(1)
@@ -132,7 +140,7 @@ func (b *borrower) rebuild() {
 			}
 		}
 	case old != nil: // it goes on with what it has
-		old.retry = time.Now().Add(railBadFor)
+		old.opened, old.retry = opened, time.Now().Add(railBadFor)
 	default:
 		if !b.closed {
 			b.rest(err)

@@ -32,8 +32,8 @@ type twoStores struct {
 
 const churnRAM = 8 << 20
 
-func openChurned(t *testing.T) *store.Store {
-	s, err := store.Open(t.Context(), store.Options{RAM: churnRAM, Logger: quiet()})
+func openChurned(t *testing.T, ram int64) *store.Store {
+	s, err := store.Open(t.Context(), store.Options{RAM: ram, Logger: quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,11 @@ func openChurned(t *testing.T) *store.Store {
 func whole(s *store.Store) []byte { return s.Arena().Slice(0, int(s.Arena().Size())) }
 
 func newTwoStores(t *testing.T, near, far RailsOptions, po PoolOptions, lease time.Duration) *twoStores {
-	s := &twoStores{t: t, near: openChurned(t), far: openChurned(t)}
+	return newTwoStoresOf(t, churnRAM, near, far, po, lease)
+}
+
+func newTwoStoresOf(t *testing.T, ram int64, near, far RailsOptions, po PoolOptions, lease time.Duration) *twoStores {
+	s := &twoStores{t: t, near: openChurned(t, ram), far: openChurned(t, ram)}
 	near.Memory, far.Memory = whole(s.near), whole(s.far)
 	near.Logger, far.Logger = quiet(), quiet()
 	nearRails, farRails := newRails(t, near), newRails(t, far)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -55,9 +56,10 @@ type Rails struct {
 	end   context.CancelFunc
 	work  sync.WaitGroup
 
-	mu     sync.Mutex
-	cards  map[string]*card
-	opened uint64
+	opened atomic.Uint64 // cards, ever: one more than when a session began may be one more for it
+
+	mu    sync.Mutex
+	cards map[string]*card
 }
 
 // card is one that is wanted. Rails.mu guards it.
@@ -220,7 +222,7 @@ func (r *Rails) open(name string) {
 		return
 	}
 	c.rail, c.why = opened, nil
-	r.opened++
+	r.opened.Add(1)
 	r.o.Logger.Info("a card is used for RDMA", "card", name, "address", opened.addr.String(), "trusted", r.trusts(opened.addr), "windows", opened.dev.Limits().Windows,
 		"mtu", opened.dev.Limits().MTU)
 	r.work.Go(func() {

@@ -181,7 +181,7 @@ func (s *twoStores) disturb(t *testing.T, what string, fn func()) {
 
 func command(t *testing.T, line string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second) // cleanups have commands, too
 	defer cancel()
 	words := strings.Fields(line)
 	if out, err := exec.CommandContext(ctx, words[0], words[1:]...).CombinedOutput(); err != nil {
