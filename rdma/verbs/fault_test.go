@@ -188,8 +188,8 @@ func TestContextEnds(t *testing.T) {
 	const size = 64 << 20
 	d := opened(t)
 	from, into := registeredIn(t, d, size), registeredIn(t, d, size)
-	for i := range from {
-		from[i] = 0xa5
+	for n := copy(from, []byte{0xa5}); n < size; n *= 2 {
+		copy(from[n:], from[:n])
 	}
 	r, w := connected(t, d, d, rdma.PairOptions{})
 	ctx, cancel := context.WithCancelCause(within(t))

@@ -35,9 +35,7 @@ type side struct {
 func killedOwner(t *testing.T) {
 	d := opened(t)
 	from := registeredIn(t, d, killedSize)
-	for i := range from {
-		from[i] = 0xa5
-	}
+	fill(from, 7)
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.NewFile(3, "to the reader"))
 	for range killedPairs {
 		var reader rdma.Endpoint
