@@ -1,19 +1,13 @@
 package kvcached
 
 import (
-	"bufio"
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -315,49 +309,6 @@ func TestAHostIsKilled(t *testing.T) {
 		t.Errorf("a does not go on: %q", got)
 	}
 	meet(t, 1, a)
-}
-
-// child is host b as a process of its own, and where its RESP and S3 are.
-func (s site) child(t *testing.T, dir string) (resp, s3 string, kill func()) {
-	t.Helper()
-	child := exec.Command(os.Args[0], "-test.run=^$")
-	child.Env = append(os.Environ(), "CGN_TEST_DAEMON="+dir, "CGN_TEST_ETCD="+s.etcd, "CGN_TEST_PKI="+s.pki)
-	out, err := child.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
-	kill = sync.OnceFunc(func() {
-		_ = child.Process.Kill()
-		_ = child.Wait()
-	})
-	t.Cleanup(kill)
-	if _, err := fmt.Fscanln(bufio.NewReader(out), &resp, &s3); err != nil {
-		t.Fatal(err)
-	}
-	return resp, s3, kill
-}
-
-// childSettings change those of child, in builds that have more to test.
-var childSettings = func(*Config) {}
-
-// childDaemon is the process of child.
-func childDaemon(dir string) {
-	var t testing.T
-	s := site{etcd: os.Getenv("CGN_TEST_ETCD"), pki: os.Getenv("CGN_TEST_PKI")}
-	c, _ := settings(&t, dir, s.join("b", func(c *Config) {
-		c.Daemon.Heartbeat = config.Duration(time.Second)
-		childSettings(c)
-	}))
-	c.Logger = slog.New(slog.DiscardHandler)
-	d, err := New(c)
-	if err != nil {
-		panic(err)
-	}
-	fmt.Println(d.At("resp"), d.At("s3"))
-	panic(d.Run(context.Background(), context.Background()))
 }
 
 // TestCertificatesOfAnotherFleet: caches that do not trust each other stay alone, and say so.
