@@ -36,6 +36,7 @@ type fakeCard struct {
 	serial  string
 	dev     *fakeDevice // opened; nil: not
 	windows int         // of a pair at most, 0: as asked
+	noPairs error       // of who wants one; nil: they are made
 }
 
 // plug has a card be there.
@@ -136,6 +137,9 @@ func (d *fakeDevice) registered(b []byte) bool {
 func (d *fakeDevice) Pair(o rdma.PairOptions) (rdma.Pair, error) {
 	d.f.mu.Lock()
 	defer d.f.mu.Unlock()
+	if d.card.noPairs != nil {
+		return nil, d.card.noPairs
+	}
 	if o.MaxWindows == 0 {
 		o.MaxWindows = 256
 	}

@@ -108,7 +108,9 @@ func NewRails(o RailsOptions) (*Rails, error) {
 
 // Close closes the cards: nobody reads or writes Memory by them any more.
 func (r *Rails) Close() error {
+	r.mu.Lock() // Release begins nothing any more
 	r.end()
+	r.mu.Unlock()
 	r.work.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,0 +1,138 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/wire"
+	"github.com/cognitora/dataplane/rdma"
+)
+
+var (
+	errNoRails  = errors.New("no card is open here, or none in a network of rdma.trusted_networks")
+	errStranger = errors.New("the peer's card is in no network of rdma.trusted_networks")
+)
+
+// connect makes a session and tries each of its rails.
+func (b *borrower) connect(ctx context.Context) (s *borrowed, err error) {
+	s = &borrowed{b: b, flight: semaphore.NewWeighted(mostFlight), born: time.Now()}
+	if s.rails, s.retry = b.choose(); len(s.rails) == 0 {
+		return nil, errNoRails
+	}
+	defer func() {
+		if err != nil { // then s is not nil
+			s.shut()
+			s = nil
+		}
+	}()
+	var c wire.Connection
+	for _, r := range s.rails {
+		pair, err := r.dev.Pair(rdma.PairOptions{})
+		if err != nil {
+			b.blame(r)
+			return s, fmt.Errorf("%s: %w", r.name, err)
+		}
+		s.pairs = append(s.pairs, pair)
+		c.Ends = append(c.Ends, wireEnd(pair.Local()))
+	}
+	var a *wire.Connected
+	if err = b.ask(ctx, wire.Connect, c.Append(nil), func(body []byte) (err error) {
+		a, err = wire.ParseConnected(body, len(c.Ends))
+		return err
+	}); err != nil {
+		return s, err
+	}
+	s.id, s.most = a.Session, int(min(a.Most, wire.MaxGrant))
+	s.lease = time.Duration(a.LeaseMS) * time.Millisecond
+	if s.most == 0 || s.lease == 0 {
+		return s, wire.BadFrame
+	}
+	if err = s.try(ctx, a); err != nil {
+		b.tell(s) // what the peer has made for it
+	}
+	return s, err
+}
+
+// choose is which cards a session uses, and when there may be more.
+func (b *borrower) choose() (use []*rail, retry time.Time) {
+	all := b.rails.usable(b.must)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	for _, r := range all {
+		if until := b.bad[r.name]; now.Before(until) {
+			retry = until
+		} else {
+			use = append(use, r)
+			delete(b.bad, r.name)
+		}
+	}
+	if len(use) == 0 {
+		return all, time.Time{}
+	}
+	return use, retry
+}
+
+// blame has a card be left out for a while, where there are others.
+func (b *borrower) blame(r *rail) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.bad[r.name] = time.Now().Add(railBadFor)
+}
+
+// try connects the pairs and reads over each.
+func (s *borrowed) try(ctx context.Context, a *wire.Connected) error {
+	used := 0
+	for i, r := range s.rails {
+		if a.Ends[i].QPN == 0 {
+			_ = s.pairs[i].Close()
+			s.pairs[i] = nil
+			continue
+		}
+		if !s.b.must && !s.b.rails.trusts(addrOf(a.Ends[i].GID)) {
+			return errStranger
+		}
+		if err := s.probe(ctx, i, a); err != nil {
+			s.b.blame(r)
+			return fmt.Errorf("%s to %s: %w", r.name, addrOf(a.Ends[i].GID), err)
+		}
+		used++
+	}
+	if used == 0 {
+		return wire.ByStream
+	}
+	return nil
+}
+
+func (s *borrowed) probe(ctx context.Context, i int, a *wire.Connected) error {
+	if err := s.pairs[i].Connect(cardEnd(&a.Ends[i])); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeIn)
+	defer cancel()
+	r := s.b.rails
+	select {
+	case at := <-r.slots:
+		defer func() { r.slots <- at }()
+		into := r.page[at:][:probeSize]
+		w := a.Probes[i]
+		if w.Length != probeSize {
+			return fmt.Errorf("%w: a probe of %d bytes", wire.BadFrame, w.Length)
+		}
+		clear(into)
+		if err := s.pairs[i].Read(ctx, []rdma.Read{{Into: into, From: rdma.Key{Addr: w.Addr, RKey: w.RKey}}}); err != nil {
+			return err
+		}
+		if block.Sum(into) != a.CRC {
+			return fmt.Errorf("%w: a probe", wire.Corrupt)
+		}
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
