@@ -31,7 +31,8 @@ const (
 	steadyAfter  = 10 * time.Second // a session that lasted so long has the next pause be the first again
 	lookIn       = time.Second      // pause after there was no card here
 	withoutFor   = time.Minute      // pause after a peer has said that it does not know RDMA
-	railBadFor   = 30 * time.Second // for which a rail that broke is left out where there are others
+	railBadFor   = 30 * time.Second // for which a rail that broke is left out where there are others; pause before a session of more rails is tried, which doubles
+	lastRetry    = 8 * time.Minute  // the longest of those pauses
 	connectIn    = 5 * time.Second  // a session is made, with a probe of each rail
 	probeIn      = 2 * time.Second
 	endIn        = 250 * time.Millisecond // the peer is told that a session has ended
@@ -74,10 +75,16 @@ type borrowed struct {
 	pairs  []rdma.Pair // by rail; nil: not used
 	flight *semaphore.Weighted
 	born   time.Time
-	retry  time.Time // from when on another is made, of more rails; zero: all are used
-	opened uint64    // Rails.opened before it was made; another is made when that has grown
-	done   []uint64  // leases; guarded by b.mu, at most wire.MaxDone
-	loans  int64     // blocks that may be read now; guarded by b.mu
+
+	// Guarded by b.mu.
+	opened   uint64        // Rails.opened when its cards were chosen: with another number there may be more
+	retry    time.Time     // from when on another is tried, of more rails; zero: all are used
+	wait     time.Duration // before that
+	done     []uint64      // leases; at most wire.MaxDone
+	asking   int           // grants under way
+	loans    int64         // blocks that may be read now
+	replaced bool          // by another: nothing more is asked for
+	unused   chan struct{} // closed when replaced and nothing is read any more
 }
 
 func newBorrower(p *Peer, rails *Rails, how OneSided, log *slog.Logger, count *borrowCounters) *borrower {
@@ -105,7 +112,7 @@ func (b *borrower) session() *borrowed {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
-	if b.connecting || b.closed || b.s != nil && !b.s.grows(now) || now.Before(b.until) {
+	if b.connecting || b.closed || b.s != nil && !b.s.mayGrow(now) || now.Before(b.until) {
 		return b.s
 	}
 	b.connecting = true
@@ -113,12 +120,22 @@ func (b *borrower) session() *borrowed {
 	return b.s
 }
 
-// grows tells whether it is time for a session with more rails.
-func (s *borrowed) grows(now time.Time) bool {
-	return !s.retry.IsZero() && now.After(s.retry) || s.opened != s.b.rails.opened.Load()
+// mayGrow tells whether another session may have more rails. b.mu is held.
+func (s *borrowed) mayGrow(now time.Time) bool {
+	return s.opened != s.b.rails.opened.Load() || !s.retry.IsZero() && !now.Before(s.retry)
 }
 
-// rebuild makes a session, or notes why there is none.
+// used is over how many rails a session reads.
+func (s *borrowed) used() (n int) {
+	for _, pair := range s.pairs {
+		if pair != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// rebuild makes a session, in the place of one with less rails if there is one, or notes why there is none.
 func (b *borrower) rebuild() {
 	ctx, cancel := context.WithTimeout(b.life, connectIn)
 	defer cancel()
@@ -126,35 +143,62 @@ func (b *borrower) rebuild() {
 	s, err := b.connect(ctx)
 	b.mu.Lock()
 	b.connecting = false
-	old := b.s
-	if err == nil && b.closed {
-		err = ErrClosed
-	}
+	old, useless := b.s, s
 	switch {
-	case err == nil:
-		s.opened = opened
-		b.s, b.until = s, time.Time{}
-		b.count.sessions.Add(1)
-		b.count.open.Add(1)
-		b.told("", nil)
-		for _, pair := range s.pairs {
-			if pair != nil {
-				b.work.Go(func() { s.watch(pair) })
-			}
+	case b.closed:
+	case old != nil && (err != nil || s.used() <= old.used()): // it goes on with what it has
+		old.wait = min(max(2*old.wait, railBadFor), lastRetry)
+		if old.opened, old.retry = opened, time.Now().Add(old.wait); err == nil && s.retry.IsZero() {
+			old.retry = time.Time{}
 		}
-	case old != nil: // it goes on with what it has
-		old.opened, old.retry = opened, time.Now().Add(railBadFor)
+	case err != nil:
+		b.rest(err)
 	default:
-		if !b.closed {
-			b.rest(err)
-		}
+		useless = nil
+		s.opened = opened
+		b.take(s)
 	}
 	b.mu.Unlock()
-	if err != nil && s != nil {
-		s.shut()
+	if useless != nil {
+		b.tell(useless)
+		useless.shut()
 	}
-	if err == nil && old != nil {
-		b.work.Go(func() { b.end(old) })
+}
+
+// take has a session be used from now on. mu is held.
+func (b *borrower) take(s *borrowed) {
+	if old := b.s; old != nil {
+		old.replaced = true
+		old.quiet()
+		b.work.Go(func() { b.retire(old) })
+	}
+	b.s, b.until = s, time.Time{}
+	b.count.sessions.Add(1)
+	b.count.open.Add(1)
+	b.told("", nil)
+	for _, pair := range s.pairs {
+		if pair != nil {
+			b.work.Go(func() { s.watch(pair) })
+		}
+	}
+}
+
+// retire ends a session that was replaced, when what it has lent was read, or can be read no longer.
+func (b *borrower) retire(s *borrowed) {
+	t := time.NewTimer(grantIn + s.lease)
+	defer t.Stop()
+	select {
+	case <-s.unused:
+	case <-t.C:
+	case <-b.life.Done():
+	}
+	b.end(s)
+}
+
+// quiet notes where nothing is read any more in a session that was replaced. b.mu is held.
+func (s *borrowed) quiet() {
+	if s.replaced && s.asking == 0 && s.loans == 0 {
+		close(s.unused)
 	}
 }
 
@@ -198,7 +242,7 @@ func (b *borrower) told(why string, err error) {
 	b.why = why
 	switch {
 	case why == "":
-		b.log.Info("blocks of a peer are read by RDMA", "rails", len(b.s.rails), "lease", b.s.lease.String())
+		b.log.Info("blocks of a peer are read by RDMA", "rails", b.s.used(), "lease", b.s.lease.String())
 	case b.must:
 		b.log.Error("fleet.lane demands RDMA and it cannot be, blocks go over QUIC or TLS meanwhile", "reason", why, "error", err)
 	default:

@@ -20,7 +20,7 @@ var (
 
 // connect makes a session and tries each of its rails.
 func (b *borrower) connect(ctx context.Context) (s *borrowed, err error) {
-	s = &borrowed{b: b, flight: semaphore.NewWeighted(mostFlight), born: time.Now()}
+	s = &borrowed{b: b, flight: semaphore.NewWeighted(mostFlight), born: time.Now(), unused: make(chan struct{})}
 	if s.rails, s.retry = b.choose(); len(s.rails) == 0 {
 		return nil, errNoRails
 	}
@@ -73,9 +73,9 @@ func (b *borrower) choose() (use []*rail, retry time.Time) {
 		}
 	}
 	if len(use) == 0 {
-		return all, time.Time{}
+		use, retry = all, time.Time{}
 	}
-	return use, retry
+	return use[:min(len(use), wire.MaxRails)], retry
 }
 
 // blame has a card be left out for a while, where there are others.
@@ -85,13 +85,14 @@ func (b *borrower) blame(r *rail) {
 	b.bad[r.name] = time.Now().Add(railBadFor)
 }
 
-// try connects the pairs and reads over each.
+// try connects the pairs and reads over each. Those that the peer has no card for are left out.
 func (s *borrowed) try(ctx context.Context, a *wire.Connected) error {
 	used := 0
 	for i, r := range s.rails {
 		if a.Ends[i].QPN == 0 {
 			_ = s.pairs[i].Close()
 			s.pairs[i] = nil
+			s.retry = time.Now().Add(railBadFor)
 			continue
 		}
 		if !s.b.must && !s.b.rails.trusts(addrOf(a.Ends[i].GID)) {

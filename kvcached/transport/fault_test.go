@@ -30,6 +30,19 @@ func (l *lent) awaitReady(p *Peer) {
 	l.t.Fatal("no session after 100 s: ", p.status().Why)
 }
 
+// awaitCards waits in virtual time until so many cards are used.
+func (l *lent) awaitCards(p *Peer, cards int) {
+	l.t.Helper()
+	for range 600 {
+		if p.borrow.session(); len(p.status().Cards) == cards {
+			time.Sleep(10 * time.Second) // for what was before to end
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	l.t.Fatalf("not %d cards after a minute: %+v", cards, p.status())
+}
+
 // inVirtualTime runs a test with cards whose reads and links it can hold up.
 func inVirtualTime(t *testing.T, o lentOptions, fn func(t *testing.T, l *lent, p *Peer)) {
 	synctest.Test(t, func(t *testing.T) {
@@ -268,12 +281,18 @@ func TestOneOfTwoRails(t *testing.T) {
 		l.awaitReady(p)
 		check("one", 1)
 		l.f.plug("near1", "10.0.1.1")
-		time.Sleep(5 * time.Second)
-		if _, _, err := l.read(t.Context(), p, "b"); err != nil { // over one, while a session of both is made
-			t.Error(err)
-		}
-		time.Sleep(time.Second)
+		l.awaitCards(p, 2)
 		check("both again", 2)
+		l.f.unplug("far1")
+		time.Sleep(time.Second)
+		l.awaitReady(p)
+		check("one of the owner's", 1)
+		l.f.plug("far1", "10.0.1.2")
+		l.awaitCards(p, 2)
+		check("both of the owner's again", 2)
+		if s := l.pool.Stats().RDMA; s.Broken != 2 || s.Open != 1 || l.server.Lending().Open != 1 {
+			t.Errorf("%+v %+v", s, l.server.Lending())
+		}
 	})
 }
 

@@ -46,6 +46,7 @@ func (l *loan) done() {
 	}
 	l.s.b.mu.Lock()
 	l.s.loans--
+	l.s.quiet()
 	l.s.b.mu.Unlock()
 }
 
@@ -99,6 +100,10 @@ func (b *borrower) grants() {
 			continue
 		}
 		b.grant(s, batch, done)
+		b.mu.Lock()
+		s.asking--
+		s.quiet()
+		b.mu.Unlock()
 	}
 }
 
@@ -120,6 +125,7 @@ func (b *borrower) next() (s *borrowed, batch []*wish, done []uint64) {
 	b.queue = append(b.queue[:0], b.queue[n:]...)
 	if s != nil {
 		done, s.done = s.done, nil
+		s.asking++
 	}
 	return s, batch, done
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,8 +16,8 @@ import (
 
 // Bounds of what is lent, besides Server's on bytes.
 const (
-	mostSessions     = 1024              // sessions; beyond, none begins
-	mostHostSessions = 8                 // of one host; a further one takes the place of that which was used least recently
+	mostPairs        = 1024              // of all sessions, none of which has two on one card; beyond, no session begins
+	mostHostSessions = 8                 // of one host in one role; a further one takes the place of that which was used least recently
 	mostLeases       = 64                // of one session; beyond, blocks go by stream
 	mostWindows      = 2 * wire.MaxGrant // of a pair, and one for probes
 	sessionIdle      = 5 * time.Minute   // a session that is not used for so long ends
@@ -129,8 +130,9 @@ func (l *lender) connect(ctx context.Context, p *link, c *wire.Connection) ([]by
 	cards, some := l.rails.usable(l.rails.o.LendAny), false
 	for i := range c.Ends {
 		a.Probes[i].Rail = uint32(i)
-		if e := l.join(ctx, cards, i, &c.Ends[i]); e != nil {
+		if e := l.join(ctx, cards, &c.Ends[i]); e != nil {
 			s.ends[i], some = e, true
+			cards = slices.DeleteFunc(cards, func(r *rail) bool { return r == e.rail })
 			key := e.probe.Key()
 			a.Ends[i], a.Probes[i] = wireEnd(e.pair.Local()), wire.Window{Rail: uint32(i), RKey: key.RKey, Addr: key.Addr, Length: probeSize}
 		}
@@ -148,13 +150,13 @@ func (l *lender) connect(ctx context.Context, p *link, c *wire.Connection) ([]by
 	return a.Append(nil), nil
 }
 
-// join makes the other end of one of the peer's pairs; nil: there is no card for it.
-func (l *lender) join(ctx context.Context, cards []*rail, i int, far *wire.End) *lentEnd {
+// join makes the other end of one of the peer's pairs; nil: none of the cards is for it.
+func (l *lender) join(ctx context.Context, cards []*rail, far *wire.End) *lentEnd {
 	from := addrOf(far.GID)
 	if far.QPN == 0 || !l.rails.o.LendAny && !l.rails.trusts(from) {
 		return nil
 	}
-	r := nearest(cards, from, i)
+	r := nearest(cards, from)
 	if r == nil {
 		return nil
 	}
@@ -184,22 +186,15 @@ func (e *lentEnd) connect(ctx context.Context, far *wire.End, probe []byte) (err
 	return err
 }
 
-// nearest is the card whose address has most in common with another; where several have, they take turns.
-func nearest(cards []*rail, to netip.Addr, turn int) *rail {
-	var best []*rail
+// nearest is the card whose address has most in common with another, the first of several; nil: there is none.
+func nearest(cards []*rail, to netip.Addr) (best *rail) {
 	most := -1
 	for _, r := range cards {
-		switch n := common(r.addr, to); {
-		case n > most:
-			best, most = []*rail{r}, n
-		case n == most:
-			best = append(best, r)
+		if n := common(r.addr, to); n > most {
+			best, most = r, n
 		}
 	}
-	if len(best) == 0 {
-		return nil
-	}
-	return best[turn%len(best)]
+	return best
 }
 
 // common is how many bits two addresses begin with.
@@ -228,14 +223,18 @@ func (l *lender) enter(s *session) bool {
 	l.s.attach(s.host)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closing || len(l.sessions) >= mostSessions {
+	pairs := s.pairs()
+	for _, other := range l.sessions {
+		pairs += other.pairs()
+	}
+	if l.closing || pairs > mostPairs {
 		l.work.Go(func() { l.s.detach(s.remote.Host) }) // whose lock comes before this one
 		return false
 	}
 	var oldest *session
 	n := 0
 	for _, other := range l.sessions {
-		if other.remote.Host != s.remote.Host {
+		if other.remote != s.remote {
 			continue
 		}
 		if n++; oldest == nil || other.used.Load() < oldest.used.Load() {
@@ -306,6 +305,9 @@ func (s *session) end() {
 	}
 	l.s.detach(s.remote.Host)
 }
+
+// pairs is how many it has.
+func (s *session) pairs() int { return len(s.railsUsed()) }
 
 func (s *session) closePairs() {
 	for _, e := range s.ends {

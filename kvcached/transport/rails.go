@@ -56,7 +56,7 @@ type Rails struct {
 	end   context.CancelFunc
 	work  sync.WaitGroup
 
-	opened atomic.Uint64 // cards, ever: one more than when a session began may be one more for it
+	opened atomic.Uint64 // cards, so far
 
 	mu    sync.Mutex
 	cards map[string]*card
@@ -74,7 +74,6 @@ type card struct {
 type rail struct {
 	name string
 	dev  rdma.Device
-	gid  [16]byte
 	addr netip.Addr
 }
 
@@ -262,8 +261,7 @@ func (r *Rails) register(name string, dev rdma.Device) (*rail, error) {
 	if err != nil {
 		return nil, err
 	}
-	gid := pair.Local().GID
-	return &rail{name, dev, gid, netip.AddrFrom16(gid).Unmap()}, pair.Close()
+	return &rail{name, dev, addrOf(pair.Local().GID)}, pair.Close()
 }
 
 // lost closes a card that is of no use any more.

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/kvcached/wire"
 	"github.com/cognitora/dataplane/rdma"
 )
 
@@ -79,5 +81,99 @@ func TestReleaseWhileClosing(t *testing.T) {
 			}
 		})
 		both.Wait()
+	}
+}
+
+// TestBetterSession: what is read when a card comes back is read to its end.
+func TestBetterSession(t *testing.T) {
+	inVirtualTime(t, lentOptions{cards: 2}, func(t *testing.T, l *lent, p *Peer) {
+		want := l.lend("b", 100_000)
+		l.f.unplug("near1")
+		time.Sleep(time.Second)
+		l.awaitCards(p, 1)
+		l.f.set(func() { l.f.reading = func(rdma.Read) { time.Sleep(4 * time.Second) } })
+		var read sync.WaitGroup
+		read.Go(func() {
+			got, _, err := l.read(t.Context(), p, "b")
+			if err != nil {
+				t.Error(err)
+			}
+			same(t, "read", got, want)
+		})
+		time.Sleep(10 * time.Millisecond)
+		l.f.set(func() { l.f.reading = nil })
+		l.f.plug("near1", "10.0.1.1")
+		l.awaitCards(p, 2)
+		read.Wait()
+		s := l.pool.Stats().RDMA
+		for why, n := range s.Fallbacks {
+			if n != 0 {
+				t.Errorf("%d fallbacks because of %s", n, why)
+			}
+		}
+		if s.Reads != 1 || s.Open != 1 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// connect asks for a session over so many pairs, which all have one card here, and returns what came of each.
+func (l *lent) connect(p *Peer, pairs int) (ends []wire.End) {
+	l.t.Helper()
+	dev, err := l.f.open("near0")
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() { _ = dev.Close() })
+	var c wire.Connection
+	for range pairs {
+		pair, err := dev.Pair(rdma.PairOptions{})
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		c.Ends = append(c.Ends, wireEnd(pair.Local()))
+	}
+	if err := p.call(l.t.Context(), wire.Connect, 0, c.Append(nil), func(body []byte) error {
+		a, err := wire.ParseConnected(body, pairs)
+		if err == nil {
+			ends = a.Ends
+		}
+		return err
+	}); err != nil {
+		l.t.Fatal(err)
+	}
+	return ends
+}
+
+// TestPairsOfOnePeer: a session has one pair on each card, however many are asked for.
+func TestPairsOfOnePeer(t *testing.T) {
+	l := newLent(t, lentOptions{cards: 2, rails: func(near, _ *RailsOptions) { near.Wanted = []string{"near1"} }})
+	made := 0
+	for _, e := range l.connect(l.borrower(NoCards), wire.MaxRails) {
+		if e.QPN != 0 {
+			made++
+		}
+	}
+	if cards := l.server.Lent()[0].Cards; made != 2 || len(cards) != 2 || cards[0] == cards[1] {
+		t.Errorf("%d pairs, on %v", made, cards)
+	}
+}
+
+// TestSessionsOfOneHost: a program of another role takes no session of the cache's.
+func TestSessionsOfOneHost(t *testing.T) {
+	l := newLent(t, lentOptions{cards: 2, rails: func(near, _ *RailsOptions) { near.Wanted = []string{"near1"} }})
+	p := l.borrower(Trusted)
+	l.ready(p)
+	agent, err := newPool(t, PoolOptions{Identity: identity(t, pkiDir, pki.Agent)}).Peer(Target{Address: l.address, Lane: TLS})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range mostHostSessions + 1 {
+		l.connect(agent, 1)
+	}
+	eventually(t, "the agent's oldest ends", func() bool { return l.server.Lending().Open == 1+mostHostSessions })
+	l.lend("b", 100_000)
+	if _, _, err := l.read(t.Context(), p, "b"); err != nil || l.pool.Stats().RDMA.Reads != 1 {
+		t.Errorf("the cache's session: %v %+v", err, l.pool.Stats().RDMA)
 	}
 }
