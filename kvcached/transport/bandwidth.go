@@ -98,17 +98,49 @@ func (g *gates) step(uncapped int) int {
 	return cappedStep
 }
 
+// paidKey is that of contexts in which bytes that come have been waited for already.
+type paidKey struct{}
+
 // wait returns when n more bytes may pass.
 func (g *gates) wait(ctx context.Context, d direction, n int) error {
-	if g == nil {
+	if g == nil || d == inward && ctx.Value(paidKey{}) != nil {
 		return nil
 	}
-	for _, b := range g.buckets[d] {
+	for i, b := range g.buckets[d] {
 		if err := b.wait(ctx, n); err != nil {
+			for _, passed := range g.buckets[d][:i] {
+				passed.giveBack(n)
+			}
 			return err
 		}
 	}
 	return nil
+}
+
+// take lets n more bytes pass where all before have been paid for; false: it does not, and who asks has to wait.
+func (g *gates) take(d direction, n int) bool {
+	if g == nil {
+		return true
+	}
+	for i, b := range g.buckets[d] {
+		if !b.take(n) {
+			for _, passed := range g.buckets[d][:i] {
+				passed.giveBack(n)
+			}
+			return false
+		}
+	}
+	return true
+}
+
+// giveBack says that n bytes that were let pass do not.
+func (g *gates) giveBack(d direction, n int) {
+	if g == nil {
+		return
+	}
+	for _, b := range g.buckets[d] {
+		b.giveBack(n)
+	}
 }
 
 // bucket lets rate bytes per second pass, and after a pause as many as in a twentieth of a second.
@@ -139,17 +171,50 @@ func (b *bucket) idle() bool {
 	return !b.free.After(time.Now().Add(-burst))
 }
 
+// cost is how long it takes to pay for n bytes.
+func (b *bucket) cost(n int) time.Duration {
+	return time.Duration(float64(n) / b.rate * float64(time.Second))
+}
+
+// add counts n bytes, and returns for how long nothing has been paid for then. mu is held.
+func (b *bucket) add(n int, now time.Time) time.Duration {
+	if earliest := now.Add(-burst); b.free.Before(earliest) {
+		b.free = earliest
+	}
+	b.free = b.free.Add(b.cost(n))
+	return b.free.Sub(now)
+}
+
+func (b *bucket) take(n int) bool {
+	if b == nil {
+		return true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	if b.free.After(now) {
+		return false
+	}
+	b.add(n, now)
+	return true
+}
+
+func (b *bucket) giveBack(n int) {
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.free = b.free.Add(-b.cost(n))
+}
+
+// wait lets n bytes pass. Those that nobody waits for any more are not paid for.
 func (b *bucket) wait(ctx context.Context, n int) error {
 	if b == nil {
 		return nil
 	}
-	now := time.Now()
 	b.mu.Lock()
-	if earliest := now.Add(-burst); b.free.Before(earliest) {
-		b.free = earliest
-	}
-	b.free = b.free.Add(time.Duration(float64(n) / b.rate * float64(time.Second)))
-	pause := b.free.Sub(now)
+	pause := b.add(n, time.Now())
 	b.mu.Unlock()
 	if pause <= 0 {
 		return nil
@@ -158,6 +223,7 @@ func (b *bucket) wait(ctx context.Context, n int) error {
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
+		b.giveBack(n)
 		return context.Cause(ctx)
 	case <-t.C:
 		return nil

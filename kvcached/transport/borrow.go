@@ -61,7 +61,7 @@ type borrower struct {
 	lastError  string
 	lastAt     time.Time // of lastError
 	queue      []*wish   // at most mostWishes
-	asking     bool
+	asking     int       // goroutines that ask for what is in queue, at most mostGrants
 	flushing   bool
 }
 
@@ -185,7 +185,7 @@ func (b *borrower) take(s *borrowed) {
 
 // retire ends a session that was replaced, when what it has lent was read, or can be read no longer.
 func (b *borrower) retire(s *borrowed) {
-	t := time.NewTimer(grantIn + s.lease)
+	t := time.NewTimer(b.p.pool.o.GrantIn + s.lease)
 	defer t.Stop()
 	select {
 	case <-s.unused:
@@ -245,6 +245,8 @@ func (b *borrower) told(why string, err error) {
 		b.log.Info("blocks of a peer are read by RDMA", "rails", b.s.used(), "lease", b.s.lease.String())
 	case b.must:
 		b.log.Error("fleet.lane demands RDMA and it cannot be, blocks go over QUIC or TLS meanwhile", "reason", why, "error", err)
+	case errors.Is(err, rdma.ErrMemlock):
+		b.log.Error("a card may not lock the memory that blocks are read into, blocks go over QUIC or TLS meanwhile", "reason", why)
 	default:
 		b.log.Info("blocks of a peer are not read by RDMA, they go over QUIC or TLS", "reason", why)
 	}
@@ -259,12 +261,12 @@ func (s *borrowed) watch(pair rdma.Pair) {
 	}
 }
 
-// fail ends a session, or whichever there is, because of err; another is made after a pause.
-func (b *borrower) fail(s *borrowed, why string, err error) {
+// fail ends a session, or whichever there is, because of err; another is made after a pause. false: it had ended.
+func (b *borrower) fail(s *borrowed, why string, err error) (ended bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.s == nil || s != nil && b.s != s {
-		return
+		return false
 	}
 	s = b.s
 	b.s = nil
@@ -274,6 +276,7 @@ func (b *borrower) fail(s *borrowed, why string, err error) {
 	b.count.broken.Add(1)
 	b.rest(fmt.Errorf("%s: %w", why, err))
 	b.work.Go(func() { b.end(s) }) // close waits for it: with closed there is no session
+	return true
 }
 
 // end closes a session that is not used any more, and has the peer let go of what it has lent.

@@ -22,6 +22,8 @@ type fabric struct {
 
 	reading func(r rdma.Read) // called for each read, before it; nil: nothing is
 	granted func()            // called before a grant
+	spoil   func(b []byte)    // called with what was read of a block
+	refuse  error             // of reads of blocks, which leaves the pair whole; nil: none
 }
 
 func newFabric() *fabric {
@@ -253,11 +255,14 @@ func (p *fakePair) Read(ctx context.Context, reads []rdma.Read) error {
 	f := p.d.f
 	for _, r := range reads {
 		f.mu.Lock()
-		far, down, hook := f.pairs[p.remote], f.down, f.reading
+		far, down, hook, spoil, refuse := f.pairs[p.remote], f.down, f.reading, f.spoil, f.refuse
 		f.reads++
 		f.mu.Unlock()
 		if hook != nil {
 			hook(r)
+		}
+		if refuse != nil && len(r.Into) > probeSize {
+			return refuse
 		}
 		if err := ctx.Err(); err != nil {
 			return p.fail(fmt.Errorf("%w: %w", rdma.ErrBroken, err))
@@ -267,6 +272,9 @@ func (p *fakePair) Read(ctx context.Context, reads []rdma.Read) error {
 		}
 		if err := far.serve(p, r); err != nil {
 			return p.fail(err)
+		}
+		if spoil != nil && len(r.Into) > probeSize {
+			spoil(r.Into)
 		}
 	}
 	p.mu.RLock()

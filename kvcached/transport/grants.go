@@ -13,7 +13,8 @@ import (
 
 const (
 	mostWishes   = 1024                 // blocks of one peer that wait to be lent; further ones come by streams
-	grantIn      = 2 * time.Second      // a peer says what it lends
+	mostGrants   = 2                    // under way to one peer: blocks go with the other while one is slow
+	releaseIn    = 2 * time.Second      // a peer takes back what was read
 	releaseAfter = 5 * time.Millisecond // leases that are done with are given back, where no Grant takes that along
 )
 
@@ -59,8 +60,8 @@ func (b *borrower) want(a block.Addr) *wish {
 	}
 	w := &wish{addr: a, answer: make(chan promise, 1)}
 	b.queue = append(b.queue, w)
-	if !b.asking {
-		b.asking = true
+	if b.asking < mostGrants {
+		b.asking++
 		b.work.Go(b.grants)
 	}
 	return w
@@ -85,7 +86,7 @@ func (w *wish) tell(p promise) {
 	w.answer <- p
 }
 
-// grants asks for what is wanted, one message after the other: what comes meanwhile goes with the next.
+// grants asks for what is wanted, one message after the other: what comes while all mostGrants are under way goes with the next.
 func (b *borrower) grants() {
 	for {
 		runtime.Gosched() // who is about to ask goes along
@@ -117,8 +118,9 @@ func (b *borrower) next() (s *borrowed, batch []*wish, done []uint64) {
 		n = min(n, s.most)
 	}
 	if n == 0 {
-		b.asking = false
-		b.flushLater()
+		if b.asking--; b.asking == 0 {
+			b.flushLater()
+		}
 		return nil, nil, nil
 	}
 	batch = append(batch, b.queue[:n]...)
@@ -136,7 +138,7 @@ func (b *borrower) grant(s *borrowed, batch []*wish, done []uint64) {
 	for i := range batch {
 		w.Addrs[i] = batch[i].addr
 	}
-	ctx, cancel := context.WithTimeout(b.life, grantIn)
+	ctx, cancel := context.WithTimeout(b.life, b.p.pool.o.GrantIn)
 	defer cancel()
 	asked := time.Now()
 	var lent *wire.Lent
@@ -198,7 +200,7 @@ func (b *borrower) giveBack(s *borrowed, id uint64) {
 	if len(s.done) < wire.MaxDone { // further ones end by themselves
 		s.done = append(s.done, id)
 	}
-	if !b.asking {
+	if b.asking == 0 {
 		b.flushLater()
 	}
 }
@@ -224,14 +226,14 @@ func (b *borrower) flush() {
 	b.mu.Lock()
 	b.flushing = false
 	s := b.s
-	if s == nil || b.asking || len(s.done) == 0 || b.closed {
+	if s == nil || b.asking > 0 || len(s.done) == 0 || b.closed {
 		b.mu.Unlock()
 		return
 	}
 	done := s.done
 	s.done = nil
 	b.mu.Unlock()
-	ctx, cancel := context.WithTimeout(b.life, grantIn)
+	ctx, cancel := context.WithTimeout(b.life, releaseIn)
 	defer cancel()
 	err := b.ask(ctx, wire.Release, (&wire.Returned{Session: s.id, Leases: done}).Append(nil), func([]byte) error { return nil })
 	if b.count.releases.Add(1); errors.Is(err, wire.Miss) {

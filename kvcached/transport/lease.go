@@ -12,8 +12,11 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// gettingAtOnce is how many blocks of one Grant are looked up at a time: those on SSD take a while.
-const gettingAtOnce = 8
+// Blocks of one Grant are looked up several at a time, for those on SSD take a while. What is not there in getIn goes by stream, so that others do not wait for it.
+const (
+	gettingAtOnce = 8
+	getIn         = 50 * time.Millisecond
+)
 
 // lease is some blocks that a peer may read until it ends. Their windows end before they are let go of, never after.
 type lease struct {
@@ -34,7 +37,8 @@ func (s *session) grant(ctx context.Context, w *wire.Wanted) ([]byte, error) {
 	l.count.grants.Add(1)
 	out := &wire.Lent{Blocks: make([]wire.LentBlock, len(w.Addrs))}
 	t := &lease{s: s, windows: make([][]rdma.Window, len(s.ends))}
-	if s.room() {
+	if s.reserve() {
+		defer s.unreserve()
 		s.take(ctx, t, w.Addrs, out)
 	} else {
 		for i := range out.Blocks {
@@ -49,19 +53,15 @@ func (s *session) grant(ctx context.Context, w *wire.Wanted) ([]byte, error) {
 	if len(t.blocks) == 0 {
 		return out.Append(nil), nil
 	}
-	if err := s.host.gates.wait(ctx, outward, t.bytes); err != nil {
-		t.undo()
-		return nil, err
-	}
 	if err := ctx.Err(); err != nil {
-		t.undo()
+		t.forget()
 		return nil, err
 	}
 	blocks, bytes := uint64(t.lent), uint64(t.bytes)
 	out.Lease, out.MS = s.number(t), uint32(l.lease.Milliseconds())
 	body := out.Append(nil) // with keys that lie in the blocks, which may be let go of from begin on
 	if !s.begin(t) {
-		t.undo()
+		t.forget()
 		return nil, wire.Miss
 	}
 	l.count.blocks.Add(blocks)
@@ -78,11 +78,21 @@ func (s *session) number(t *lease) uint64 {
 	return t.id
 }
 
-// room tells whether the session may have another lease.
-func (s *session) room() bool {
+// reserve tells whether the session may have another lease, and keeps room for it until unreserve.
+func (s *session) reserve() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.leases) < mostLeases
+	if len(s.leases)+s.making >= mostLeases {
+		return false
+	}
+	s.making++
+	return true
+}
+
+func (s *session) unreserve() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.making--
 }
 
 // begin has the lease run from now on; false: the session has ended.
@@ -149,6 +159,12 @@ func (t *lease) undo() {
 	t.release()
 }
 
+// forget is undo of a lease that the peer was not told of.
+func (t *lease) forget() {
+	t.s.host.gates.giveBack(outward, t.bytes)
+	t.undo()
+}
+
 // revoke returns when nobody reads through the lease's windows any more.
 func (t *lease) revoke() {
 	ctx, cancel := context.WithTimeout(context.Background(), revokeWithin)
@@ -199,7 +215,7 @@ func (s *session) take(ctx context.Context, t *lease, addrs []block.Addr, out *w
 		size += e.Size()
 	}
 	if !s.open(ctx, t, got, out) {
-		t.undo()
+		t.forget()
 		t.windows, t.lent, t.bytes = make([][]rdma.Window, len(s.ends)), 0, 0
 		for i, b := range got {
 			if b != nil {
@@ -213,14 +229,17 @@ func (s *session) take(ctx context.Context, t *lease, addrs []block.Addr, out *w
 func (s *session) get(ctx context.Context, addrs []block.Addr, out *wire.Lent) []Block {
 	got := make([]Block, len(addrs))
 	h, logger := s.l.s.o.Handler, s.l.s.o.Logger
-	ctx = context.WithValue(ctx, remoteKey{}, s.remote)
+	brief, cancel := context.WithTimeout(context.WithValue(ctx, remoteKey{}, s.remote), getIn)
+	defer cancel()
 	one := func(i int) {
-		b, err := h.Get(ctx, addrs[i])
+		b, err := h.Get(brief, addrs[i])
 		if err == nil {
 			got[i] = b
 			return
 		}
-		if out.Blocks[i].Status = statusOf(err); out.Blocks[i].Status == wire.Internal {
+		if out.Blocks[i].Status = statusOf(err); errors.Is(err, context.DeadlineExceeded) {
+			out.Blocks[i].Status = wire.ByStream
+		} else if out.Blocks[i].Status == wire.Internal {
 			logger.Warn("operation failed", "op", wire.Grant, "peer", s.remote.Host, "role", s.remote.Role, "error", err)
 		}
 	}
@@ -255,6 +274,10 @@ func (s *session) admit(t *lease, b Block, e *wire.LentBlock, room int) wire.Sta
 	release, err := s.l.s.holdFor(s.host, len(payload))
 	if err != nil {
 		return statusOf(err)
+	}
+	if !s.host.gates.take(outward, len(payload)) { // others of the same Grant would wait for it
+		release()
+		return wire.ByStream
 	}
 	t.blocks, t.held = append(t.blocks, b), append(t.held, release)
 	t.lent, t.bytes = t.lent+1, t.bytes+len(payload)

@@ -56,6 +56,7 @@ type session struct {
 
 	mu     sync.Mutex
 	leases map[uint64]*lease
+	making int           // leases that there is room for
 	last   uint64        // lease
 	over   chan struct{} // closed when it has ended
 	ended  bool

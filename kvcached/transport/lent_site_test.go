@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -63,6 +64,7 @@ func newLent(t *testing.T, o lentOptions) *lent {
 	if o.virtual {
 		l.site, _ = simulated(t, o.server, o.pool)
 	} else {
+		o.pool.GrantIn = 20 * time.Second // however busy the machine is
 		l.site = newSite(t, o.server, o.pool)
 	}
 	return l

@@ -44,6 +44,8 @@ type PoolOptions struct {
 
 	Rails    *Rails // cards by which blocks are read from peers' memory; nil: none
 	MinBlock int    // bytes that a block has at least that is read so, as far as its length is known; 0: any
+	// GrantIn is how long a peer may take to lend a block, which comes by a stream then; 0: 300 ms. Less than callers wait for a peer to begin.
+	GrantIn time.Duration
 
 	// EarlyReads sends a read that has to wait for a QUIC connection to a peer seen before along with the handshake
 	// (0-RTT). Off by default: it saves one round trip per new connection, and quic-go has a data race between the
@@ -64,6 +66,7 @@ func (o PoolOptions) withDefaults() PoolOptions {
 	o.Tuning = o.Tuning.withDefaults()
 	o.MaxPeers, o.Stripes, o.TLSConns = orInt(o.MaxPeers, 1024), orInt(o.Stripes, 4), orInt(o.TLSConns, 16)
 	o.Idle, o.Timeout, o.Stall = orDuration(o.Idle, time.Minute), orDuration(o.Timeout, time.Minute), orDuration(o.Stall, 15*time.Second)
+	o.GrantIn = orDuration(o.GrantIn, 300*time.Millisecond)
 	if o.ListenUDP == nil {
 		o.ListenUDP = func() (net.PacketConn, error) { return net.ListenUDP("udp", nil) }
 	}
@@ -251,6 +254,9 @@ func (p *Peer) Get(ctx context.Context, g Get) (Found, error) {
 		}
 		if done {
 			return found, err
+		}
+		if g.paid {
+			ctx = context.WithValue(ctx, paidKey{}, true)
 		}
 	}
 	return p.pull(ctx, &g)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -28,18 +29,22 @@ const (
 	cardGone
 	pairBroke
 	tooSlow
+	wrongSum
+	notLocked
 	fallbacks
 )
 
 // fallbackNames are the label values of metrics.
 var fallbackNames = [fallbacks]string{noSession: "no_session", tooManyWishes: "queue", noGrant: "no_grant", notLent: "not_lent", leaseOver: "lease_over", notHere: "not_registered",
-	accessRefused: "access", noAnswer: "unreachable", cardGone: "card_gone", pairBroke: "broken", tooSlow: "timeout"}
+	accessRefused: "access", noAnswer: "unreachable", cardGone: "card_gone", pairBroke: "broken", tooSlow: "timeout", wrongSum: "checksum", notLocked: "memlock"}
 
 // whyNot is the reason that an error of a read stands for.
 func whyNot(err error) fallback {
 	switch {
 	case errors.Is(err, rdma.ErrNotRegistered):
 		return notHere
+	case errors.Is(err, rdma.ErrMemlock):
+		return notLocked
 	case errors.Is(err, rdma.ErrGone):
 		return cardGone
 	case errors.Is(err, rdma.ErrAccess):
@@ -145,18 +150,13 @@ func (b *borrower) fetch(ctx context.Context, g *Get, p *promise) (found Found, 
 		}
 		return found, true, fmt.Errorf("%w: %w", errCaller, err)
 	}
-	n := min(int64(len(buf)), mostFlight)
-	if err := s.flight.Acquire(ctx, n); err != nil {
-		return found, true, context.Cause(ctx)
+	leave, err := s.turn(ctx, len(buf), p.loan.until)
+	if err != nil {
+		return found, !errors.Is(err, errAnew), err
 	}
-	defer s.flight.Release(n)
-	if time.Until(p.loan.until) < s.lease/5 {
-		return found, false, errAnew
-	}
-	if err := b.p.gates.wait(ctx, inward, len(buf)); err != nil {
-		return found, true, err
-	}
+	defer leave()
 	if err := s.read(ctx, e.Parts, buf, p.loan.until.Add(-s.lease/20)); err != nil {
+		g.paid = true
 		if ctx.Err() != nil {
 			return found, true, context.Cause(ctx)
 		}
@@ -166,12 +166,33 @@ func (b *borrower) fetch(ctx context.Context, g *Get, p *promise) (found Found, 
 		g.Progress()
 	}
 	if block.Sum(buf) != e.CRC {
-		b.count.corrupt.Add(1)
-		return found, true, wire.Corrupt
+		s.rotten(e)
+		return found, false, b.fallen(wrongSum)
 	}
 	b.count.reads.Add(1)
 	b.count.bytes.Add(uint64(len(buf)))
 	return found, true, nil
+}
+
+// turn waits until n bytes may be read under a lease, and counts them until leave. errAnew: that takes longer than the lease has.
+func (s *borrowed) turn(ctx context.Context, n int, until time.Time) (leave func(), err error) {
+	late := until.Add(-s.lease / 5)
+	if !time.Now().Before(late) {
+		return nil, errAnew
+	}
+	wait, cancel := context.WithDeadline(ctx, late)
+	defer cancel()
+	part := min(int64(n), mostFlight)
+	if err = s.flight.Acquire(wait, part); err == nil {
+		if err = s.b.p.gates.wait(wait, inward, n); err == nil {
+			return func() { s.flight.Release(part) }, nil
+		}
+		s.flight.Release(part)
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return nil, errAnew
 }
 
 // read fills buf. When it returns nothing is written there any more.
@@ -233,13 +254,32 @@ func (s *borrowed) each(reads [][]rdma.Read, fn func(rail int)) {
 	}
 }
 
-// suspect ends the session where an error says that its pair is of no use any more.
+// suspect ends the session where an error says that its pair reads nothing: a broken one, or a card that does not do as it should. Memory that is in no arena, and a time that
+// was over before anything was asked of the card, say nothing of it.
 func (s *borrowed) suspect(rail int, err error) {
-	if !errors.Is(err, rdma.ErrBroken) && !errors.Is(err, rdma.ErrGone) {
+	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	if errors.Is(err, rdma.ErrNotRegistered) || late && !errors.Is(err, rdma.ErrBroken) && !errors.Is(err, rdma.ErrGone) {
 		return
 	}
 	if errors.Is(err, rdma.ErrUnreachable) {
 		s.b.blame(s.rails[rail])
 	}
 	s.b.fail(s, "a read failed", err)
+}
+
+// rotten ends the session by which bytes came that are not the block's, and leaves its cards out where there are others. A stream's own checksum says whether the owner
+// has the block.
+func (s *borrowed) rotten(e *wire.LentBlock) {
+	b := s.b
+	b.count.corrupt.Add(1)
+	var cards []string
+	for i := range e.Parts {
+		if r := s.rails[e.Parts[i].Rail]; !slices.Contains(cards, r.name) {
+			cards = append(cards, r.name)
+			b.blame(r)
+		}
+	}
+	if b.fail(s, "checksum", wire.Corrupt) { // once for a session, of which there are few
+		b.log.Warn("bytes that were read by RDMA are not the block's, it is asked for over QUIC or TLS", "cards", cards, "length", e.Length)
+	}
 }

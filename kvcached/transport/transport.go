@@ -64,6 +64,8 @@ type Get struct {
 
 	// Progress is told of each piece that comes, from several goroutines; it must be quick. nil: nobody is told.
 	Progress func()
+
+	paid bool // its bytes have been let pass inward already
 }
 
 // Put hands a block to a peer, over one connection whatever its length: a frame of the protocol has all of it. Over several

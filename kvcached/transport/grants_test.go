@@ -1,0 +1,209 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/wire"
+)
+
+// slowStore takes its time for blocks that are called "slow".
+type slowStore struct{ *mapStore }
+
+func (g *slowStore) Get(ctx context.Context, a block.Addr) (Block, error) {
+	if a == addr("slow") {
+		t := time.NewTimer(time.Second)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return g.mapStore.Get(ctx, a)
+}
+
+// errHead is that of a caller who waits so long for a peer to begin.
+var errHead = errors.New("no answer in 2 s")
+
+// headed is read by such a caller, as the fleet is.
+func (l *lent) headed(p *Peer, key string) (took time.Duration, err error) {
+	ctx, cancel := context.WithCancelCause(l.t.Context())
+	defer cancel(nil)
+	head := time.AfterFunc(2*time.Second, func() { cancel(errHead) })
+	defer head.Stop()
+	start := time.Now()
+	_, err = p.Get(ctx, Get{Addr: addr(key), Namespace: namespace, Alloc: func(_ Found, n int) ([]byte, error) {
+		head.Stop()
+		return l.room(n), nil
+	}})
+	return time.Since(start), err
+}
+
+// TestSlowBlock: a block that the owner has to fetch comes by a stream, and those that are wanted with it and after it do not wait for it.
+func TestSlowBlock(t *testing.T) {
+	g := &slowStore{}
+	inVirtualTime(t, lentOptions{server: ServerOptions{Handler: g}}, func(t *testing.T, l *lent, p *Peer) {
+		g.mapStore = l.store
+		l.lend("slow", 100_000)
+		const blocks = 16
+		for i := range blocks {
+			l.lend(fmt.Sprint("b", i), 100_000)
+		}
+		var all sync.WaitGroup
+		all.Go(func() {
+			if took, err := l.headed(p, "slow"); err != nil || took > 1500*time.Millisecond {
+				t.Error("the slow one:", took, err)
+			}
+		})
+		for i := range blocks {
+			all.Go(func() {
+				time.Sleep(time.Duration(i) * time.Millisecond)
+				if took, err := l.headed(p, fmt.Sprint("b", i)); err != nil || took > 250*time.Millisecond {
+					t.Errorf("block %d beside it: %s %v", i, took, err)
+				}
+			})
+		}
+		all.Wait()
+		if s := l.pool.Stats().RDMA; s.Reads != blocks || s.Fallbacks["not_lent"] != 1 || s.Broken != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestSlowGrant: an owner that does not come to lend is not waited for, and other grants are asked for meanwhile.
+func TestSlowGrant(t *testing.T) {
+	inVirtualTime(t, lentOptions{}, func(t *testing.T, l *lent, p *Peer) {
+		l.lend("first", 100_000)
+		l.lend("next", 100_000)
+		var grants atomic.Int64
+		l.f.set(func() {
+			l.f.granted = func() {
+				if grants.Add(1) == 1 {
+					time.Sleep(5 * time.Second)
+				}
+			}
+		})
+		var both sync.WaitGroup
+		both.Go(func() {
+			if took, err := l.headed(p, "first"); err != nil || took > 600*time.Millisecond {
+				t.Error("what is not lent:", took, err)
+			}
+		})
+		time.Sleep(10 * time.Millisecond)
+		if took, err := l.headed(p, "next"); err != nil || took > 250*time.Millisecond {
+			t.Error("what is lent meanwhile:", took, err)
+		}
+		both.Wait()
+		time.Sleep(10 * time.Second)
+		if s := l.pool.Stats().RDMA; s.Reads != 1 || s.Fallbacks["no_grant"] != 1 || s.Broken != 0 || l.server.Lending().Leases != 0 || l.store.holds() != 0 {
+			t.Errorf("%+v %+v", s, l.server.Lending())
+		}
+	})
+}
+
+// TestLentUnderCap: blocks are lent as long as the owner's cap has been paid for, others come by streams, which wait for it; a caller who wants an answer soon has one.
+func TestLentUnderCap(t *testing.T) {
+	inVirtualTime(t, lentOptions{server: ServerOptions{Bandwidth: NewBandwidth(Caps{PeerOut: 1 << 20})}}, func(t *testing.T, l *lent, p *Peer) {
+		l.lend("b", 3<<20)
+		start := time.Now()
+		for i := range 4 {
+			if took, err := l.headed(p, "b"); err != nil {
+				t.Error(i, took, err)
+			}
+		}
+		s := l.pool.Stats().RDMA
+		if took := time.Since(start); s.Reads == 0 || s.Fallbacks["not_lent"] == 0 || took < 8*time.Second || took > 13*time.Second {
+			t.Errorf("12 MiB at 1 MiB/s in %s: %+v", took, s)
+		}
+	})
+}
+
+// TestFallbackUnderCap: a block whose read failed when it had waited for the reader's cap does not wait for it again.
+func TestFallbackUnderCap(t *testing.T) {
+	inVirtualTime(t, lentOptions{pool: PoolOptions{Bandwidth: NewBandwidth(Caps{PeerIn: 1 << 20})}}, func(t *testing.T, l *lent, p *Peer) {
+		want := l.lend("b", 3<<20)
+		l.f.set(func() { l.f.down = true })
+		start := time.Now()
+		got, _, err := l.read(t.Context(), p, "b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, "by a stream", got, want)
+		if took := time.Since(start); took < 3*time.Second || took > 7*time.Second || l.pool.Stats().RDMA.Fallbacks["unreachable"]+l.pool.Stats().RDMA.Fallbacks["timeout"] != 1 {
+			t.Errorf("3 MiB at 1 MiB/s, and a card's retries for at most 2 s: %s %+v", took, l.pool.Stats().RDMA.Fallbacks)
+		}
+	})
+}
+
+// TestGivenBack: bytes that nobody waits for any more are not paid for.
+func TestGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewBandwidth(Caps{TotalIn: 2000, PeerIn: 1000}).of("host")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := g.wait(ctx, inward, 5000); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		if !g.take(inward, 1000) {
+			t.Error("what was given up has to be paid for")
+		}
+		if g.take(inward, 1) {
+			t.Error("more than was paid for is let pass")
+		}
+		time.Sleep(time.Second)
+		if !g.take(inward, 1) {
+			t.Error("what was paid for is not let pass")
+		}
+	})
+}
+
+// TestLeasesAtOnce: a session has no more leases than it may, however many are asked for at a time.
+func TestLeasesAtOnce(t *testing.T) {
+	l := newLent(t, lentOptions{pool: PoolOptions{TLSConns: 128}})
+	p := l.borrower(Trusted)
+	l.ready(p)
+	id := p.borrow.session().id
+	l.lend("empty", 0)
+	var asked atomic.Int64
+	let := make(chan struct{})
+	l.store.hook(func(m *hooks) {
+		m.onGet = func(ctx context.Context, _ block.Addr) error {
+			asked.Add(1)
+			<-let
+			return nil
+		}
+	})
+	const grants = mostLeases + 16
+	body := (&wire.Wanted{Session: id, Addrs: []block.Addr{addr("empty")}}).Append(nil)
+	var all sync.WaitGroup
+	var lent atomic.Int64
+	for range grants {
+		all.Go(func() {
+			err := p.call(t.Context(), wire.Grant, 0, body, func(body []byte) error {
+				a, err := wire.ParseLent(body, 1, 1)
+				if err == nil && a.Blocks[0].Status == wire.OK {
+					lent.Add(1)
+				}
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	eventually(t, "as many as may be are looked up", func() bool { return asked.Load() == mostLeases })
+	eventually(t, "others are refused", func() bool { return l.server.Lending().ByStream == grants-mostLeases })
+	close(let)
+	all.Wait()
+	if n := l.server.Lending().Leases; n != mostLeases || lent.Load() != mostLeases {
+		t.Errorf("%d leases, %d blocks", n, lent.Load())
+	}
+}
