@@ -70,6 +70,7 @@ type borrowed struct {
 	b      *borrower
 	id     uint64
 	lease  time.Duration
+	idle   time.Duration // after which the peer ends it
 	most   int
 	rails  []*rail
 	pairs  []rdma.Pair // by rail; nil: not used
@@ -82,6 +83,7 @@ type borrowed struct {
 	wait     time.Duration // before that
 	done     []uint64      // leases; at most wire.MaxDone
 	asking   int           // grants under way
+	asked    time.Time     // of the last grant
 	loans    int64         // blocks that may be read now
 	replaced bool          // by another: nothing more is asked for
 	unused   chan struct{} // closed when replaced and nothing is read any more
@@ -112,6 +114,11 @@ func (b *borrower) session() *borrowed {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
+	if b.s != nil && !b.closed && b.s.forgotten(now) {
+		old := b.s
+		b.s = nil
+		b.work.Go(func() { b.end(old) })
+	}
 	if b.connecting || b.closed || b.s != nil && !b.s.mayGrow(now) || now.Before(b.until) {
 		return b.s
 	}
@@ -123,6 +130,11 @@ func (b *borrower) session() *borrowed {
 // mayGrow tells whether another session may have more rails. b.mu is held.
 func (s *borrowed) mayGrow(now time.Time) bool {
 	return s.opened != s.b.rails.opened.Load() || !s.retry.IsZero() && !now.Before(s.retry)
+}
+
+// forgotten tells whether a session was not used for so long that the peer ends it, or has. b.mu is held.
+func (s *borrowed) forgotten(now time.Time) bool {
+	return s.idle > 0 && s.asking == 0 && s.loans == 0 && now.Sub(s.asked) > s.idle-s.idle/8
 }
 
 // used is over how many rails a session reads.

@@ -48,7 +48,7 @@ func (b *borrower) connect(ctx context.Context) (s *borrowed, err error) {
 		return s, err
 	}
 	s.id, s.most = a.Session, int(min(a.Most, wire.MaxGrant))
-	s.lease = time.Duration(a.LeaseMS) * time.Millisecond
+	s.lease, s.idle, s.asked = time.Duration(a.LeaseMS)*time.Millisecond, time.Duration(a.IdleMS)*time.Millisecond, time.Now()
 	if s.most == 0 || s.lease == 0 {
 		return s, wire.BadFrame
 	}

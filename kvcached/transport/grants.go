@@ -128,6 +128,7 @@ func (b *borrower) next() (s *borrowed, batch []*wish, done []uint64) {
 	if s != nil {
 		done, s.done = s.done, nil
 		s.asking++
+		s.asked = time.Now()
 	}
 	return s, batch, done
 }

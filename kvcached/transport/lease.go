@@ -183,8 +183,8 @@ func (t *lease) letGo() {
 }
 
 func (t *lease) uncount() {
-	t.s.l.count.leases.Add(-1)
 	t.s.l.count.leased.Add(int64(-t.bytes))
+	t.s.l.count.leases.Add(-1)
 }
 
 // release lets go of blocks that nobody can read any more.

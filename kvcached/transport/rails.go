@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -68,7 +69,13 @@ type card struct {
 	why  error  // why not
 	kept string // what was given away, and is left alone as long as it is there; empty: nothing was
 	busy chan struct{}
+
+	pause time.Duration // after it could not be opened; it doubles
+	until time.Time     // it is not tried again before
 }
+
+// lastReopen is the longest pause between tries to open a card: each may have to lock all of the memory.
+const lastReopen = time.Minute
 
 // rail is an open card.
 type rail struct {
@@ -151,26 +158,39 @@ func (r *Rails) look() {
 	}
 }
 
-// wanted are the names of the cards that are to be used.
+// wanted are the names of the cards that are to be used: those that are named, those that are open, those that are there, and, as long as there are not too many, those that
+// were. Others are forgotten.
 func (r *Rails) wanted(there map[string]string) (names []string) {
 	for _, name := range r.o.Wanted {
 		if name != AnyCard {
 			names = append(names, name)
 		}
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if slices.Contains(r.o.Wanted, AnyCard) {
-		for name := range there {
-			names = append(names, name)
+		var open, were []string
+		for name, c := range r.cards {
+			if c.rail != nil {
+				open = append(open, name)
+			} else {
+				were = append(were, name)
+			}
 		}
-		r.mu.Lock()
-		for name := range r.cards { // those that were there
-			names = append(names, name)
+		for _, more := range [][]string{open, slices.Collect(maps.Keys(there)), were} {
+			slices.Sort(more)
+			for _, name := range more {
+				if !slices.Contains(names, name) {
+					names = append(names, name)
+				}
+			}
 		}
-		r.mu.Unlock()
 	}
-	slices.Sort(names)
-	names = slices.Compact(names)
-	return names[:min(len(names), wire.MaxRails)]
+	names = names[:min(len(names), wire.MaxRails)]
+	maps.DeleteFunc(r.cards, func(name string, c *card) bool {
+		return c.rail == nil && c.busy == nil && c.kept == "" && !slices.Contains(names, name)
+	})
+	return names
 }
 
 func (r *Rails) mayOpen(name, identity string) bool {
@@ -185,10 +205,10 @@ func (r *Rails) mayOpen(name, identity string) bool {
 	case c.rail != nil, c.busy != nil:
 		return false
 	case identity == "":
-		c.kept = ""
+		c.kept, c.pause, c.until = "", 0, time.Time{}
 		r.closed(name, c, errAbsent)
 		return false
-	case c.kept == identity:
+	case c.kept == identity, time.Now().Before(c.until):
 		return false
 	}
 	c.kept, c.busy = "", make(chan struct{})
@@ -210,18 +230,22 @@ func (r *Rails) closed(name string, c *card, why error) {
 func (r *Rails) open(name string) {
 	opened, err := r.prepare(name)
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	c := r.cards[name]
-	close(c.busy)
-	c.busy = nil
-	switch {
-	case err != nil:
-		r.closed(name, c, err)
-		return
-	case c.kept != "": // it was given away meanwhile
-		_ = opened.dev.Close()
+	if err == nil && c.kept != "" { // it was given away meanwhile
+		r.mu.Unlock()
+		r.shut(name, opened)
 		return
 	}
+	defer r.mu.Unlock()
+	close(c.busy)
+	c.busy = nil
+	if err != nil {
+		c.pause = min(max(2*c.pause, r.o.Poll), lastReopen)
+		c.until = time.Now().Add(c.pause)
+		r.closed(name, c, err)
+		return
+	}
+	c.pause = 0
 	c.rail, c.why = opened, nil
 	r.opened.Add(1)
 	r.o.Logger.Info("a card is used for RDMA", "card", name, "address", opened.addr.String(), "trusted", r.trusts(opened.addr), "windows", opened.dev.Limits().Windows,
@@ -268,7 +292,7 @@ func (r *Rails) register(name string, dev rdma.Device) (*rail, error) {
 func (r *Rails) lost(name string, was *rail) {
 	r.mu.Lock()
 	c := r.cards[name]
-	if c.rail != was {
+	if c == nil || c.rail != was {
 		r.mu.Unlock()
 		return
 	}

@@ -14,9 +14,6 @@ const HostShare = 4
 // host's share; MaxOps bounds how many there are.
 const smallest = 4 << 10
 
-// largestLend is the same for Connect, Grant and Release: a Grant at all its bounds.
-const largestLend = 64 + wire.MaxDone*8 + wire.MaxGrant*68
-
 // hold counts n payload bytes as in flight until the returned function is called.
 func (s *Server) hold(n int) (release func(), err error) {
 	return hold(&s.bytes, s.o.MaxInFlight, n)
@@ -48,9 +45,9 @@ func (op *operation) hold(n int) (release func(), err error) {
 	return op.link.s.holdFor(op.link.host, n)
 }
 
-// holdQuestion is hold for a body that is no block. Questions by which a peer gives back what it was lent pass always: they make room.
+// holdQuestion is hold for a body that is no block. That by which a peer gives back what it was lent is small enough to pass always: it makes room.
 func (op *operation) holdQuestion(n int) (release func(), err error) {
-	if n <= smallest || op.f.Op.Lends() && n <= largestLend {
+	if n <= smallest {
 		return func() {}, nil
 	}
 	return op.hold(n)

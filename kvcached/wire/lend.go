@@ -9,9 +9,9 @@ import (
 
 // Bounds of what is lent.
 const (
-	MaxRails = 8    // pairs of cards of one session
-	MaxGrant = 256  // addresses in one Grant
-	MaxDone  = 1024 // leases that are given back at a time
+	MaxRails = 8   // pairs of cards of one session
+	MaxGrant = 256 // addresses in one Grant
+	MaxDone  = 256 // leases that are given back at a time
 )
 
 // Sizes of elements, in bytes.
