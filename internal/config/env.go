@@ -31,7 +31,7 @@ func applyEnv(s *schema, o *Options) (problems []error, ignored []string) {
 		case ok && given[f] != "" && given[f] != name:
 			problems = append(problems, &Problem{Where: name, Reason: "is the same setting as " + given[f] + "; give one of them"})
 		case ok:
-			given[f] = name
+			given[f], f.given = name, true
 			if err := f.setFromText(text); err != nil {
 				problems = append(problems, f.problem(name, strconv.Quote(text), err))
 			}

@@ -44,22 +44,23 @@ func (p *Problem) Error() string {
 // fileReader copies one decoded TOML document into the struct.
 type fileReader struct {
 	name     string
-	lines    lineIndex
+	schema   *schema
+	lines    lineIndex // nil before read
 	problems []error
 }
 
-// readFile applies a TOML document to the struct root points to and returns
+// read applies a TOML document to the struct root points to and returns
 // everything that is wrong with it.
-func readFile(name, doc string, root reflect.Value) []error {
+func (r *fileReader) read(doc string, root reflect.Value) []error {
 	var tree map[string]any
 	if _, err := toml.Decode(doc, &tree); err != nil {
 		var pe toml.ParseError
 		if errors.As(err, &pe) {
-			return []error{&Problem{Where: fmt.Sprintf("%s:%d", name, pe.Position.Line), Reason: plainly(pe, doc), cause: pe}}
+			return []error{&Problem{Where: fmt.Sprintf("%s:%d", r.name, pe.Position.Line), Reason: plainly(pe, doc), cause: pe}}
 		}
-		return []error{&Problem{Where: name, Reason: err.Error()}}
+		return []error{&Problem{Where: r.name, Reason: err.Error()}}
 	}
-	r := &fileReader{name: name, lines: indexLines(doc)}
+	r.lines = indexLines(doc)
 	r.table(root, tree, "")
 	return r.problems
 }
@@ -93,7 +94,10 @@ func (r *fileReader) table(v reflect.Value, tree map[string]any, path string) {
 	for _, key := range slices.Sorted(maps.Keys(tree)) {
 		at := join(path, key)
 		if len(members[key]) == 0 {
-			hint := didYouMean(key, slices.Sorted(maps.Keys(members)))
+			hint := r.schema.elsewhere(key)
+			if hint == "" {
+				hint = didYouMean(key, slices.Sorted(maps.Keys(members)))
+			}
 			r.fail(&Problem{Field: at, Reason: "unknown key" + hint}, at)
 			continue
 		}
@@ -218,6 +222,23 @@ func (r *fileReader) nested(v reflect.Value, raw map[string]any, at string) erro
 		return nil
 	}
 	return fmt.Errorf("must be %s, not a table", describe(v.Type()))
+}
+
+// locate gives a problem that Validate or Examine has found with a setting the line that it stands on, unless it comes from elsewhere.
+func (r *fileReader) locate(err error) error {
+	p, ok := err.(*Problem)
+	if !ok || p.Where != "" {
+		return err
+	}
+	path, _, _ := strings.Cut(p.Reason, ":")
+	n := r.lines[path]
+	if n == 0 && strings.Contains(path, "[") {
+		n = r.lines.of(path)
+	}
+	if n > 0 && !slices.ContainsFunc(r.schema.fields, func(f *field) bool { return f.given && f.path() == path }) {
+		p.Where = fmt.Sprintf("%s:%d", r.name, n)
+	}
+	return p
 }
 
 func (r *fileReader) fail(p *Problem, at string) {

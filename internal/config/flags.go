@@ -118,12 +118,14 @@ func (cl *commandLine) fail(where, reason string) {
 }
 
 // apply sets the fields. The first flag of a list replaces what the file or the
-// environment put there, the next ones add to it.
+// environment put there, the next ones add to it; each has one element, or as a
+// variable several with commas between where elements hold none.
 func (cl *commandLine) apply() []error {
 	var problems []error
 	begun := map[*field]bool{}
 	for _, v := range cl.values {
 		var err error
+		v.field.given = true
 		if v.field.isList() {
 			list := reflect.MakeSlice(v.field.value.Type(), 0, 1)
 			if begun[v.field] {
@@ -141,10 +143,19 @@ func (cl *commandLine) apply() []error {
 	return problems
 }
 
-// addTo sets the field to list plus one element.
+// addTo sets the field to list plus what a flag has.
 func (f *field) addTo(list reflect.Value, text string) error {
-	if err := appendText(&list, text); err != nil {
-		return err
+	words := []string{text}
+	if !f.spaced {
+		var err error
+		if words, err = f.split(text); err != nil {
+			return err
+		}
+	}
+	for _, w := range words {
+		if err := appendText(&list, strings.TrimSpace(w)); err != nil {
+			return err
+		}
 	}
 	if err := f.allowed(list); err != nil {
 		return err

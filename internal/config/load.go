@@ -95,7 +95,7 @@ func Load(dst any, o Options) error {
 	if err := s.defaults(); err != nil {
 		return err
 	}
-	fromFile := loadFile(dst, cl.file, o)
+	file, fromFile := loadFile(dst, s, cl.file, o)
 	fromEnv, ignored := applyEnv(s, &o)
 	problems := slices.Concat(fromFile, fromEnv, cl.problems, cl.apply())
 	unread := len(problems) > 0
@@ -105,11 +105,13 @@ func Load(dst any, o Options) error {
 			break // of the file nothing is known
 		}
 		if missing := (Missing{}); !unread || !errors.As(p, &missing) {
-			problems = append(problems, p)
+			problems = append(problems, file.locate(p))
 		}
 	}
 	if cl.check {
-		problems = append(problems, walk(dst, examineOne)...)
+		for _, p := range walk(dst, examineOne) {
+			problems = append(problems, file.locate(p))
+		}
 	}
 	if len(problems) > 0 {
 		return &Error{problems}
@@ -176,12 +178,13 @@ func (s *schema) defaults() error {
 	return nil
 }
 
-func loadFile(dst any, name string, o Options) []error {
+func loadFile(dst any, s *schema, name string, o Options) (*fileReader, []error) {
 	if name == "" {
 		name = lookupEnv(o.Env, "CGN_CONFIG")
 	}
+	r := &fileReader{name: name, schema: s}
 	if name == "" {
-		return nil
+		return r, nil
 	}
 	read := o.ReadFile
 	if read == nil {
@@ -189,12 +192,12 @@ func loadFile(dst any, name string, o Options) []error {
 	}
 	doc, err := read(name)
 	if err != nil {
-		return []error{&Problem{Where: "--" + fileFlag, Reason: err.Error()}}
+		return r, []error{&Problem{Where: "--" + fileFlag, Reason: err.Error()}}
 	}
 	if at := invalidUTF8(doc); at >= 0 {
-		return []error{&Problem{Where: name, Reason: fmt.Sprintf("not UTF-8 at byte %d; save it as UTF-8 text", at)}}
+		return r, []error{&Problem{Where: name, Reason: fmt.Sprintf("not UTF-8 at byte %d; save it as UTF-8 text", at)}}
 	}
-	return readFile(name, string(doc), reflect.ValueOf(dst).Elem())
+	return r, r.read(string(doc), reflect.ValueOf(dst).Elem())
 }
 
 // invalidUTF8 is where doc stops being UTF-8, -1 if it does not. The byte order

@@ -382,7 +382,7 @@ func TestTwin(t *testing.T) {
 		t.Errorf("two: %+v, %v\n%s", c, err, shown)
 	}
 	for doc, want := range map[string]string{
-		"[[engine]]\nurl = \"a\"\n[[engine]]\n":                                    "configuration: engine[1].url: empty; set engine[1].url, not engine.url of \"/etc engine.url (--x)\" (file does not exist)",
+		"[[engine]]\nurl = \"a\"\n[[engine]]\n":                                    "configuration: f:3: engine[1].url: empty; set engine[1].url, not engine.url of \"/etc engine.url (--x)\" (file does not exist)",
 		"[[engine]]\nurl = \"a\"\n[[engine]]\nurl = \"b\"\n[engine.deep]\nm = 1\n": "configuration: f:6: engine[1].deep.m: unknown key",
 		"[engine]\nurl = \"a\"\n[[engine]]\n":                                      "configuration: f:3: engine is written as one table, [engine], and as a list of them, [[engine]]; write one of the two",
 		"[[engine]]\n[engine]\nurl = \"a\"\n":                                      "configuration: f:2: engine is written as one table, [engine], and as a list of them, [[engine]]; write one of the two",

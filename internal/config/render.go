@@ -95,8 +95,11 @@ func (f *field) sentence() string {
 	if len(f.oneof) > 0 {
 		notes = append(notes, strings.Join(f.words(), "|"))
 	}
-	if f.isList() {
+	switch {
+	case f.isList() && f.spaced:
 		notes = append(notes, "repeatable")
+	case f.isList():
+		notes = append(notes, "repeatable, or with commas between")
 	}
 	if f.def != "" {
 		notes = append(notes, "default "+f.def)

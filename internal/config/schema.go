@@ -20,7 +20,22 @@ type field struct {
 	flag    string // without dashes; "" for none
 	short   string // a second environment name; "" for none
 	oneof   []string
+	given   bool // by a variable or a flag
 	spaced  bool // elements of the list are separated by spaces in one text, not by commas
+}
+
+// elsewhere names the settings of other sections with a key, of which there may be three: more say nothing.
+func (s *schema) elsewhere(key string) string {
+	var all []string
+	for _, f := range s.fields {
+		if f.key == key {
+			all = append(all, f.path())
+		}
+	}
+	if len(all) == 0 || len(all) > 3 {
+		return ""
+	}
+	return "; did you mean " + strings.Join(all, " or ") + "?"
 }
 
 // section is a nested struct: a TOML table with keys of its own.

@@ -57,22 +57,30 @@ func notNumber(err error, what string) error {
 	return errors.New(what)
 }
 
-// setList sets a slice from one text of the environment or a default: a TOML
-// array if it starts with '[', else elements separated by commas, or by spaces
-// where an element may hold commas.
-func (f *field) setList(v reflect.Value, text string) error {
-	var words []string
+// split takes a list apart that is one text: a TOML array if it starts with
+// '[', else elements separated by commas, or by spaces where an element may hold
+// commas.
+func (f *field) split(text string) ([]string, error) {
 	switch {
 	case strings.HasPrefix(strings.TrimSpace(text), "["):
 		var doc struct{ V []string }
 		if _, err := toml.Decode("V = "+text, &doc); err != nil {
-			return errors.New("not a TOML array of strings")
+			return nil, errors.New("not a TOML array of strings")
 		}
-		words = doc.V
+		return doc.V, nil
 	case f.spaced:
-		words = strings.Fields(text)
-	case text != "":
-		words = strings.Split(text, ",")
+		return strings.Fields(text), nil
+	case text == "":
+		return nil, nil
+	}
+	return strings.Split(text, ","), nil
+}
+
+// setList sets a slice from one text of the environment or a default.
+func (f *field) setList(v reflect.Value, text string) error {
+	words, err := f.split(text)
+	if err != nil {
+		return err
 	}
 	list := reflect.MakeSlice(v.Type(), 0, len(words))
 	for _, w := range words {
