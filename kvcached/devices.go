@@ -7,19 +7,30 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/kvcached/block"
 	"github.com/cognitora/dataplane/kvcached/transport"
+	"github.com/cognitora/dataplane/kvcached/wire"
 	"github.com/cognitora/dataplane/rdma"
 	"github.com/cognitora/dataplane/rdma/devices"
 	"github.com/cognitora/dataplane/rdma/verbs"
 )
 
-// withRDMA says which program has what this one lacks.
-const withRDMA = "go build -tags rdma ./cmd/cgn-kvcached, with a C compiler and libibverbs-dev, makes one that can"
+// notBuilt says that this program cannot, and which one can.
+const notBuilt = "this program was built without rdma; make build-rdma makes bin/cgn-kvcached-rdma, which has it (needs a C compiler and libibverbs-dev)"
+
+// BuiltWithRDMA tells whether this program can drive RDMA devices.
+func BuiltWithRDMA() bool {
+	_, err := verbs.Open("", verbs.Options{})
+	return !errors.Is(err, rdma.ErrNotBuilt)
+}
 
 // leastLease is the shortest lease: to be told of it and to read take a while.
 const leastLease = 100 * time.Millisecond
@@ -29,27 +40,87 @@ func (c *Config) validateRDMA(p *problems) {
 	if _, err := r.trusted(); err != nil {
 		p.add("rdma.trusted_networks", "%v", err)
 	}
-	if r.MinBlock < 0 {
-		p.add("rdma.min_block", "must be 0 or more")
+	if r.MinBlock < 0 || r.MinBlock > block.MaxPayload {
+		p.add("rdma.min_block", "%s: must be 0 to %s, the largest block", r.MinBlock, config.Size(block.MaxPayload))
 	}
 	if r.Lease.Std() < leastLease || r.Lease.Std() > time.Minute {
 		p.add("rdma.lease", "%s: must be %s to 1m", r.Lease, leastLease)
 	}
-	if slices.Contains(r.Devices, "") {
-		p.add("rdma.devices", "a name is empty; cgn-ctl rdma devices lists those of this host")
+	if err := r.checkDevices(); err != nil {
+		p.add("rdma.devices", "%v", err)
 	}
-	if len(r.Devices) > 0 {
-		return
+	c.validateLanes(p)
+}
+
+// deviceName is what the kernel calls devices.
+var deviceName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,62}$`)
+
+func (c *RDMAConfig) checkDevices() error {
+	if len(c.Devices) > wire.MaxRails {
+		return fmt.Errorf("%d names: at most %d devices are used", len(c.Devices), wire.MaxRails)
 	}
-	const none = "rdma, and rdma.devices names none; give their names, or auto for all"
-	if c.Fleet.Lane == string(transport.RDMA) {
-		p.add("fleet.lane", none)
-	}
-	for i, peer := range c.Fleet.Peers {
-		if peer.Lane == string(transport.RDMA) {
-			p.add(fmt.Sprintf("fleet.peers[%d].lane", i), none)
+	for i, name := range c.Devices {
+		switch {
+		case name == transport.AnyCard && len(c.Devices) > 1:
+			return errors.New("auto stands for all there are, and other names beside it; give it alone, or names")
+		case name != transport.AnyCard && strings.EqualFold(name, transport.AnyCard):
+			return fmt.Errorf("%q is written auto", name)
+		case !deviceName.MatchString(name):
+			return fmt.Errorf("%q is no name of a device; cgn-ctl rdma devices lists those of this host, such as mlx5_0", name)
+		case slices.Contains(c.Devices[:i], name):
+			return fmt.Errorf("%q is named twice", name)
 		}
 	}
+	return nil
+}
+
+// validateLanes refuses what demands RDMA where there can be none, and lanes of caches that are named twice, or of this one.
+func (c *Config) validateLanes(p *problems) {
+	c.checkLane(p, "fleet.lane", c.Fleet.Lane)
+	named := map[string]int{}
+	for i, peer := range c.Fleet.Peers {
+		at := fmt.Sprintf("fleet.peers[%d]", i)
+		c.checkLane(p, at+".lane", peer.Lane)
+		if first, there := named[peer.Cache]; there {
+			p.add(at+".cache", "%q is that of fleet.peers[%d], too; give each cache one lane", peer.Cache, first)
+		} else {
+			named[peer.Cache] = i
+		}
+		if peer.Cache == c.cacheID() {
+			p.add(at+".cache", "%q is this cache itself (kvcached.cache_id, or the host's name); name another", peer.Cache)
+		}
+	}
+}
+
+func (c *Config) checkLane(p *problems, field, lane string) {
+	switch {
+	case lane != string(transport.RDMA):
+	case len(c.RDMA.Devices) == 0:
+		p.add(field, "rdma, and rdma.devices names none; give their names, or auto for all")
+	case !c.inFleet():
+		p.add(field, "rdma, and this cache knows no other: give etcd.endpoints and quic.listen")
+	}
+}
+
+// adviseRDMA says what of [rdma] has no effect.
+func (c *Config) adviseRDMA() []string {
+	r := &c.RDMA
+	switch {
+	case len(r.Devices) == 0 && len(r.Trusted) > 0:
+		return []string{"rdma.trusted_networks has networks, and rdma.devices names no device: there is no RDMA; give names of devices, or auto for all"}
+	case len(r.Devices) == 0 || len(r.Trusted) > 0 || c.Fleet.Lane == string(transport.RDMA):
+		return nil
+	}
+	but := ""
+	if c.demandsRDMA() {
+		but = " but of caches whose [[fleet.peers]] has lane = rdma"
+	}
+	return []string{"rdma.devices names devices, and rdma.trusted_networks is empty: no block comes over them" + but + "; give the networks whose hosts may all see and change what goes there, or fleet.lane = rdma"}
+}
+
+// demandsRDMA tells whether some other cache is to be read by RDMA whatever the network.
+func (c *Config) demandsRDMA() bool {
+	return c.Fleet.Lane == string(transport.RDMA) || slices.ContainsFunc(c.Fleet.Peers, func(p PeerConfig) bool { return p.Lane == string(transport.RDMA) })
 }
 
 // trusted parses the networks.
@@ -58,6 +129,9 @@ func (c *RDMAConfig) trusted() (out []netip.Prefix, err error) {
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
 			return nil, fmt.Errorf("%q is no network; write it as 10.1.0.0/16 or fd00:1::/64", text)
+		}
+		if p.Addr().Is4In6() {
+			return nil, fmt.Errorf("%q holds IPv4 addresses as IPv6; write it as %s", text, netip.PrefixFrom(p.Addr().Unmap(), max(0, p.Bits()-96)).Masked())
 		}
 		if p != p.Masked() {
 			return nil, fmt.Errorf("%q is an address; its network is %s", text, p.Masked())
@@ -69,11 +143,8 @@ func (c *RDMAConfig) trusted() (out []netip.Prefix, err error) {
 
 // examineDevices refuses devices in a program that cannot drive any.
 func (c *Config) examineDevices(p *problems) {
-	if len(c.RDMA.Devices) == 0 {
-		return
-	}
-	if _, err := verbs.Open("", verbs.Options{}); errors.Is(err, rdma.ErrNotBuilt) {
-		p.add("rdma.devices", "%v; %s; or give none", err, withRDMA)
+	if len(c.RDMA.Devices) > 0 && !BuiltWithRDMA() {
+		p.add("rdma.devices", "%s; or give none", notBuilt)
 	}
 }
 
@@ -87,14 +158,10 @@ func (d *Daemon) openDevices() error {
 	if err != nil {
 		return fmt.Errorf("rdma.trusted_networks: %w", err)
 	}
-	demanded := d.config.Fleet.Lane == string(transport.RDMA)
-	if len(trusted) == 0 && !demanded {
-		d.log.Warn("rdma.trusted_networks is empty: devices are open, and RDMA is used only with caches for which fleet.lane or [[fleet.peers]] demands it; what goes over it is neither encrypted nor authenticated")
-	}
 	arena := d.store.Arena()
 	d.rails, err = transport.NewRails(transport.RailsOptions{
 		Wanted: c.Devices, Present: devicesPresent, Open: func(name string) (rdma.Device, error) { return openDevice(name, trusted) },
-		Memory: arena.Slice(0, int(arena.Size())), Trusted: trusted, LendAny: demanded, Logger: d.log,
+		Memory: arena.Slice(0, int(arena.Size())), Trusted: trusted, LendAny: d.config.Fleet.Lane == string(transport.RDMA), Demanded: d.config.demandsRDMA(), Logger: d.log,
 	})
 	return wrapped("rdma", err)
 }

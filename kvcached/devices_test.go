@@ -14,6 +14,50 @@ import (
 	"github.com/cognitora/dataplane/rdma/verbs"
 )
 
+func cards(names ...string) func(c *Config) { return func(c *Config) { c.RDMA.Devices = names } }
+
+// TestRDMAAdvice: what has no effect is said, and what is well is not.
+func TestRDMAAdvice(t *testing.T) {
+	for _, c := range []struct {
+		devices, trusted []string
+		lane             string
+		peers            []PeerConfig
+		want             string
+	}{
+		{nil, nil, "auto", nil, ""}, {[]string{"auto"}, []string{"10.0.0.0/8"}, "auto", nil, ""}, {[]string{"auto"}, nil, "rdma", nil, ""},
+		{nil, []string{"10.0.0.0/8"}, "auto", nil, "rdma.trusted_networks has networks, and rdma.devices names no device"},
+		{[]string{"auto"}, nil, "auto", nil, "rdma.devices names devices, and rdma.trusted_networks is empty: no block comes over them; give"},
+		{[]string{"auto"}, nil, "auto", []PeerConfig{{"a", "rdma"}}, "no block comes over them but of caches whose [[fleet.peers]] has lane = rdma"},
+	} {
+		config, _ := settings(t, t.TempDir(), func(config *Config) {
+			config.RDMA.Devices, config.RDMA.Trusted, config.Fleet.Lane, config.Fleet.Peers = c.devices, c.trusted, c.lane, c.peers
+		})
+		if notes := strings.Join(config.adviseRDMA(), "\n"); (notes == "") != (c.want == "") || !strings.Contains(notes, c.want) {
+			t.Errorf("%+v: %q", c, notes)
+		}
+	}
+}
+
+// TestWhyNotRDMA: what the configuration rules out is said by its setting.
+func TestWhyNotRDMA(t *testing.T) {
+	c, _ := settings(t, t.TempDir(), func(c *Config) {
+		c.Fleet.Lane, c.Fleet.Peers = "tls", []PeerConfig{{"a", "quic"}, {"b", "auto"}}
+	})
+	none := notBuilt
+	if BuiltWithRDMA() {
+		none = "rdma.devices names none; give"
+	}
+	for cache, want := range map[string]string{"a": "lane of its [[fleet.peers]] is quic", "b": none, "c": "fleet.lane is tls"} {
+		if why := c.whyNoRDMA(cache); !strings.HasPrefix(why, want) {
+			t.Errorf("%s: %s", cache, why)
+		}
+	}
+	c.RDMA.Devices = []string{"auto"}
+	if why := c.whyNoRDMA("b"); why != "" {
+		t.Error(why)
+	}
+}
+
 // TestRDMASettings: what cannot work is refused with its field and the fix.
 func TestRDMASettings(t *testing.T) {
 	for what, c := range map[string]struct {
@@ -25,8 +69,21 @@ func TestRDMASettings(t *testing.T) {
 		"of one peer":       {func(c *Config) { c.Fleet.Peers = []PeerConfig{{"a", "quic"}, {"b", "rdma"}} }, "fleet.peers[1].lane: rdma, and"},
 		"an address":        {func(c *Config) { c.RDMA.Trusted = []string{"10.0.0.1/8"} }, "its network is 10.0.0.0/8"},
 		"rubbish":           {func(c *Config) { c.RDMA.Trusted = []string{"10.0.0.0"} }, "write it as 10.1.0.0/16"},
-		"no name":           {func(c *Config) { c.RDMA.Devices = []string{""} }, "cgn-ctl rdma devices"},
+		"no name":           {cards(""), "cgn-ctl rdma devices"},
+		"a space":           {cards("mlx5 0"), `rdma.devices: "mlx5 0" is no name`},
+		"a path":            {cards("../x"), `rdma.devices: "../x" is no name`},
+		"too long":          {cards(strings.Repeat("x", 64)), "is no name of a device"},
+		"capitals":          {cards("AUTO"), `rdma.devices: "AUTO" is written auto`},
+		"twice":             {cards("a", "b", "a"), `rdma.devices: "a" is named twice`},
+		"all, and one":      {cards("mlx5_0", "auto"), "auto stands for all there are"},
+		"nine":              {cards("a", "b", "c", "d", "e", "f", "g", "h", "i"), "9 names: at most 8"},
+		"names":             {cards("mlx5_0", "rocep1s0f0", "roce-a.b:c"), ""},
 		"a short lease":     {func(c *Config) { c.RDMA.Lease = 1 }, "rdma.lease: 1ns: must be 100ms to 1m"},
+		"large blocks":      {func(c *Config) { c.RDMA.MinBlock = 64<<20 + 1 }, "must be 0 to 64MiB"},
+		"mapped":            {func(c *Config) { c.RDMA.Trusted = []string{"::ffff:10.0.0.0/104"} }, "write it as 10.0.0.0/8"},
+		"demanded, alone":   {func(c *Config) { c.RDMA.Devices, c.Fleet.Lane = []string{"auto"}, "rdma" }, "fleet.lane: rdma, and this cache knows no other: give etcd.endpoints"},
+		"a peer twice":      {func(c *Config) { c.Fleet.Peers = []PeerConfig{{"a", "quic"}, {"b", "tls"}, {"a", "tls"}} }, `fleet.peers[2].cache: "a" is that of fleet.peers[0], too`},
+		"this cache":        {func(c *Config) { c.Daemon.CacheID, c.Fleet.Peers = "me", []PeerConfig{{"me", "quic"}} }, `fleet.peers[0].cache: "me" is this cache itself`},
 		"networks":          {func(c *Config) { c.RDMA.Trusted = []string{"10.0.0.0/8", "fd00::/8"} }, ""},
 	} {
 		config, _ := settings(t, t.TempDir(), c.change)
@@ -50,7 +107,7 @@ func TestBuiltWithoutRDMA(t *testing.T) {
 		d.Close()
 		t.Fatal("it starts")
 	}
-	for _, part := range []string{"rdma.devices", "built without rdma", "-tags rdma ./cmd/cgn-kvcached"} {
+	for _, part := range []string{"rdma.devices", "built without rdma", "make build-rdma"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%v does not say %q", err, part)
 		}

@@ -40,7 +40,7 @@ func (c *Config) Advise() []string {
 	if c.onDisk() {
 		notes = append(notes, adviseDisk(c.Daemon.Data, c.Daemon.SSD)...)
 	}
-	return notes
+	return append(notes, c.adviseRDMA()...)
 }
 
 func (c *Config) examineListeners(p *problems) {

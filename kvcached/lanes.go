@@ -39,11 +39,38 @@ func (l lanes) Paths(ctx context.Context) (out []rpc.Path) {
 		p := rpc.Path{Peer: m.ID, Address: m.Address, Wanted: string(l.d.config.Fleet.wanted(m.ID))}
 		if s, there := spoken[m.Target()]; there {
 			use(&p, &s)
+		} else {
+			p.WhyNotRDMA = notAsked
+		}
+		if why := l.d.config.whyNoRDMA(m.ID); why != "" {
+			p.WhyNotRDMA = why
 		}
 		p.Granted = granted(ctx, &m, lent)
 		out = append(out, p)
 	}
 	return out
+}
+
+// notAsked is why a cache is not read by RDMA that might be.
+const notAsked = "nothing was asked of it yet"
+
+// whyNoRDMA says why the configuration has a cache not read by RDMA; empty: it may be.
+func (c *Config) whyNoRDMA(cache string) string {
+	lane, field := c.Fleet.Lane, "fleet.lane"
+	for _, p := range c.Fleet.Peers {
+		if p.Cache == cache {
+			lane, field = p.Lane, "lane of its [[fleet.peers]]"
+		}
+	}
+	switch {
+	case lane == string(transport.QUIC), lane == string(transport.TLS):
+		return field + " is " + lane
+	case len(c.RDMA.Devices) > 0:
+		return ""
+	case !BuiltWithRDMA():
+		return notBuilt
+	}
+	return "rdma.devices names none; give their names, or auto for all (cgn-ctl rdma check says what this host has)"
 }
 
 // use fills in what the pool knows of a cache.
@@ -52,7 +79,7 @@ func use(p *rpc.Path, s *transport.PeerStatus) {
 	if s.RDMA {
 		p.Lane, p.WhyNotRDMA = string(transport.RDMA), ""
 	} else if p.WhyNotRDMA == "" {
-		p.WhyNotRDMA = "nothing was asked of it yet"
+		p.WhyNotRDMA = notAsked
 	}
 	for _, c := range s.Carried {
 		if c.Pulls+c.Puts+c.Failed > 0 {

@@ -28,6 +28,7 @@ const (
 const (
 	firstRebuild = 100 * time.Millisecond // pause after a session broke or could not be made; it doubles
 	lastRebuild  = 30 * time.Second
+	errorEvery   = time.Minute      // why there is no session, where it must be
 	steadyAfter  = 10 * time.Second // a session that lasted so long has the next pause be the first again
 	lookIn       = time.Second      // pause after there was no card here
 	withoutFor   = time.Minute      // pause after a peer has said that it does not know RDMA
@@ -58,6 +59,7 @@ type borrower struct {
 	until      time.Time            // no session is made before
 	bad        map[string]time.Time // until when a card of ours is left out, by name; as many as we have
 	why        string               // no session; empty: not asked for yet
+	said       time.Time            // that, in the log
 	lastError  string
 	lastAt     time.Time // of lastError
 	queue      []*wish   // at most mostWishes
@@ -217,7 +219,8 @@ func (s *borrowed) quiet() {
 // rest has no session be made for a while, because of err. mu is held.
 func (b *borrower) rest(err error) {
 	b.lastError, b.lastAt = err.Error(), time.Now()
-	if b.count.unmade.Add(1); errors.Is(err, errNoRails) {
+	var none noRails
+	if b.count.unmade.Add(1); errors.As(err, &none) {
 		b.until = time.Now().Add(lookIn)
 		b.told(reasonOf(err), err)
 		return
@@ -233,30 +236,32 @@ func (b *borrower) rest(err error) {
 
 // reasonOf says why there is no session.
 func reasonOf(err error) string {
+	var none noRails
 	switch {
-	case errors.Is(err, errNoRails), errors.Is(err, errStranger):
+	case errors.As(err, &none), errors.Is(err, errStranger):
 		return err.Error()
 	case errors.Is(err, wire.UnknownOp):
-		return "the peer has no RDMA"
+		return "the other cache has no RDMA: its rdma.devices names none, or it was built without"
 	case errors.Is(err, wire.ByStream):
-		return "the peer has no card for it: none, or none in a network that it trusts"
+		return "the other cache lends nothing to this host's cards: none of its own is open, or they or these are in none of its rdma.trusted_networks; cgn-ctl kv peers there says which"
 	case errors.Is(err, wire.Busy):
-		return "the peer has as many sessions as it takes"
+		return "the other cache has as many sessions as it takes"
 	}
 	return "no session: " + err.Error()
 }
 
-// told notes why there is no session, and logs it where that has changed. mu is held.
+// told notes why there is no session, and logs it where that has changed, or as an error for long. mu is held.
 func (b *borrower) told(why string, err error) {
-	if b.why == why && (why != "" || b.s == nil) {
+	again := b.must && why != "" && time.Since(b.said) > errorEvery
+	if b.why == why && (why != "" || b.s == nil) && !again {
 		return
 	}
-	b.why = why
+	b.why, b.said = why, time.Now()
 	switch {
 	case why == "":
 		b.log.Info("blocks of a peer are read by RDMA", "rails", b.s.used(), "lease", b.s.lease.String())
 	case b.must:
-		b.log.Error("fleet.lane demands RDMA and it cannot be, blocks go over QUIC or TLS meanwhile", "reason", why, "error", err)
+		b.log.Error("fleet.lane or [[fleet.peers]] demands RDMA and it cannot be, blocks go over QUIC or TLS meanwhile", "reason", why)
 	case errors.Is(err, rdma.ErrMemlock):
 		b.log.Error("a card may not lock the memory that blocks are read into, blocks go over QUIC or TLS meanwhile", "reason", why)
 	default:

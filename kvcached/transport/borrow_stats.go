@@ -87,12 +87,16 @@ func (p *Peer) status() PeerStatus {
 	}
 	b := p.borrow
 	if b == nil {
-		s.Why = "fleet.lane, or that of this peer, is quic or tls, or rdma.devices names none"
+		s.Why = "it is not wanted, or no card is to be used"
 		return s
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s.Error, s.At = b.lastError, b.lastAt
+	if b.s == nil && b.why == "" && len(b.rails.usable(b.must)) == 0 {
+		s.Why = b.rails.lack().Error()
+		return s
+	}
 	if s.RDMA, s.Why = b.s != nil, b.why; b.s != nil {
 		s.Loans = b.s.loans
 		for i, r := range b.s.rails {

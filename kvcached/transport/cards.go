@@ -60,7 +60,7 @@ type Card struct {
 	Why     string // why it is not open
 }
 
-// Cards are those that are wanted, by name.
+// Cards are those that are wanted, by name; AnyCard where all are and there is none.
 func (r *Rails) Cards() (out []Card) {
 	if r == nil {
 		return nil
@@ -77,5 +77,8 @@ func (r *Rails) Cards() (out []Card) {
 		out = append(out, k)
 	}
 	slices.SortFunc(out, func(a, b Card) int { return strings.Compare(a.Name, b.Name) })
+	if r.none {
+		out = append(out, Card{Name: AnyCard, Why: errNone.Error()})
+	}
 	return out
 }

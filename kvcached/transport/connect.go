@@ -13,16 +13,13 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-var (
-	errNoRails  = errors.New("no card is open here, or none in a network of rdma.trusted_networks")
-	errStranger = errors.New("the peer's card is in no network of rdma.trusted_networks")
-)
+var errStranger = errors.New("the other cache's card has no address in rdma.trusted_networks of this one")
 
 // connect makes a session and tries each of its rails.
 func (b *borrower) connect(ctx context.Context) (s *borrowed, err error) {
 	s = &borrowed{b: b, flight: semaphore.NewWeighted(mostFlight), born: time.Now(), unused: make(chan struct{})}
 	if s.rails, s.retry = b.choose(); len(s.rails) == 0 {
-		return nil, errNoRails
+		return nil, b.rails.lack()
 	}
 	defer func() {
 		if err != nil { // then s is not nil

@@ -32,7 +32,10 @@ var ErrNoCard = errors.New("transport: no such card is used")
 var errKept = errors.New("given away on request; it is taken back when it has been gone and is there again, or when the daemon starts anew")
 
 // errAbsent is why a card is not open that is not there.
-var errAbsent = errors.New("there is no such device")
+var errAbsent = errors.New("the kernel has no device of that name; see rdma.devices, and cgn-ctl rdma check")
+
+// errNone is why no card is open where all there are were to be.
+var errNone = errors.New("rdma.devices is auto, and this host has no RDMA device; cgn-ctl rdma check says why")
 
 // RailsOptions of NewRails.
 type RailsOptions struct {
@@ -44,6 +47,8 @@ type RailsOptions struct {
 	LendAny bool                                   // peers of other networks may read, too
 	Poll    time.Duration                          // how often it is looked whether a card has come back; 0: 2 s
 	Logger  *slog.Logger                           // nil: slog.Default()
+
+	Demanded bool // some peer is Demanded: a card that cannot be used is an error in the log
 }
 
 // Rails are the cards by which this host reads the memory of others, and they its own. Servers and pools share them. A card that goes away is closed, and opened again
@@ -61,6 +66,7 @@ type Rails struct {
 
 	mu    sync.Mutex
 	cards map[string]*card
+	none  bool // there is no card, and all were to be used
 }
 
 // card is one that is wanted. Rails.mu guards it.
@@ -151,7 +157,15 @@ func (r *Rails) follow() {
 // look opens what is there and is not open. One goroutine at a time calls it.
 func (r *Rails) look() {
 	there := r.o.Present()
-	for _, name := range r.wanted(there) {
+	names := r.wanted(there)
+	r.mu.Lock()
+	if was := r.none; len(names) > 0 {
+		r.none = false
+	} else if r.none = true; !was {
+		r.warn(errNone, "card", AnyCard)
+	}
+	r.mu.Unlock()
+	for _, name := range names {
 		if r.mayOpen(name, there[name]) {
 			r.open(name)
 		}
@@ -218,13 +232,18 @@ func (r *Rails) mayOpen(name, identity string) bool {
 // closed notes why a card is not open, and says so when that has changed. mu is held.
 func (r *Rails) closed(name string, c *card, why error) {
 	if c.why == nil || c.why.Error() != why.Error() {
-		level := slog.LevelWarn
-		if errors.Is(why, rdma.ErrMemlock) {
-			level = slog.LevelError
-		}
-		r.o.Logger.Log(context.Background(), level, "a card is not used for RDMA, blocks go over QUIC or TLS meanwhile", "card", name, "reason", why)
+		r.warn(why, "card", name)
 	}
 	c.why = why
+}
+
+// warn says that a card is not used.
+func (r *Rails) warn(why error, about ...any) {
+	level := slog.LevelWarn
+	if r.o.Demanded || errors.Is(why, rdma.ErrMemlock) {
+		level = slog.LevelError
+	}
+	r.o.Logger.Log(context.Background(), level, "a card is not used for RDMA, blocks go over QUIC or TLS meanwhile", append(about, "reason", why)...)
 }
 
 func (r *Rails) open(name string) {
@@ -331,6 +350,30 @@ func (r *Rails) usable(anyNetwork bool) (out []*rail) {
 	slices.SortFunc(out, func(a, b *rail) int { return strings.Compare(a.name, b.name) })
 	return out
 }
+
+// lack says why no card is usable, where none is.
+func (r *Rails) lack() noRails {
+	var closed, strange []string
+	for _, c := range r.Cards() {
+		if c.Address == "" {
+			closed = append(closed, c.Name+": "+c.Why)
+		} else {
+			strange = append(strange, c.Name+", "+c.Address)
+		}
+	}
+	switch {
+	case len(strange) > 0 && len(r.o.Trusted) == 0:
+		return noRails("rdma.trusted_networks is empty; give the network of the cards of both hosts, if all in it may see and change blocks (here " + strings.Join(strange, "; ") + ")")
+	case len(strange) > 0:
+		return noRails("no card here has an address in rdma.trusted_networks (" + strings.Join(strange, "; ") + ")")
+	}
+	return noRails("no card is open here: " + strings.Join(closed, "; "))
+}
+
+// noRails is a reason for which no card of this host is usable now.
+type noRails string
+
+func (e noRails) Error() string { return string(e) }
 
 // holds tells whether bytes lie in Memory.
 func (r *Rails) holds(b []byte) bool {
