@@ -32,7 +32,7 @@ type instruments struct {
 	pool  *transport.Pool
 	trace *evict.Recorder
 
-	devices func() []string // names of the RDMA devices in use; nil: there are none
+	rails *transport.Rails // RDMA devices; nil: none are to be used
 }
 
 func newInstruments() *instruments {

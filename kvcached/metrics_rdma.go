@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/metric"
+	"github.com/cognitora/dataplane/kvcached/transport"
 	"github.com/cognitora/dataplane/rdma/devices"
 )
 
@@ -24,10 +25,35 @@ type rdmaCounters struct {
 	last    map[string][]devices.Reading
 }
 
-// defineRDMA exports the counters of the devices that names gives, which may change.
-func (in *instruments) defineRDMA(names func() []string) {
-	c := &rdmaCounters{names: names, now: time.Now}
+// defineRDMA exports how the devices are and what they count, and who should be read by them and is not.
+func (in *instruments) defineRDMA() {
+	c := &rdmaCounters{now: time.Now}
+	if in.rails != nil {
+		c.names = in.rails.Open
+	}
 	in.set.Read(rdmaDeviceDefs(), c.emit)
+	in.set.Read(rdmaStateDefs, in.emitRDMAState)
+}
+
+// rdmaStateDefs are of what the daemon makes of its devices.
+var rdmaStateDefs = []metric.Def{
+	{Name: "cgn_kvcached_rdma_device_open", Labels: []string{"device"}, Help: "Whether an RDMA device of rdma.devices is open (1); one that was given away is not. The device auto, 0: the host has none at all."},
+	{Name: "cgn_kvcached_rdma_demanded_missing", Help: "Other caches that have to be read by RDMA (fleet.lane or [[fleet.peers]] is rdma) and, when a block was last asked for, could not."},
+}
+
+func (in *instruments) emitRDMAState(emit func(def int, value float64, labels ...string)) {
+	for _, card := range in.rails.Cards() {
+		emit(0, oneIf(card.Address != ""), card.Name)
+	}
+	missing := 0
+	if in.pool != nil {
+		for _, s := range in.pool.Status() {
+			if s.Target.Cards == transport.Demanded && !s.RDMA && s.Error != "" {
+				missing++
+			}
+		}
+	}
+	emit(1, float64(missing))
 }
 
 // rdmaDeviceDefs are of the counters that devices knows, and of the port's state, which is the last.
@@ -49,11 +75,7 @@ func (c *rdmaCounters) emit(emit func(def int, value float64, labels ...string))
 					emit(i, float64(r.Values[i]), device, port)
 				}
 			}
-			up := 0.0
-			if r.Up {
-				up = 1
-			}
-			emit(len(r.Known), up, device, port)
+			emit(len(r.Known), oneIf(r.Up), device, port)
 		}
 	}
 }

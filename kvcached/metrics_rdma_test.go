@@ -2,6 +2,7 @@ package kvcached
 
 import (
 	"fmt"
+	"log/slog"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/metric"
+	"github.com/cognitora/dataplane/kvcached/transport"
 )
 
 // count writes files of a port of rxe0 below root.
@@ -68,6 +70,27 @@ func TestRDMACounters(t *testing.T) {
 	c.names = nil
 	if page := scrape(); strings.Contains(page, "rdma_device") {
 		t.Error(page)
+	}
+}
+
+// TestDeviceThatIsNotThere: what was to be used and is not open has a value, for the alert.
+func TestDeviceThatIsNotThere(t *testing.T) {
+	for _, name := range []string{"auto", "mlx5_0"} {
+		rails, err := transport.NewRails(transport.RailsOptions{Wanted: []string{name}, Present: func() map[string]string { return nil }, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := newInstruments()
+		in.rails = rails
+		in.defineRDMA()
+		w := httptest.NewRecorder()
+		in.set.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		if line := fmt.Sprintf("cgn_kvcached_rdma_device_open{device=%q} 0\n", name); !strings.Contains(w.Body.String(), line) {
+			t.Errorf("no %s in %s", line, w.Body.String())
+		}
+		if err := rails.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

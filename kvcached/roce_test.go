@@ -78,7 +78,8 @@ func TestRoCEDaemons(t *testing.T) {
 		t.Error(r, err)
 	}
 	_, page := get(t, "http://"+a.AdminAddr().String()+"/metrics")
-	if !strings.Contains(page, "\ncgn_kvcached_rdma_sessions 1\n") || !strings.Contains(page, `cgn_kvcached_rdma_device_up{device="`) {
+	if !strings.Contains(page, "\ncgn_kvcached_rdma_sessions 1\n") || !strings.Contains(page, `cgn_kvcached_rdma_device_up{device="`) ||
+		!strings.Contains(page, `cgn_kvcached_rdma_device_open{device="`+os.Getenv("RDMA_DEVICE")+`"} 1`) || !strings.Contains(page, "cgn_kvcached_rdma_demanded_missing 0") {
 		t.Error("the metrics do not say so")
 	}
 	killed(t, a, from, kill)

@@ -29,11 +29,19 @@ func main() {
 	}
 }
 
+// version names, besides what all programs do, that this one can drive RDMA devices.
+func version() string {
+	if kvcached.BuiltWithRDMA() {
+		return buildinfo.String() + " with rdma"
+	}
+	return buildinfo.String()
+}
+
 func run(args, env []string, out, errOut io.Writer) error {
 	var c kvcached.Config
 	var ignored []string
 	err := config.Load(&c, config.Options{
-		Program: "cgn-kvcached", About: about, Version: buildinfo.String(), Args: args, Env: env, Out: out,
+		Program: "cgn-kvcached", About: about, Version: version(), Args: args, Env: env, Out: out,
 		Ignored: func(name string) { ignored = append(ignored, name) },
 	})
 	switch {

@@ -81,7 +81,7 @@ func Check(o Options) Report {
 		r.Host = append(r.Host, noDevice(o.Root))
 	}
 	if o.NotBuilt {
-		r.Host = append(r.Host, Problem{NotBuilt, "this program was built without RDMA", "build it with the tag: go build -tags rdma ./cmd/cgn-kvcached (needs a C compiler and libibverbs-dev)", true})
+		r.Host = append(r.Host, Problem{NotBuilt, "this program was built without RDMA", "make build-rdma makes one that has it (needs a C compiler and libibverbs-dev)", true})
 	}
 	limit, problem := memlock(&o)
 	if problem != nil {
