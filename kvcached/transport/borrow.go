@@ -262,8 +262,6 @@ func (b *borrower) told(why string, err error) {
 		b.log.Info("blocks of a peer are read by RDMA", "rails", b.s.used(), "lease", b.s.lease.String())
 	case b.must:
 		b.log.Error("fleet.lane or [[fleet.peers]] demands RDMA and it cannot be, blocks go over QUIC or TLS meanwhile", "reason", why)
-	case errors.Is(err, rdma.ErrMemlock):
-		b.log.Error("a card may not lock the memory that blocks are read into, blocks go over QUIC or TLS meanwhile", "reason", why)
 	default:
 		b.log.Info("blocks of a peer are not read by RDMA, they go over QUIC or TLS", "reason", why)
 	}

@@ -264,7 +264,9 @@ func (s *borrowed) suspect(rail int, err error) {
 	if errors.Is(err, rdma.ErrUnreachable) {
 		s.b.blame(s.rails[rail])
 	}
-	s.b.fail(s, "a read failed", err)
+	if s.b.fail(s, "a read failed", err) && errors.Is(err, rdma.ErrMemlock) {
+		s.b.log.Error("a card may not lock the memory that blocks are read into, blocks go over QUIC or TLS meanwhile", "card", s.rails[rail].name, "reason", err)
+	}
 }
 
 // rotten ends the session by which bytes came that are not the block's, and leaves its cards out where there are others. A stream's own checksum says whether the owner
