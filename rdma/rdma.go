@@ -75,8 +75,8 @@ type Device interface {
 type Limits struct {
 	MaxMessage int // bytes of one read; Pair.Read splits what is longer
 	MaxReads   int // reads of a pair that the card has under way at a time
-	// Windows: the card has memory windows of type 2, each of which one pair only can read through. Without, a grant is a registration of its own, and each pair registers what it
-	// reads into, all of the region, once more.
+	// Windows: the card has memory windows of type 2, each of which one pair only can read through. Without, a grant is a registration of its own, and each pair that reads
+	// registers all regions once more (PairOptions.Reads).
 	Windows bool
 	MTU     int // bytes
 }
@@ -86,6 +86,9 @@ type PairOptions struct {
 	MaxReads   int           // work requests at a time; further Reads wait. 0: 64
 	MaxWindows int           // windows at a time; further grants are ErrFull. 0: 256
 	Timeout    time.Duration // until the other side counts as gone: the card's retries end in about so much. 0: 2 s
+	// Reads: it is going to read into any of the device's regions. Where it has to register them for that once more it does so at once, which may take long and counts as pinned
+	// once more (ErrMemlock), not with the first read.
+	Reads bool
 }
 
 // Pair is one of the two ends of a connection between cards. Its owner closes it; methods are safe for concurrent use.

@@ -34,7 +34,7 @@ const (
 	withoutFor   = time.Minute      // pause after a peer has said that it does not know RDMA
 	railBadFor   = 30 * time.Second // for which a rail that broke is left out where there are others; pause before a session of more rails is tried, which doubles
 	lastRetry    = 8 * time.Minute  // the longest of those pauses
-	connectIn    = 5 * time.Second  // a session is made, with a probe of each rail
+	connectIn    = 5 * time.Second  // a session is made of pairs, with a probe of each rail
 	probeIn      = 2 * time.Second
 	endIn        = 250 * time.Millisecond // the peer is told that a session has ended
 	mostFlight   = 32 << 20               // bytes that are read from one peer at a time; one block alone may be more. Others wait
@@ -151,10 +151,8 @@ func (s *borrowed) used() (n int) {
 
 // rebuild makes a session, in the place of one with less rails if there is one, or notes why there is none.
 func (b *borrower) rebuild() {
-	ctx, cancel := context.WithTimeout(b.life, connectIn)
-	defer cancel()
 	opened := b.rails.opened.Load()
-	s, err := b.connect(ctx)
+	s, err := b.connect()
 	b.mu.Lock()
 	b.connecting = false
 	old, useless := b.s, s

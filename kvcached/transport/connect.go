@@ -16,7 +16,7 @@ import (
 var errStranger = errors.New("the other cache's card has no address in rdma.trusted_networks of this one")
 
 // connect makes a session and tries each of its rails.
-func (b *borrower) connect(ctx context.Context) (s *borrowed, err error) {
+func (b *borrower) connect() (s *borrowed, err error) {
 	s = &borrowed{b: b, flight: semaphore.NewWeighted(mostFlight), born: time.Now(), unused: make(chan struct{})}
 	if s.rails, s.retry = b.choose(); len(s.rails) == 0 {
 		return nil, b.rails.lack()
@@ -29,7 +29,7 @@ func (b *borrower) connect(ctx context.Context) (s *borrowed, err error) {
 	}()
 	var c wire.Connection
 	for _, r := range s.rails {
-		pair, err := r.dev.Pair(rdma.PairOptions{})
+		pair, err := r.dev.Pair(rdma.PairOptions{Reads: true})
 		if err != nil {
 			b.blame(r)
 			return s, fmt.Errorf("%s: %w", r.name, err)
@@ -37,6 +37,8 @@ func (b *borrower) connect(ctx context.Context) (s *borrowed, err error) {
 		s.pairs = append(s.pairs, pair)
 		c.Ends = append(c.Ends, wireEnd(pair.Local()))
 	}
+	ctx, cancel := context.WithTimeout(b.life, connectIn)
+	defer cancel()
 	var a *wire.Connected
 	if err = b.ask(ctx, wire.Connect, c.Append(nil), func(body []byte) (err error) {
 		a, err = wire.ParseConnected(body, len(c.Ends))

@@ -23,7 +23,10 @@ import (
 // These tests are on a real card, or on RoCE in software: make check-rdma runs them in a virtual machine that has one. Both hosts are this one.
 
 // roce is two stores whose hosts reach each other by the card that RDMA_DEVICE names.
-func roce(t *testing.T, lease time.Duration) *twoStores {
+func roce(t *testing.T, lease time.Duration) *twoStores { return roceBy(t, lease, false) }
+
+// roceBy is roce by windows, or by registrations.
+func roceBy(t *testing.T, lease time.Duration, windows bool) *twoStores {
 	t.Helper()
 	card := os.Getenv("RDMA_DEVICE")
 	if card == "" {
@@ -33,12 +36,19 @@ func roce(t *testing.T, lease time.Duration) *twoStores {
 		t.Skip("RDMA_DEVICE names no card: make check-rdma runs this in a virtual machine that has one")
 	}
 	o := RailsOptions{
-		Wanted: []string{card}, Present: roceThere, Open: func(name string) (rdma.Device, error) { return verbs.Open(name, verbs.Options{}) },
+		Wanted: []string{card}, Present: roceThere, Open: func(name string) (rdma.Device, error) { return verbs.Open(name, verbs.Options{LooseWindows: windows}) },
 		Trusted: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}, Poll: 100 * time.Millisecond,
 	}
 	s := newTwoStores(t, o, o, PoolOptions{}, lease)
 	s.awaitCards("a session")
 	return s
+}
+
+// byBoth runs a test with windows and without.
+func byBoth(t *testing.T, lease time.Duration, fn func(t *testing.T, s *twoStores)) {
+	for name, windows := range map[string]bool{"windows": true, "registrations": false} {
+		t.Run(name, func(t *testing.T) { fn(t, roceBy(t, lease, windows)) })
+	}
 }
 
 func roceThere() map[string]string {
@@ -65,8 +75,9 @@ func (s *twoStores) awaitCards(what string) {
 }
 
 // TestRoCEReads: many blocks at a time come by RDMA, with few messages, and not by a stream.
-func TestRoCEReads(t *testing.T) {
-	s := roce(t, 30*time.Second)
+func TestRoCEReads(t *testing.T) { byBoth(t, 30*time.Second, roceReads) }
+
+func roceReads(t *testing.T, s *twoStores) {
 	const keys = 32
 	for key := range keys {
 		if err := s.set(key, uint64(key), 8*(1000+1111*key%8000)); err != nil {
@@ -97,8 +108,9 @@ func TestRoCEReads(t *testing.T) {
 }
 
 // TestRoCERevoked: what a lease has lent cannot be read when it has ended; the pair breaks by the try, and another is made.
-func TestRoCERevoked(t *testing.T) {
-	s := roce(t, time.Second)
+func TestRoCERevoked(t *testing.T) { byBoth(t, time.Second, roceRevoked) }
+
+func roceRevoked(t *testing.T, s *twoStores) {
 	if err := s.set(1, 1, 64<<10); err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +138,10 @@ func TestRoCERevoked(t *testing.T) {
 
 // TestRoCEReusedUnderReaders: as TestBlocksReusedUnderReaders.
 func TestRoCEReusedUnderReaders(t *testing.T) {
-	s := roce(t, 500*time.Millisecond)
+	byBoth(t, 500*time.Millisecond, roceReusedUnderReaders)
+}
+
+func roceReusedUnderReaders(t *testing.T, s *twoStores) {
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)
 	good, miss, rest := s.churn(soak(15*time.Second), seed)

@@ -68,6 +68,7 @@ func open(name string, o Options) (*device, error) {
 		return nil, err
 	}
 	if err = d.query(o.Address); err == nil {
+		d.limit.Windows = d.limit.Windows || o.LooseWindows
 		d.pd, err = d.card.domain()
 	}
 	if err != nil {

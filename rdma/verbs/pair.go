@@ -119,6 +119,11 @@ func (p *pair) make() (err error) {
 			return err
 		}
 		p.own = &mirror{pd: p.pd, of: map[*region]*region{}}
+		if p.o.Reads {
+			if err = p.own.all(p.d); err != nil {
+				return err
+			}
+		}
 	}
 	if p.ch, err = p.d.card.channel(); err != nil {
 		return err

@@ -90,8 +90,8 @@ func (p *pair) parts(parts []C.struct_verbs_read, reads []rdma.Read) ([]C.struct
 	return parts, nil
 }
 
-// mirror has the device's regions in a domain of a pair's own, where that has one: each that is read into is registered once more, with the first such read. It counts as pinned
-// once more, too.
+// mirror has the device's regions in a domain of a pair's own, where that has one: each that is read into is registered once more, when the pair is made if that is known then
+// (rdma.PairOptions.Reads), else with the first such read. It counts as pinned once more, too.
 type mirror struct {
 	pd *domain
 	mu sync.Mutex
@@ -110,6 +110,16 @@ func (m *mirror) find(r *region) (*region, error) {
 	}
 	m.of[r] = own
 	return own, nil
+}
+
+// all registers all regions of the device.
+func (m *mirror) all(d *device) error {
+	for _, r := range *d.regions.Load() {
+		if _, err := m.find(r); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (m *mirror) close() error {

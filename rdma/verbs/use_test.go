@@ -181,3 +181,22 @@ func TestPreference(t *testing.T) {
 		t.Error("a port that the card does not have was opened")
 	}
 }
+
+// TestReaderRegistersAtOnce: a pair with a domain of its own that is going to read has all regions registered in it when it is made; another has none.
+func TestReaderRegistersAtOnce(t *testing.T) {
+	d := opened(t)
+	d.limit.Windows = false
+	registeredIn(t, d, 1<<20)
+	for reads, want := range map[bool]int{true: 1, false: 0} {
+		p, err := d.pair(rdma.PairOptions{Reads: reads})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(p.own.of); n != want {
+			t.Errorf("reads %v: %d regions", reads, n)
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -19,4 +19,6 @@ var ErrOrder = errors.New("verbs: not in this state of the queue pair")
 type Options struct {
 	Port    int        // of the card. 0: 1
 	Address netip.Addr // whose GID, of RoCE v2, the pairs have. Zero: an IPv4 address before a global one of IPv6 before one of the link
+	// LooseWindows has windows be used that do not hold reads to their bounds, but to those of all the region, as soft-RoCE's are: for tests.
+	LooseWindows bool
 }
