@@ -20,8 +20,6 @@ type Options struct {
 	PID int
 	// Arena is how many bytes are to be registered with each device. 0: only what the limit is gets looked at, and reported where it is one.
 	Arena uint64
-	// NotBuilt says that the program which is to use the devices was built without the tag rdma.
-	NotBuilt bool
 
 	open func(path string) error // for tests; nil: openVerbs
 }
@@ -50,7 +48,6 @@ const (
 	LinkLocal    Code = "link_local"    // none but for its own link
 	SmallPackets Code = "small_packets" // packets carry less than the 4096 bytes that they could
 	Memlock      Code = "memlock"       // the limit of locked memory
-	NotBuilt     Code = "not_built"     // built without the tag rdma
 )
 
 // Verdict is about one port of a device.
@@ -79,9 +76,6 @@ func Check(o Options) Report {
 	all := Discover(o.Root)
 	if len(all) == 0 {
 		r.Host = append(r.Host, noDevice(o.Root))
-	}
-	if o.NotBuilt {
-		r.Host = append(r.Host, Problem{NotBuilt, "this program was built without RDMA", "make build-rdma makes one that has it (needs a C compiler and libibverbs-dev)", true})
 	}
 	limit, problem := memlock(&o)
 	if problem != nil {

@@ -71,7 +71,6 @@ func TestCheck(t *testing.T) {
 		{"no verbs of this one", map[string]string{"/sys/class/infiniband_verbs/uverbs0": gone}, Options{Arena: 1}, "", "NO_VERBS small_packets", "modprobe rdma_rxe", false},
 		{"may not be opened", nil, Options{Arena: 1, open: func(path string) error { return &os.PathError{Op: "open", Path: path, Err: syscall.EPERM} }}, "", "DENIED small_packets", "operation not permitted", false},
 		{"the card is stuck", nil, Options{Arena: 1, open: func(path string) error { return syscall.EIO }}, "", "NO_VERBS small_packets", "input/output error", false},
-		{"built without", nil, Options{Arena: 1, NotBuilt: true}, "NOT_BUILT", "small_packets", "make build-rdma", false},
 		{"no module", map[string]string{"/sys": gone}, Options{Arena: 1}, "NO_DEVICE", "", "rdma link add rxe0", false},
 		{"no link yet", map[string]string{"/sys/class/infiniband/rxe0": gone, "/sys/module/rdma_rxe/refcnt": "0"}, Options{Arena: 1}, "NO_DEVICE", "", "module rdma_rxe is loaded", false},
 	}

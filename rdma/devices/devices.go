@@ -168,16 +168,6 @@ func (g GID) reach() int {
 	return 3
 }
 
-// ByNetdev is the devices with a port that has a GID of the network interface.
-func ByNetdev(all []Device, netdev string) (found []Device) {
-	for _, d := range all {
-		if slices.ContainsFunc(d.Ports, func(p Port) bool { return slices.Contains(p.Netdevs, netdev) }) {
-			found = append(found, d)
-		}
-	}
-	return found
-}
-
 // PathMTU is how many bytes a RoCE packet carries over an interface whose packets have mtu bytes: the kernel takes off 96 bytes of headers, and rounds down to a power
 // of two of 256 to 4096. 0: too small for any.
 func PathMTU(mtu int) int {
