@@ -16,7 +16,7 @@ var borrowRows = []row[transport.BorrowStats]{
 	counter("rdma_grants_total", "Messages that asked other caches for blocks to be read by RDMA.", func(s *transport.BorrowStats) uint64 { return s.Grants }),
 	counter("rdma_grant_blocks_total", "Blocks that other caches were asked to lend for RDMA; divided by rdma_grants_total it is how many go together.", func(s *transport.BorrowStats) uint64 { return s.Wanted }),
 	counter("rdma_releases_total", "Messages that only said that blocks have been read.", func(s *transport.BorrowStats) uint64 { return s.Releases }),
-	counter("rdma_corrupt_total", "Blocks read by RDMA that had not the checksum they should have; they are misses.", func(s *transport.BorrowStats) uint64 { return s.Corrupt }),
+	counter("rdma_corrupt_total", "Blocks read by RDMA that had not the checksum they should have; they are asked for over QUIC or TLS.", func(s *transport.BorrowStats) uint64 { return s.Corrupt }),
 }
 
 // lendRows are of blocks that others read from this host's memory.

@@ -187,7 +187,7 @@ func (b *borrower) take(s *borrowed) {
 	b.s, b.until = s, time.Time{}
 	b.count.sessions.Add(1)
 	b.count.open.Add(1)
-	b.told("", nil)
+	b.told("")
 	for _, pair := range s.pairs {
 		if pair != nil {
 			b.work.Go(func() { s.watch(pair) })
@@ -220,7 +220,7 @@ func (b *borrower) rest(err error) {
 	var none noRails
 	if b.count.unmade.Add(1); errors.As(err, &none) {
 		b.until = time.Now().Add(lookIn)
-		b.told(reasonOf(err), err)
+		b.told(reasonOf(err))
 		return
 	}
 	b.pause = min(max(2*b.pause, firstRebuild), lastRebuild)
@@ -229,7 +229,7 @@ func (b *borrower) rest(err error) {
 		pause = withoutFor
 	}
 	b.until = time.Now().Add(pause)
-	b.told(reasonOf(err), err)
+	b.told(reasonOf(err))
 }
 
 // reasonOf says why there is no session.
@@ -249,7 +249,7 @@ func reasonOf(err error) string {
 }
 
 // told notes why there is no session, and logs it where that has changed, or as an error for long. mu is held.
-func (b *borrower) told(why string, err error) {
+func (b *borrower) told(why string) {
 	again := b.must && why != "" && time.Since(b.said) > errorEvery
 	if b.why == why && (why != "" || b.s == nil) && !again {
 		return

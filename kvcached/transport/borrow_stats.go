@@ -26,7 +26,7 @@ type BorrowStats struct {
 	Releases  uint64 // messages that only gave blocks back
 	Reads     uint64 // blocks
 	Bytes     uint64
-	Corrupt   uint64            // blocks that had not their checksum, and are misses
+	Corrupt   uint64            // blocks that had not their checksum, and were asked for by a stream
 	Open      int64             // sessions now
 	Fallbacks map[string]uint64 // blocks that came by a stream instead, by reason
 }

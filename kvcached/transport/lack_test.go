@@ -59,7 +59,7 @@ func TestDemandedIsSaidAgain(t *testing.T) {
 	b := newBorrower(nil, nil, Demanded, slog.New(slog.NewTextHandler(&log, nil)), nil)
 	said := func(want int) {
 		t.Helper()
-		b.told("this is why", nil)
+		b.told("this is why")
 		if text := log.String(); strings.Count(text, "level=ERROR") != want || strings.Count(text, "this is why") != want {
 			t.Error(text)
 		}
