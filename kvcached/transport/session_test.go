@@ -91,7 +91,15 @@ func TestBetterSession(t *testing.T) {
 		l.f.unplug("near1")
 		time.Sleep(time.Second)
 		l.awaitCards(p, 1)
-		l.f.set(func() { l.f.reading = func(rdma.Read) { time.Sleep(4 * time.Second) } })
+		begun := make(chan struct{})
+		l.f.set(func() {
+			l.f.reading = func(r rdma.Read) {
+				if len(r.Into) > probeSize {
+					close(begun)
+					time.Sleep(4 * time.Second)
+				}
+			}
+		})
 		var read sync.WaitGroup
 		read.Go(func() {
 			got, _, err := l.read(t.Context(), p, "b")
@@ -100,8 +108,7 @@ func TestBetterSession(t *testing.T) {
 			}
 			same(t, "read", got, want)
 		})
-		time.Sleep(10 * time.Millisecond)
-		l.f.set(func() { l.f.reading = nil })
+		<-begun
 		l.f.plug("near1", "10.0.1.1")
 		l.awaitCards(p, 2)
 		read.Wait()
