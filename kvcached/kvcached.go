@@ -58,6 +58,7 @@ type part struct {
 	name  string // in the log and in /readyz
 	where string // address that it is reached at
 	what  string // for people
+	peers bool   // it is for other caches, and serves them until clients have been served
 	serve func() error
 	// finish stops accepting, lets what runs end until ctx does, and closes. serve has returned, or returns soon, then.
 	finish func(ctx context.Context) error
@@ -186,9 +187,9 @@ func (d *Daemon) At(name string) string {
 	return ""
 }
 
-// Run serves until ctx ends, then drains: servers stop to accept, finish what
-// runs, at most for DrainTimeout, and the stores are closed, which takes at most
-// 35 s. The end of force cuts all of that short: what is not durable may be
+// Run serves until ctx ends, then drains: the servers for clients stop to accept
+// and finish what runs, at most for DrainTimeout, then those for other caches, for
+// as long again, and the stores are closed, which takes at most 35 s. The end of force cuts all of that short: what is not durable may be
 // lost, as by a crash, and Run returns at the latest after the 5 s that a disk has to
 // answer. Run returns an error where a part fails, after draining the others.
 func (d *Daemon) Run(ctx, force context.Context) error {
@@ -301,15 +302,19 @@ func (d *Daemon) start() *running {
 
 func (r *running) drain(force context.Context) error {
 	d := r.daemon
-	steps := []lifecycle.Step{{Name: "leave the fleet", Limit: leaveLimit, Run: func(ctx context.Context) error {
-		r.leave()
-		return await(ctx, r.leftAt)
-	}}}
-	steps = append(steps, lifecycle.Step{Name: "finish the servers", Run: d.finish}, lifecycle.Step{Name: "stop to pull", Limit: leaveLimit, Run: func(ctx context.Context) error {
-		r.pulls()
-		return await(ctx, r.pulled)
-	}}, lifecycle.Step{Name: "close connections to other caches", Limit: leaveLimit, Run: d.leaveFleet}, lifecycle.Step{Name: "close the RDMA devices", Limit: leaveLimit, Run: d.closeDevices})
-	_ = lifecycle.Drain(force, d.log, steps...) // what fails in it has been logged
+	_ = lifecycle.Drain(force, d.log, // what fails in it has been logged
+		lifecycle.Step{Name: "finish the servers", Run: d.finish(false)}, // first: what clients wait for may come from other caches, which tell members only
+		lifecycle.Step{Name: "leave the fleet", Limit: leaveLimit, Run: func(ctx context.Context) error {
+			r.leave()
+			return await(ctx, r.leftAt)
+		}},
+		lifecycle.Step{Name: "finish the servers of other caches", Run: d.finish(true)},
+		lifecycle.Step{Name: "stop to pull", Limit: leaveLimit, Run: func(ctx context.Context) error {
+			r.pulls()
+			return await(ctx, r.pulled)
+		}},
+		lifecycle.Step{Name: "close connections to other caches", Limit: leaveLimit, Run: d.leaveFleet},
+		lifecycle.Step{Name: "close the RDMA devices", Limit: leaveLimit, Run: d.closeDevices})
 	r.tasks()
 	err := lifecycle.Drain(force, d.log, lifecycle.Step{Name: "close the stores", Limit: storeLimit, Run: d.closeStore})
 	if force.Err() != nil && !errors.Is(err, errStuck) {
@@ -319,17 +324,22 @@ func (r *running) drain(force context.Context) error {
 	return err
 }
 
-// finish ends all servers at the same time, so that together they take no longer than DrainTimeout.
-func (d *Daemon) finish(ctx context.Context) error {
-	var all sync.WaitGroup
-	limit := max(d.config.Daemon.DrainTimeout.Std(), time.Millisecond)
-	for _, p := range d.parts {
-		all.Go(func() {
-			_ = lifecycle.Drain(ctx, d.log, lifecycle.Step{Name: "finish " + p.name, Limit: limit, Run: p.finish})
-		})
+// finish ends the servers for clients, or for other caches, at the same time, so that together they take no longer than DrainTimeout.
+func (d *Daemon) finish(peers bool) func(context.Context) error {
+	return func(ctx context.Context) error {
+		var all sync.WaitGroup
+		limit := max(d.config.Daemon.DrainTimeout.Std(), time.Millisecond)
+		for _, p := range d.parts {
+			if p.peers != peers {
+				continue
+			}
+			all.Go(func() {
+				_ = lifecycle.Drain(ctx, d.log, lifecycle.Step{Name: "finish " + p.name, Limit: limit, Run: p.finish})
+			})
+		}
+		all.Wait()
+		return nil // what fails in it has been logged
 	}
-	all.Wait()
-	return nil // what fails in it has been logged
 }
 
 // unready says why the daemon is not ready; "" while it is.

@@ -94,7 +94,7 @@ func (d *Daemon) addPeers(o transport.ServerOptions, lane string) error {
 		return wrapped("quic", err)
 	}
 	d.metrics.peers = srv
-	p := &part{name: "quic", what: "cgn-kv/1 for the caches of other hosts"}
+	p := &part{name: "quic", what: "cgn-kv/1 for the caches of other hosts", peers: true}
 	if len(o.UDP) > 0 {
 		p.where = o.UDP[0].LocalAddr().String()
 	} else {
@@ -102,7 +102,7 @@ func (d *Daemon) addPeers(o transport.ServerOptions, lane string) error {
 	}
 	d.addStarted(p, srv.Close)
 	if lane != "" {
-		d.addStarted(&part{name: "tls-lane", where: lane, what: "the same over TLS on TCP"}, nil)
+		d.addStarted(&part{name: "tls-lane", where: lane, what: "the same over TLS on TCP", peers: true}, nil)
 	}
 	return nil
 }

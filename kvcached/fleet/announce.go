@@ -165,6 +165,9 @@ func (v *View) tell(ctx context.Context, r *roster, links map[string]*link, a bl
 func (v *View) change(ctx context.Context, a block.Addr) wire.Change {
 	i, err := v.Store.Stat(ctx, a)
 	if err != nil {
+		if v.coming(a) {
+			return wire.Change{Addr: a, Tiers: uint32(store.RAM)}
+		}
 		return wire.Change{Addr: a}
 	}
 	return wire.Change{Addr: a, Tiers: uint32(i.Tiers), Length: uint64(i.Length)}
@@ -187,9 +190,9 @@ func (v *View) keepOwn(ctx context.Context) {
 	}
 }
 
-// each calls visit with all blocks of this host whose address a host keeps, some at a time.
+// each calls visit with all blocks of this host, and keys on their way here, whose address a host keeps, some at a time.
 func (v *View) each(ctx context.Context, keeper string, visit func([]wire.Change) error) error {
-	var some []wire.Change
+	some := v.allComing(keeper) // first: what comes meanwhile is found in the store
 	for cursor := uint64(0); ; {
 		next, err := v.Store.Scan(ctx, cursor, func(i store.Info) bool {
 			if v.roster.Load().keeper(&i.Item.Addr).ID == keeper {

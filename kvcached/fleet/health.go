@@ -57,6 +57,7 @@ type health struct {
 	// Guarded by doubts.mu.
 	probing bool
 	life    context.Context // ends when the host is left out; nil: it is
+	since   time.Time       // when it was
 	end     context.CancelCauseFunc
 	owed    map[block.Addr]struct{} // keys that were set or deleted here and that it was to drop; at most maxOwed
 }
@@ -98,6 +99,17 @@ func (d *doubts) about(id string) bool {
 	defer d.mu.Unlock()
 	h := d.hosts[id]
 	return h != nil && h.life == nil
+}
+
+// Silent tells since when a host is left out because it does not answer; zero: it is not.
+func (v *View) Silent(id string) time.Time {
+	d := &v.doubts
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if h := d.hosts[id]; h != nil && h.life == nil {
+		return h.since
+	}
+	return time.Time{}
 }
 
 func (d *doubts) leftOut() (n int64) {
@@ -145,7 +157,11 @@ func (v *View) within(ctx context.Context, limit time.Duration, m *Member, ask f
 
 // watched calls what waits for a host, with a context that ends when that is left out.
 func (v *View) watched(parent context.Context, limit time.Duration, m *Member, wait func(context.Context, *health) error) error {
-	h := v.healthOf(m)
+	return v.watch(parent, limit, v.healthOf(m), wait)
+}
+
+// watch is watched for a host that may have left since its health was looked up.
+func (v *View) watch(parent context.Context, limit time.Duration, h *health, wait func(context.Context, *health) error) error {
 	v.doubts.mu.Lock()
 	life := h.life
 	v.doubts.mu.Unlock()

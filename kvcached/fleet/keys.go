@@ -20,6 +20,8 @@ import (
 //     drop theirs, and ask again until it knows of nobody. Only then is the client answered.
 //   - Who pulls one tells the keeper as if it had it, then asks the source again whether that still has the same value,
 //     and only then has it. A deletion that comes in between bars it, and another moment at which it is over has it asked for again.
+//     A source that leaves the fleet meanwhile is asked all the same, but who sets the key then does not know it any more: therefore keepers, who are
+//     told everything anew when a host leaves, and until then are not certain, are told of what is under way, too.
 //   - Who says when one is over tells all holders, again until none changes. Who sets one if it is absent claims it first (claim.go).
 //
 // A pull therefore either is known to the keeper when that is asked for the last time, or finds that its source has dropped
@@ -125,17 +127,21 @@ func (v *View) announceNow(ctx context.Context, a block.Addr, claim *wire.Change
 }
 
 // confirm sees to it that a key that was read from a host may be kept here.
-func (v *View) confirm(ctx context.Context, m *Member, a block.Addr, f *transport.Found) error {
-	defer v.Changed(store.Change{Addr: a}) // what becomes of it is told later
-	err := v.announceNow(ctx, a, &wire.Change{Addr: a, Tiers: uint32(store.RAM), Length: uint64(f.Length)})
+func (v *View) confirm(ctx context.Context, from *source, a block.Addr, f *transport.Found) (err error) {
+	if m := v.roster.Load().member(from.ID); m != nil && *m == *from.Member { // else the keeper is being told, and the source does not wait
+		err = v.announceNow(ctx, a, &wire.Change{Addr: a, Tiers: uint32(store.RAM), Length: uint64(f.Length)})
+	}
 	var now [1]wire.Info
 	if err == nil {
-		err = v.within(ctx, headWithin, m, func(ctx context.Context, peer *transport.Peer) error {
-			return peer.Stat(ctx, []block.Addr{a}, now[:])
+		err = v.watch(ctx, headWithin, from.health, func(ctx context.Context, _ *health) error {
+			return from.peer.Stat(ctx, []block.Addr{a}, now[:])
 		})
 	}
 	switch {
+	case errors.Is(ctx.Err(), context.Canceled): // nobody waits for it
 	case err != nil:
+		v.warn("unsure "+from.ID, "a client's own key was read from another cache and is not kept: whether it is still the same could not be asked",
+			"cache", from.ID, "bytes", f.Length, "error", err)
 	case now[0].Tiers == 0 || now[0].CRC != f.CRC:
 		err = wire.Miss
 	case now[0].Expires != f.Item.Expires:

@@ -51,7 +51,7 @@ func (v *View) leaveOut(h *health) {
 	end := h.end
 	was := h.life != nil && d.hosts[h.member.ID] == h
 	if was {
-		h.life, h.end = nil, nil
+		h.life, h.end, h.since = nil, nil, time.Now()
 	}
 	d.mu.Unlock()
 	if was {

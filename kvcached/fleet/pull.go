@@ -33,6 +33,7 @@ type pull struct {
 	waiting int  // guarded by View.mu; the last one to leave cancels it
 	barred  bool // guarded by View.mu: the block was set or deleted here meanwhile
 	stale   bool // guarded by View.mu: when it is over was changed meanwhile
+	told    bool // guarded by View.mu: a client's own key, of which keepers are told as if it were here
 	cancel  context.CancelFunc
 	done    chan struct{}
 	err     error // once done is closed
@@ -84,7 +85,11 @@ func (v *View) join(a block.Addr, from string) (p *pull, joined bool) {
 			p.err = v.fetch(life, p, a, from)
 			v.mu.Lock()
 			delete(v.pulls, a)
+			told := p.told
 			v.mu.Unlock()
+			if told {
+				v.Changed(store.Change{Addr: a}) // what has become of it
+			}
 			close(p.done)
 		})
 	}
@@ -98,6 +103,26 @@ func (v *View) leave(p *pull) {
 	if p.waiting--; p.waiting == 0 {
 		p.cancel()
 	}
+}
+
+// coming tells whether a client's own key is on its way here.
+func (v *View) coming(a block.Addr) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	p := v.pulls[a]
+	return p != nil && p.told
+}
+
+// allComing are the clients' own keys on their way here whose address a host keeps.
+func (v *View) allComing(keeper string) (some []wire.Change) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for a, p := range v.pulls {
+		if p.told && v.roster.Load().keeper(&a).ID == keeper {
+			some = append(some, wire.Change{Addr: a, Tiers: uint32(store.RAM)})
+		}
+	}
+	return some
 }
 
 // pulled marks the context of a Commit of what another host has.
@@ -125,6 +150,11 @@ func (v *View) fetch(ctx context.Context, p *pull, a block.Addr, from string) er
 		}
 	}
 	hosts = hosts[:min(len(hosts), askedHosts)]
+	if len(hosts) > 0 && block.OfKeys(namespace) {
+		v.mu.Lock()
+		p.told = true
+		v.mu.Unlock()
+	}
 	for pause := busyFirst; ; pause = min(2*pause, busyLast) {
 		again, err := v.readAny(ctx, p, a, namespace, hosts, purged)
 		switch {
@@ -197,15 +227,31 @@ func (v *View) readAny(ctx context.Context, p *pull, a block.Addr, namespace str
 	return again, failed
 }
 
+// source is the host that a block is read from. It can be asked further when it has left the fleet.
+type source struct {
+	*Member
+	health *health
+	peer   *transport.Held
+}
+
 // read brings a block from one host.
 func (v *View) read(ctx context.Context, p *pull, m *Member, a block.Addr, namespace string, hint int, purged func() bool) (int, error) {
+	peer, err := v.peer(m)
+	if err != nil {
+		return 0, err
+	}
+	from := source{Member: m, health: v.healthOf(m)}
+	if from.peer, err = peer.Hold(); err != nil {
+		return 0, err
+	}
+	defer from.peer.Release()
 	var draft *store.Draft
 	defer func() {
 		if draft != nil {
 			draft.Abort()
 		}
 	}()
-	found, err := v.bring(ctx, m, transport.Get{
+	found, err := v.bring(ctx, &from, transport.Get{
 		Addr: a, Namespace: namespace, Hint: hint,
 		Alloc: func(f transport.Found, n int) ([]byte, error) {
 			if f.Item.Addr != a || n != f.Length {
@@ -222,7 +268,7 @@ func (v *View) read(ctx context.Context, p *pull, m *Member, a block.Addr, names
 		return 0, err
 	}
 	if block.OfKeys(namespace) {
-		if err := v.confirm(ctx, m, a, &found); err != nil {
+		if err := v.confirm(ctx, &from, a, &found); err != nil {
 			return 0, err
 		}
 	}
@@ -242,19 +288,15 @@ func (v *View) read(ctx context.Context, p *pull, m *Member, a block.Addr, names
 }
 
 // bring asks a host for a block, and waits first until not more than PeerBytes come from there.
-func (v *View) bring(ctx context.Context, m *Member, g transport.Get) (found transport.Found, err error) {
-	if share := v.healthOf(m).coming; share != nil && g.Hint > 0 {
+func (v *View) bring(ctx context.Context, from *source, g transport.Get) (found transport.Found, err error) {
+	if share := from.health.coming; share != nil && g.Hint > 0 {
 		n := min(int64(g.Hint), v.o.PeerBytes)
 		if err := share.Acquire(ctx, n); err != nil {
 			return found, fmt.Errorf("%w: so much comes from there already: %w", wire.Busy, err)
 		}
 		defer share.Release(n)
 	}
-	err = v.watched(ctx, v.o.PullTimeout, m, func(ctx context.Context, h *health) error {
-		peer, err := v.peer(m)
-		if err != nil {
-			return err
-		}
+	err = v.watch(ctx, v.o.PullTimeout, from.health, func(ctx context.Context, h *health) (err error) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		head := time.AfterFunc(headWithin, func() { cancel(errSlow) })
@@ -266,7 +308,7 @@ func (v *View) bring(ctx context.Context, m *Member, g transport.Get) (found tra
 			h.hear()
 			return alloc(f, n)
 		}
-		found, err = peer.Get(ctx, g)
+		found, err = from.peer.Get(ctx, g)
 		return err
 	})
 	return found, err

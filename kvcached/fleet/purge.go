@@ -156,7 +156,12 @@ func (v *View) purge(ctx context.Context, o *wire.Order) (uint64, error) {
 	//lint:ignore SA2001 the wait is all
 	v.pushing.Unlock()
 	n, err := v.Store.Purge(ctx, w.Matches)
-	v.o.Logger.Info("blocks purged for the fleet", "namespaces", w.Namespaces, "model", w.Model, "tenant", w.Tenant, "everything", w.Everything, "blocks", n, "asked_by", o.Host, "error", err)
+	log := v.o.Logger.With("namespaces", w.Namespaces, "model", w.Model, "tenant", w.Tenant, "everything", w.Everything, "blocks", n, "asked_by", o.Host)
+	if err != nil {
+		log.Warn("blocks could not all be purged for the fleet", "error", err)
+	} else {
+		log.Info("blocks purged for the fleet")
+	}
 	return uint64(n), err
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
+	"log/slog"
 	"slices"
 	"strings"
 
@@ -106,8 +107,24 @@ func (m *Member) target() transport.Target {
 // more are closed when what goes on over them has ended.
 func (v *View) SetMembers(members []Member) {
 	r := newRoster(v.o.Self, members)
-	for _, t := range v.set(r).gone(r) {
+	was := v.set(r)
+	for _, t := range was.gone(r) {
 		v.o.Pool.Forget(t)
+	}
+	was.tell(r, v.o.Logger)
+}
+
+// tell logs which other hosts have left, and which have come, or come back.
+func (r *roster) tell(now *roster, log *slog.Logger) {
+	for _, m := range r.members {
+		if now.member(m.ID) == nil {
+			log.Info("another cache has left the fleet", "cache", m.ID, "address", m.Address)
+		}
+	}
+	for _, m := range now.members {
+		if was := r.member(m.ID); was == nil || was.Instance != m.Instance {
+			log.Info("another cache is in the fleet", "cache", m.ID, "address", m.Address)
+		}
 	}
 }
 

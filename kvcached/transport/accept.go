@@ -60,7 +60,7 @@ func (s *Server) serveQUIC(c *quic.Conn) {
 			continue
 		}
 		streams.Go(func() {
-			defer s.ops.Done()
+			defer s.end()
 			p.serveStream(st)
 		})
 	}
@@ -162,10 +162,7 @@ func (s *Server) acceptTLS() {
 	for {
 		raw, err := s.o.TCP.Accept()
 		if err != nil {
-			s.mu.Lock()
-			closing := s.closing
-			s.mu.Unlock()
-			if closing || errors.Is(err, net.ErrClosed) {
+			if s.closing.Load() || errors.Is(err, net.ErrClosed) {
 				return
 			}
 			s.count.acceptErrors.Add(1)
@@ -222,7 +219,7 @@ func (p *link) serveNext(op *operation) bool {
 	if !p.s.begin() {
 		return false
 	}
-	defer p.s.ops.Done()
+	defer p.s.end()
 	refused := err != nil
 	if op.serve(p.s.stop) != nil || refused {
 		return false
@@ -233,7 +230,7 @@ func (p *link) serveNext(op *operation) bool {
 func (s *Server) keep(c net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closing {
+	if s.shut {
 		return false
 	}
 	s.conns[c] = struct{}{}

@@ -47,7 +47,10 @@ type Carried struct {
 	Received uint64 // their bytes
 	Puts     uint64
 	Sent     uint64
-	Failed   uint64 // operations that ran out of time, or by RDMA were done by a stream instead
+	Failed   uint64 // reads and puts that were not done at all, this lane being the last one that was tried
+	Fell     uint64 // those that were done, or tried, over another lane instead
+	Error    string // of the last of both; empty: none yet
+	At       time.Time
 }
 
 // PeerStatus is how a peer is spoken to.
@@ -82,8 +85,7 @@ func (p *Pool) Status() []PeerStatus {
 func (p *Peer) status() PeerStatus {
 	s := PeerStatus{Target: p.target, Lane: laneNames[p.choice.pick(false)]}
 	for i := range p.carried {
-		c := &p.carried[i]
-		s.Carried = append(s.Carried, Carried{[]Lane{QUIC, TLS, RDMA}[i], c.pulls.Load(), c.received.Load(), c.puts.Load(), c.sent.Load(), c.failed.Load()})
+		s.Carried = append(s.Carried, p.carried[i].told([]Lane{QUIC, TLS, RDMA}[i]))
 	}
 	b := p.borrow
 	if b == nil {
@@ -107,6 +109,3 @@ func (p *Peer) status() PeerStatus {
 	}
 	return s
 }
-
-// carried counts what went over a lane.
-type carried struct{ pulls, received, puts, sent, failed atomic.Uint64 }

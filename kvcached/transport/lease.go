@@ -212,6 +212,8 @@ func (s *session) take(ctx context.Context, t *lease, addrs []block.Addr, out *w
 			got[i] = nil
 			continue
 		}
+		it := b.Found().Item
+		s.l.s.unsure.read(s.host, &it)
 		size += e.Size()
 	}
 	if !s.open(ctx, t, got, out) {

@@ -329,8 +329,8 @@ func (l *lender) abandon(host string) {
 	}
 }
 
-// close ends all sessions, when what is lent has been read or ctx has ended, or after drainLeases.
-func (l *lender) close(ctx context.Context) {
+// drain lends nothing new and waits until what is lent has been read or ctx has ended, for drainLeases at most.
+func (l *lender) drain(ctx context.Context) {
 	l.mu.Lock()
 	l.closing = true
 	l.mu.Unlock()
@@ -344,6 +344,10 @@ func (l *lender) close(ctx context.Context) {
 		case <-look.C:
 		}
 	}
+}
+
+// close ends all sessions.
+func (l *lender) close() {
 	l.mu.Lock()
 	var all []*session
 	for _, s := range l.sessions {

@@ -240,6 +240,11 @@ func (p *Peer) Get(ctx context.Context, g Get) (Found, error) {
 		return Found{}, err
 	}
 	defer p.end()
+	return p.get(ctx, g)
+}
+
+// get is Get for who has begun already.
+func (p *Peer) get(ctx context.Context, g Get) (Found, error) {
 	if g.Hint == 0 && g.Length == 0 {
 		g.Hint = p.length(g.Namespace)
 	}
@@ -248,9 +253,12 @@ func (p *Peer) Get(ctx context.Context, g Get) (Found, error) {
 		found, done, err := p.borrow.get(ctx, &g)
 		switch {
 		case !done:
-			p.carried[overRDMA].failed.Add(1)
+			p.carried[overRDMA].fell.Add(1)
 		case err == nil:
 			p.pulled(overRDMA, &g, &found, found.Length, time.Since(start))
+		case blamed(err):
+			p.carried[overRDMA].failed.Add(1)
+			p.carried[overRDMA].note(err)
 		}
 		if done {
 			return found, err
@@ -266,7 +274,7 @@ func (p *Peer) Get(ctx context.Context, g Get) (Found, error) {
 func (p *Peer) pull(ctx context.Context, g *Get) (Found, error) {
 	large := max(g.Length, g.Hint-g.Offset) >= largePull
 	var found Found
-	err := p.over(large, func(l lane, which int) (err error) {
+	err := p.carry(large, func(l lane, which int) (err error) {
 		start, got := time.Now(), int64(0)
 		found, got, err = l.get(ctx, g)
 		switch d := time.Since(start); {
@@ -274,22 +282,11 @@ func (p *Peer) pull(ctx context.Context, g *Get) (Found, error) {
 			p.choice.took(which, got, d)
 			p.pulled(which, g, &found, int(got), d)
 		case ranOut(err):
-			p.carried[which].failed.Add(1)
 			p.choice.ranOut(which, got, d, large)
 		}
 		return err
 	})
 	return found, err
-}
-
-// pulled notes a block that came over a lane.
-func (p *Peer) pulled(which int, g *Get, found *Found, n int, took time.Duration) {
-	if p.pool.o.Pulled != nil {
-		p.pool.o.Pulled([]Lane{QUIC, TLS, RDMA}[which], took)
-	}
-	p.carried[which].pulls.Add(1)
-	p.carried[which].received.Add(uint64(n))
-	p.remember(g.Namespace, found.Length)
 }
 
 // ranOut tells whether err is that an operation had no more time, its own or that of its connection.
@@ -321,7 +318,11 @@ func (p *Peer) remember(namespace string, length int) {
 
 // Put hands a block to the peer.
 func (p *Peer) Put(ctx context.Context, put Put) error {
-	return p.on(false, func(l lane, which int) error {
+	if err := p.begin(); err != nil {
+		return err
+	}
+	defer p.end()
+	return p.carry(false, func(l lane, which int) error {
 		err := l.put(ctx, &put)
 		if err == nil {
 			p.carried[which].puts.Add(1)
@@ -332,7 +333,15 @@ func (p *Peer) Put(ctx context.Context, put Put) error {
 }
 
 func (p *Peer) call(ctx context.Context, op wire.Op, flags wire.Flags, body []byte, got func(body []byte) error) error {
-	return p.on(false, func(l lane, _ int) error { return l.call(ctx, op, flags, body, got) })
+	return p.on(false, call(ctx, op, flags, body, got))
+}
+
+func call(ctx context.Context, op wire.Op, flags wire.Flags, body []byte, got func(body []byte) error) func(lane, int) error {
+	return func(l lane, _ int) error { return l.call(ctx, op, flags, body, got) }
+}
+
+func stat(ctx context.Context, addrs []block.Addr, out []wire.Info) func(lane, int) error {
+	return call(ctx, wire.Stat, wire.Expiries, wire.AppendAddrs(nil, addrs), func(body []byte) error { return wire.ParseInfos(body, out, true) })
 }
 
 // Ping asks for nothing.
@@ -342,7 +351,7 @@ func (p *Peer) Ping(ctx context.Context) error {
 
 // Stat fills out, which is as long as addrs. There may be wire.MaxBatch.
 func (p *Peer) Stat(ctx context.Context, addrs []block.Addr, out []wire.Info) error {
-	return p.call(ctx, wire.Stat, wire.Expiries, wire.AppendAddrs(nil, addrs), func(body []byte) error { return wire.ParseInfos(body, out, true) })
+	return p.on(false, stat(ctx, addrs, out))
 }
 
 // Delete fills out, which is as long as addrs, with what there was. There may be wire.MaxBatch.

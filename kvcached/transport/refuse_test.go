@@ -342,7 +342,7 @@ func TestCloseWaits(t *testing.T) {
 		<-b.entered
 		closed := make(chan struct{})
 		go func() { defer close(closed); closeServer(t, s.server) }()
-		eventually(t, "it closes", func() bool { s.server.mu.Lock(); defer s.server.mu.Unlock(); return s.server.closing })
+		eventually(t, "it closes", s.server.closing.Load)
 		close(b.let)
 		if err := <-done; err != nil {
 			t.Error(err)

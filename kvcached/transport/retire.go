@@ -1,6 +1,12 @@
 package transport
 
-import "time"
+import (
+	"context"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/wire"
+)
 
 // How peers are let go of: none is closed with a lock held, and one that is gone for good not before what goes on with it has ended.
 
@@ -74,6 +80,28 @@ func (p *Peer) begin() error {
 	p.ops++
 	return nil
 }
+
+// Held is a peer to which what holds it may still put questions when the pool has forgotten it. Release is called once.
+type Held struct{ p *Peer }
+
+// Hold has a peer that is forgotten meanwhile closed only when it has been released.
+func (p *Peer) Hold() (*Held, error) {
+	if err := p.begin(); err != nil {
+		return nil, err
+	}
+	return &Held{p}, nil
+}
+
+// Get is Peer.Get.
+func (h *Held) Get(ctx context.Context, g Get) (Found, error) { return h.p.get(ctx, g) }
+
+// Stat is Peer.Stat. A server that is stopping answers it for a moment after the Get of a client's own key.
+func (h *Held) Stat(ctx context.Context, addrs []block.Addr, out []wire.Info) error {
+	return h.p.over(false, stat(ctx, addrs, out))
+}
+
+// Release ends the hold.
+func (h *Held) Release() { h.p.end() }
 
 func (p *Peer) end() {
 	p.mu.Lock()

@@ -120,6 +120,9 @@ func (op *operation) admit() error {
 	if !op.link.s.o.Allow(op.link.who().Role, op.f.Op) {
 		return wire.Forbidden
 	}
+	if op.link.s.closing.Load() && begins(&op.f) {
+		return wire.Busy
+	}
 	if op.early {
 		op.link.s.count.early.Add(1)
 	}
@@ -195,6 +198,7 @@ func (op *operation) get(ctx context.Context) (answered bool, err error) {
 		return true, err
 	}
 	op.link.s.count.sent.Add(uint64(len(body)))
+	op.link.s.unsure.read(op.link.host, &found.Item)
 	return true, nil
 }
 
@@ -273,6 +277,7 @@ func (op *operation) small(ctx context.Context) ([]byte, error) {
 	case wire.Stat:
 		out := make([]wire.Info, len(op.addrs))
 		err := h.Stat(ctx, op.addrs, out)
+		op.link.s.unsure.asked(op.link.host, op.addrs)
 		return wire.AppendInfos(nil, out, op.f.Flags&wire.Expiries != 0), err
 	case wire.Delete:
 		out := make([]bool, len(op.addrs))

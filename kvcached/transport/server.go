@@ -89,10 +89,13 @@ type Server struct {
 	stop    context.Context // ends when connections are to end
 	cancel  context.CancelCauseFunc
 	ops     sync.WaitGroup // operations
+	running atomic.Int64   // the same as a number
+	unsure  unsure
 	workers sync.WaitGroup // accepting and serving goroutines
 
+	closing atomic.Bool // no block is begun, and no other host comes; set with mu held
 	mu      sync.Mutex
-	closing bool
+	shut    bool // no operation is begun
 	hosts   map[string]*host
 	conns   map[net.Conn]struct{} // of the TLS lane
 }
@@ -113,7 +116,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 	}
 	o = o.withDefaults()
 	s := &Server{o: o, tls: o.Identity.Mutual(wire.ALPN), hosts: map[string]*host{}, conns: map[net.Conn]struct{}{}}
-	s.budget = &receiveBudget{limit: o.Tuning.Receive}
+	s.budget, s.unsure.within = &receiveBudget{limit: o.Tuning.Receive}, confirmFor
 	if o.Rails != nil {
 		s.lender = newLender(s, &o)
 	}
@@ -143,15 +146,18 @@ func NewServer(o ServerOptions) (*Server, error) {
 // errClosing is why connections end when the server does.
 var errClosing = errors.New("server closes")
 
-// Close stops to accept, waits for operations in progress until ctx ends, breaks off what is left and waits for that.
+// Close has no further block begun, waits for what is under way until ctx ends, breaks off what is left and waits for that.
 func (s *Server) Close(ctx context.Context) error {
 	s.mu.Lock()
-	if s.closing {
+	if s.closing.Swap(true) {
 		s.mu.Unlock()
 		s.workers.Wait()
 		return nil
 	}
-	s.closing = true
+	s.mu.Unlock()
+	s.quiet(ctx)
+	s.mu.Lock()
+	s.shut = true
 	s.mu.Unlock()
 	for _, l := range s.early {
 		_ = l.Close()
@@ -173,7 +179,7 @@ func (s *Server) Close(ctx context.Context) error {
 	s.mu.Unlock()
 	<-done
 	if s.lender != nil {
-		s.lender.close(ctx)
+		s.lender.close()
 	}
 	s.workers.Wait()
 	for i, t := range s.quic {
@@ -187,11 +193,17 @@ func (s *Server) Close(ctx context.Context) error {
 func (s *Server) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closing {
+	if s.shut {
 		return false
 	}
 	s.ops.Add(1)
+	s.running.Add(1)
 	return true
+}
+
+func (s *Server) end() {
+	s.running.Add(-1)
+	s.ops.Done()
 }
 
 // enter counts a connection of the host at addr; nil where that would be too many.
@@ -201,7 +213,7 @@ func (s *Server) enter(addr net.Addr) (*host, string) {
 	defer s.mu.Unlock()
 	h := s.hosts[name]
 	switch {
-	case s.closing:
+	case s.shut, s.closing.Load() && h == nil:
 		return nil, name
 	case h == nil && len(s.hosts) >= s.o.MaxPeers, h != nil && h.conns >= s.o.MaxConns:
 		s.count.refusedConns.Add(1)
@@ -232,6 +244,7 @@ func (s *Server) drop(name string) {
 	h := s.hosts[name]
 	if h.users--; h.users == 0 {
 		delete(s.hosts, name)
+		s.unsure.gone(h)
 		s.o.Bandwidth.release(h.gates)
 	}
 }

@@ -278,13 +278,13 @@ func newSite(t testing.TB, so ServerOptions, po PoolOptions) *site {
 		so.Handler = s.store
 	}
 	s.serve(so, "127.0.0.1:0")
-	s.pool = newPool(t, po)
 	t.Cleanup(func() {
 		closeServer(t, s.server)
 		if n := s.store.holds(); n != 0 {
 			t.Errorf("%d blocks or drafts are still held", n)
 		}
 	})
+	s.pool = newPool(t, po) // closed first: a server waits for what is asked once more
 	return s
 }
 

@@ -1,0 +1,70 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/wire"
+)
+
+// carried counts what went over a lane.
+type carried struct {
+	pulls, received, puts, sent, failed, fell atomic.Uint64
+
+	last atomic.Pointer[failure] // nil: none yet
+}
+
+// failure is why an operation could not be done over a lane.
+type failure struct {
+	err error
+	at  time.Time
+}
+
+func (c *carried) note(err error) { c.last.Store(&failure{err, time.Now()}) }
+
+// carry runs an operation on a block on the lane that is best for it, or on the other one, for who has begun already, and counts
+// what failed. A peer that answers, that it has no such block or too much to do, has not failed, nor has a caller that has left.
+func (p *Peer) carry(large bool, fn func(l lane, which int) error) error {
+	used, failed := -1, error(nil)
+	err := p.over(large, func(l lane, which int) error {
+		if used >= 0 {
+			p.carried[used].fell.Add(1)
+			p.carried[used].note(failed)
+		}
+		used, failed = which, fn(l, which)
+		return failed
+	})
+	if blamed(err) {
+		p.carried[used].failed.Add(1)
+		p.carried[used].note(err)
+	}
+	return err
+}
+
+// blamed tells whether an operation failed because of a lane or the peer.
+func blamed(err error) bool {
+	var status wire.Status
+	answered := errors.As(err, &status) && status != wire.Deadline && status != wire.Corrupt && status != wire.Internal
+	return err != nil && !answered && !errors.Is(err, errCaller) && !errors.Is(err, context.Canceled) && !errors.Is(err, ErrClosed)
+}
+
+// told is c for PeerStatus.
+func (c *carried) told(over Lane) Carried {
+	out := Carried{Lane: over, Pulls: c.pulls.Load(), Received: c.received.Load(), Puts: c.puts.Load(), Sent: c.sent.Load(), Failed: c.failed.Load(), Fell: c.fell.Load()}
+	if f := c.last.Load(); f != nil {
+		out.Error, out.At = f.err.Error(), f.at
+	}
+	return out
+}
+
+// pulled notes a block that came over a lane.
+func (p *Peer) pulled(which int, g *Get, found *Found, n int, took time.Duration) {
+	if p.pool.o.Pulled != nil {
+		p.pool.o.Pulled([]Lane{QUIC, TLS, RDMA}[which], took)
+	}
+	p.carried[which].pulls.Add(1)
+	p.carried[which].received.Add(uint64(n))
+	p.remember(g.Namespace, found.Length)
+}
