@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/kvcached/fleet"
 	"github.com/cognitora/dataplane/kvcached/rpc"
 	"github.com/cognitora/dataplane/kvcached/transport"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
@@ -151,6 +152,16 @@ func TestPeersAreTold(t *testing.T) {
 	if p := r.Peers[0]; p.Peer != "b" || p.Wanted != "auto" || p.Lane == "rdma" || p.Address != b.At("quic") || p.WhyNotRdma == "" {
 		t.Errorf("%v", p)
 	}
+	if p := r.Peers[0]; p.SilentSinceUnixMs != 0 || r.Unknown != "" {
+		t.Error(r)
+	}
+	gone := fleet.Member{ID: "b", Address: "127.0.0.1:1", Lane: "tls"}
+	awaitThat(t, "b is told to be silent", func() bool {
+		a.view.Load().SetMembers([]fleet.Member{gone}) // etcd tells otherwise with each heartbeat
+		once(t, a, "EXISTS k")
+		r, err := kv(t, a).Peers(t.Context(), &pb.PeersRequest{})
+		return err == nil && len(r.Peers) == 1 && r.Peers[0].SilentSinceUnixMs != 0
+	})
 	if _, _, err := (lanes{a}).Release(context.Background(), "rxe0"); !errors.Is(err, rpc.ErrNoDevice) {
 		t.Error(err)
 	}

@@ -142,6 +142,9 @@ func TestEtcdIsAwayAtTheStart(t *testing.T) {
 	if code, body := get(t, admin+"/readyz"); code != 503 || !strings.Contains(body, `"reason":"the fleet is not known yet: etcd has not named its caches`) {
 		t.Error(code, body)
 	}
+	if r, err := kv(t, a).Peers(t.Context(), &pb.PeersRequest{}); err != nil || !strings.Contains(r.Unknown, "etcd has not named its caches") {
+		t.Error(r, err)
+	}
 	if _, body := get(t, admin+"/metrics"); !strings.Contains(body, "cgn_kvcached_fleet_joined 0\n") {
 		t.Error("no cgn_kvcached_fleet_joined 0")
 	}

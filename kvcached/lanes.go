@@ -20,11 +20,12 @@ type lanes struct{ d *Daemon }
 const resolveWithin = time.Second
 
 // Paths are of all other caches, by id.
-func (l lanes) Paths(ctx context.Context) (out []rpc.Path) {
+func (l lanes) Paths(ctx context.Context) (out []rpc.Path, unknown string) {
 	view := l.d.view.Load()
 	if view == nil {
-		return nil
+		return nil, ""
 	}
+	unknown, _ = view.Joined()
 	spoken := map[transport.Target]transport.PeerStatus{}
 	for _, s := range l.d.pool.Status() {
 		spoken[s.Target] = s
@@ -36,7 +37,7 @@ func (l lanes) Paths(ctx context.Context) (out []rpc.Path) {
 	ctx, cancel := context.WithTimeout(ctx, resolveWithin)
 	defer cancel()
 	for _, m := range view.Others() {
-		p := rpc.Path{Peer: m.ID, Address: m.Address, Wanted: string(l.d.config.Fleet.wanted(m.ID))}
+		p := rpc.Path{Peer: m.ID, Address: m.Address, Wanted: string(l.d.config.Fleet.wanted(m.ID)), Silent: view.Silent(m.ID)}
 		if s, there := spoken[m.Target()]; there {
 			use(&p, &s)
 		} else {
@@ -48,7 +49,7 @@ func (l lanes) Paths(ctx context.Context) (out []rpc.Path) {
 		p.Granted = granted(ctx, &m, lent)
 		out = append(out, p)
 	}
-	return out
+	return out, unknown
 }
 
 // notAsked is why a cache is not read by RDMA that might be.
@@ -82,8 +83,9 @@ func use(p *rpc.Path, s *transport.PeerStatus) {
 		p.WhyNotRDMA = notAsked
 	}
 	for _, c := range s.Carried {
-		if c.Pulls+c.Puts+c.Failed > 0 {
-			p.Lanes = append(p.Lanes, rpc.Use{Lane: string(c.Lane), Operations: c.Pulls + c.Puts, Bytes: c.Received + c.Sent, Errors: c.Failed})
+		if c.Pulls+c.Puts+c.Failed+c.Fell > 0 {
+			p.Lanes = append(p.Lanes, rpc.Use{Lane: string(c.Lane), Operations: c.Pulls + c.Puts, Bytes: c.Received + c.Sent, Errors: c.Failed, Fallbacks: c.Fell,
+				Error: c.Error, ErrorAt: c.At})
 		}
 	}
 }

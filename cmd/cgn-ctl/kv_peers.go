@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,6 +18,7 @@ import (
 type kvPeers struct {
 	Peers   []kvPeer   `json:"peers"`
 	Devices []kvDevice `json:"devices"`
+	Unknown string     `json:"fleet_unknown,omitempty"` // why the fleet is not known yet
 }
 
 // kvPeer is how blocks come from another host.
@@ -32,13 +34,17 @@ type kvPeer struct {
 	LeasesGranted uint32            `json:"leases_granted"`
 	LastError     string            `json:"last_error,omitempty"`
 	LastErrorMS   int64             `json:"last_error_unix_ms,omitempty"`
+	SilentSinceMS int64             `json:"silent_since_unix_ms,omitempty"`
 }
 
-// kvLane is what went over one lane since the daemon's start.
+// kvLane is what went over one lane since the other host came, or came back, into the fleet.
 type kvLane struct {
-	Operations uint64 `json:"operations"`
-	Bytes      uint64 `json:"bytes"`
-	Errors     uint64 `json:"errors"`
+	Operations  uint64 `json:"operations"`
+	Bytes       uint64 `json:"bytes"`
+	Errors      uint64 `json:"errors"`
+	Fallbacks   uint64 `json:"fallbacks"`
+	LastError   string `json:"last_error,omitempty"`
+	LastErrorMS int64  `json:"last_error_unix_ms,omitempty"`
 }
 
 // kvDevice is an RDMA device as the daemon sees it.
@@ -51,10 +57,11 @@ type kvDevice struct {
 func newKVPeers(k *kv) *cobra.Command {
 	return &cobra.Command{
 		Use: "peers", Short: "Say over which lane blocks come from each other host, and where that is not RDMA, why", Args: cobra.NoArgs,
-		Long: "WANTED is what the configuration asks for, LANE what large blocks take now; small ones may go over QUIC all the same. RDMA, QUIC and TLS have\n" +
-			"what went over each since the daemon's start, ERRORS those operations on all of them that were done over another lane instead, or not at all. PAIRS are\n" +
-			"queue pairs; HELD are blocks of the other host that this one may read now by RDMA, GRANTED those of this host that the other one may read.\n" +
-			"-o json has each lane's operations, bytes and errors.",
+		Long: "STATE says whether the other host answers, or for how long it has not: it is not asked then until it does. WANTED is what the configuration asks for, LANE what\n" +
+			"large blocks take now; small ones may go over QUIC all the same. RDMA, QUIC and TLS have what went over each since the other host came, or came back, into the\n" +
+			"fleet. ERRORS are gets and puts that were not done, FELL BACK those that were done, or tried, over another lane instead. PAIRS are queue pairs; HELD are blocks\n" +
+			"of the other host that this one may read now by RDMA, GRANTED those of this host that the other one may read. The last error of each lane is below.\n" +
+			"-o json has each lane's operations, bytes, errors and fallbacks.",
 		Example: "  cgn-ctl kv peers\n  cgn-ctl kv peers -o json",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return k.soon(c.Context(), func(ctx context.Context, client pb.KvClient) error {
@@ -65,7 +72,7 @@ func newKVPeers(k *kv) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				v := kvPeers{Peers: []kvPeer{}, Devices: *devicesOf(r)}
+				v := kvPeers{Peers: []kvPeer{}, Devices: *devicesOf(r), Unknown: r.Unknown}
 				for _, p := range r.Peers {
 					v.Peers = append(v.Peers, peerOf(p))
 				}
@@ -78,10 +85,10 @@ func newKVPeers(k *kv) *cobra.Command {
 func peerOf(p *pb.PeerPath) kvPeer {
 	v := kvPeer{
 		Peer: p.Peer, Address: p.Address, Wanted: p.Wanted, Lane: p.Lane, WhyNotRDMA: p.WhyNotRdma, Lanes: map[string]kvLane{},
-		Pairs: p.Pairs, LeasesHeld: p.LeasesHeld, LeasesGranted: p.LeasesGranted, LastError: p.LastError, LastErrorMS: p.LastErrorUnixMs,
+		Pairs: p.Pairs, LeasesHeld: p.LeasesHeld, LeasesGranted: p.LeasesGranted, LastError: p.LastError, LastErrorMS: p.LastErrorUnixMs, SilentSinceMS: p.SilentSinceUnixMs,
 	}
 	for _, l := range p.Lanes {
-		v.Lanes[l.Lane] = kvLane{l.Operations, l.Bytes, l.Errors}
+		v.Lanes[l.Lane] = kvLane{l.Operations, l.Bytes, l.Errors, l.Fallbacks, l.LastError, l.LastErrorUnixMs}
 	}
 	return v
 }
@@ -98,32 +105,57 @@ func devicesOf(r *pb.PeersResponse) *[]kvDevice {
 }
 
 func (v *kvPeers) write(t *table, now time.Time) {
-	if len(v.Peers) == 0 {
+	switch {
+	case len(v.Peers) > 0:
+		t.row("PEER", "ADDRESS", "STATE", "WANTED", "LANE", "RDMA", "QUIC", "TLS", "ERRORS", "FELL BACK", "PAIRS", "HELD", "GRANTED")
+	case v.Unknown == "":
 		t.line("this cache knows no other")
-	} else {
-		t.row("PEER", "ADDRESS", "WANTED", "LANE", "RDMA", "QUIC", "TLS", "ERRORS", "PAIRS", "HELD", "GRANTED")
 	}
 	for i := range v.Peers {
 		p := &v.Peers[i]
-		var errs uint64
+		var errs, fell uint64
 		for _, l := range p.Lanes {
-			errs += l.Errors
+			errs, fell = errs+l.Errors, fell+l.Fallbacks
 		}
-		t.row(p.Peer, p.Address, dash(p.Wanted), dash(p.Lane), p.over("rdma"), p.over("quic"), p.over("tls"), errs, p.Pairs, p.LeasesHeld, p.LeasesGranted)
+		t.row(p.Peer, p.Address, p.state(now), dash(p.Wanted), dash(p.Lane), p.over("rdma"), p.over("quic"), p.over("tls"), errs, fell, p.Pairs, p.LeasesHeld, p.LeasesGranted)
 	}
 	for i := range v.Peers {
-		p := &v.Peers[i]
-		if p.WhyNotRDMA != "" {
-			t.line(fmt.Sprintf("\n%s: not over RDMA: %s", p.Peer, p.WhyNotRDMA))
-		}
-		if p.LastError != "" {
-			t.line(fmt.Sprintf("\n%s: last error of RDMA, %v ago: %s", p.Peer, now.Sub(time.UnixMilli(p.LastErrorMS)).Round(time.Second), p.LastError))
-		}
+		v.Peers[i].explain(t, now)
+	}
+	if v.Unknown != "" {
+		t.line("\nthe fleet is not known yet: " + v.Unknown)
 	}
 	if len(v.Devices) > 0 {
 		t.line("")
 		writeKVDevices(t, v.Devices)
 	}
+}
+
+// state says whether the host answers.
+func (p *kvPeer) state(now time.Time) string {
+	if p.SilentSinceMS == 0 {
+		return "answers"
+	}
+	return "silent for " + age(now, p.SilentSinceMS)
+}
+
+// explain has a line for what went wrong on each lane.
+func (p *kvPeer) explain(t *table, now time.Time) {
+	if p.WhyNotRDMA != "" {
+		t.line(fmt.Sprintf("\n%s: not over RDMA: %s", p.Peer, p.WhyNotRDMA))
+	}
+	if p.LastError != "" {
+		t.line(fmt.Sprintf("\n%s: last error of RDMA, %s ago: %s", p.Peer, age(now, p.LastErrorMS), p.LastError))
+	}
+	for _, lane := range []string{"rdma", "quic", "tls"} {
+		if l := p.Lanes[lane]; l.LastError != "" && l.LastError != p.LastError {
+			t.line(fmt.Sprintf("\n%s: last error of an operation over %s, %s ago: %s", p.Peer, strings.ToUpper(lane), age(now, l.LastErrorMS), l.LastError))
+		}
+	}
+}
+
+func age(now time.Time, unixMS int64) string {
+	return now.Sub(time.UnixMilli(unixMS)).Round(time.Second).String()
 }
 
 // over is what went over a lane.

@@ -199,7 +199,9 @@ func TestKVPeers(t *testing.T) {
 		Peers: []*pb.PeerPath{
 			{
 				Peer: "gpu2", Address: "10.0.0.2:7443", Wanted: "auto", Lane: "rdma", Pairs: 2, LeasesHeld: 5, LeasesGranted: 7,
-				Lanes: []*pb.LaneUse{{Lane: "rdma", Operations: 9, Bytes: 9 << 20}, {Lane: "quic", Operations: 3, Bytes: 4096, Errors: 1}},
+				Lanes: []*pb.LaneUse{{Lane: "rdma", Operations: 9, Bytes: 9 << 20, Fallbacks: 61}, {
+					Lane: "quic", Operations: 3, Bytes: 4096, Errors: 52, LastError: "no answer in time", LastErrorUnixMs: time.Now().Add(-80 * time.Second).UnixMilli(),
+				}}, SilentSinceUnixMs: time.Now().Add(-70 * time.Second).UnixMilli(),
 			},
 			{
 				Peer: "gpu3", Address: "10.0.0.3:7443", Wanted: "auto", Lane: "quic", WhyNotRdma: "its address is in none of rdma.trusted_networks",
@@ -213,10 +215,15 @@ func TestKVPeers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, out, "9.0 MiB in 9", "4.0 KiB in 3", "gpu3: not over RDMA: its address is in none", "last error of RDMA, 1m3", "s ago: probe", "rxe1    released  cgn-ctl rdma release", "rxe0    open      -")
+	want(t, out, "9.0 MiB in 9", "4.0 KiB in 3", "gpu3: not over RDMA: its address is in none", "last error of RDMA, 1m3", "s ago: probe", "rxe1    released  cgn-ctl rdma release", "rxe0    open      -",
+		"  52  ", "  61  ", "silent for 1m1", "gpu2: last error of an operation over QUIC, 1m2", "s ago: no answer in time", "  answers  ")
 	out, err = ctl(t, env, "kv", "peers", "-o", "json")
 	var v kvPeers
 	if err != nil || json.Unmarshal([]byte(out), &v) != nil || len(v.Peers) != 2 || v.Peers[0].Lanes["rdma"].Bytes != 9<<20 || v.Peers[1].WhyNotRDMA == "" || len(v.Devices) != 2 {
+		t.Errorf("%v: %s", err, out)
+	}
+	srv.peers = &pb.PeersResponse{Unknown: "etcd is away"}
+	if out, err = ctl(t, env, "kv", "peers"); err != nil || !strings.Contains(out, "not known yet: etcd is away") || strings.Contains(out, "knows no other") {
 		t.Errorf("%v: %s", err, out)
 	}
 	srv.peers = &pb.PeersResponse{}

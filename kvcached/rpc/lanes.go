@@ -16,7 +16,8 @@ var ErrNoDevice = errors.New("rpc: the daemon uses no such device")
 
 // Lanes tells how blocks come from other hosts, and lets go of the devices that carry them.
 type Lanes interface {
-	Paths(ctx context.Context) []Path
+	// Paths are of the other hosts of the fleet; unknown says why they are not all known yet.
+	Paths(ctx context.Context) (all []Path, unknown string)
 	Devices() []Device
 	// Release closes a device, and with it so many queue pairs; !open: there was nothing to close. ErrNoDevice.
 	Release(ctx context.Context, device string) (pairs int, open bool, err error)
@@ -34,13 +35,17 @@ type Path struct {
 	Granted       int // the other way round
 	Error         string
 	ErrorAt       time.Time
+	Silent        time.Time // it does not answer since then; zero: it does
 }
 
 // Use is what went over one lane.
 type Use struct {
-	Lane          string
-	Operations    uint64
-	Bytes, Errors uint64
+	Lane              string
+	Operations        uint64
+	Bytes             uint64
+	Errors, Fallbacks uint64
+	Error             string
+	ErrorAt           time.Time
 }
 
 // Device is an RDMA device of this host.
@@ -60,16 +65,17 @@ func (s *service) Peers(ctx context.Context, _ *pb.PeersRequest) (*pb.PeersRespo
 		return nil, status.Error(codes.Unimplemented, "this daemon has no lanes to other hosts")
 	}
 	out := &pb.PeersResponse{}
-	for _, p := range s.o.Lanes.Paths(ctx) {
+	paths, unknown := s.o.Lanes.Paths(ctx)
+	out.Unknown = unknown
+	for _, p := range paths {
 		m := &pb.PeerPath{
 			Peer: p.Peer, Address: p.Address, Wanted: p.Wanted, Lane: p.Lane, WhyNotRdma: p.WhyNotRDMA, Pairs: uint32(p.Pairs),
-			LeasesHeld: uint32(p.Held), LeasesGranted: uint32(p.Granted), LastError: p.Error,
-		}
-		if !p.ErrorAt.IsZero() {
-			m.LastErrorUnixMs = p.ErrorAt.UnixMilli()
+			LeasesHeld: uint32(p.Held), LeasesGranted: uint32(p.Granted), LastError: p.Error, LastErrorUnixMs: unixMS(p.ErrorAt),
+			SilentSinceUnixMs: unixMS(p.Silent),
 		}
 		for _, u := range p.Lanes {
-			m.Lanes = append(m.Lanes, &pb.LaneUse{Lane: u.Lane, Operations: u.Operations, Bytes: u.Bytes, Errors: u.Errors})
+			m.Lanes = append(m.Lanes, &pb.LaneUse{Lane: u.Lane, Operations: u.Operations, Bytes: u.Bytes, Errors: u.Errors, Fallbacks: u.Fallbacks,
+				LastError: u.Error, LastErrorUnixMs: unixMS(u.ErrorAt)})
 		}
 		out.Peers = append(out.Peers, m)
 	}
@@ -84,6 +90,14 @@ func (s *service) Peers(ctx context.Context, _ *pb.PeersRequest) (*pb.PeersRespo
 		out.Devices = append(out.Devices, &pb.RdmaDevice{Name: d.Name, State: state, Why: d.Why})
 	}
 	return out, nil
+}
+
+// unixMS is 0 for no moment.
+func unixMS(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
 }
 
 // ReleaseDevice closes a device.

@@ -2833,6 +2833,7 @@ type PeersResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Peers         []*PeerPath            `protobuf:"bytes,1,rep,name=peers,proto3" json:"peers,omitempty"`     // by id
 	Devices       []*RdmaDevice          `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"` // of this host: those that the daemon is to use, whatever their state
+	Unknown       string                 `protobuf:"bytes,3,opt,name=unknown,proto3" json:"unknown,omitempty"` // why the fleet, and with it who else is in it, is not known yet; empty: it is
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2881,22 +2882,30 @@ func (x *PeersResponse) GetDevices() []*RdmaDevice {
 	return nil
 }
 
+func (x *PeersResponse) GetUnknown() string {
+	if x != nil {
+		return x.Unknown
+	}
+	return ""
+}
+
 // PeerPath is how blocks come from another host, and go there.
 type PeerPath struct {
-	state           protoimpl.MessageState `protogen:"open.v1"`
-	Peer            string                 `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`                                                    // cache id
-	Address         string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`                                              // HOST:PORT that it announces
-	Wanted          string                 `protobuf:"bytes,3,opt,name=wanted,proto3" json:"wanted,omitempty"`                                                // auto, rdma, quic or tls, as it is configured
-	Lane            string                 `protobuf:"bytes,4,opt,name=lane,proto3" json:"lane,omitempty"`                                                    // in use for large blocks: rdma, quic or tls; empty: not connected
-	WhyNotRdma      string                 `protobuf:"bytes,5,opt,name=why_not_rdma,json=whyNotRdma,proto3" json:"why_not_rdma,omitempty"`                    // one sentence; empty: lane is rdma
-	Lanes           []*LaneUse             `protobuf:"bytes,6,rep,name=lanes,proto3" json:"lanes,omitempty"`                                                  // those used since the daemon's start
-	Pairs           uint32                 `protobuf:"varint,7,opt,name=pairs,proto3" json:"pairs,omitempty"`                                                 // queue pairs open to it
-	LeasesHeld      uint32                 `protobuf:"varint,8,opt,name=leases_held,json=leasesHeld,proto3" json:"leases_held,omitempty"`                     // blocks of the other host that this one may read now
-	LeasesGranted   uint32                 `protobuf:"varint,9,opt,name=leases_granted,json=leasesGranted,proto3" json:"leases_granted,omitempty"`            // blocks of this host that the other one may read now
-	LastError       string                 `protobuf:"bytes,10,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`                        // of RDMA; empty: none yet
-	LastErrorUnixMs int64                  `protobuf:"varint,11,opt,name=last_error_unix_ms,json=lastErrorUnixMs,proto3" json:"last_error_unix_ms,omitempty"` // 0: none yet
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	state             protoimpl.MessageState `protogen:"open.v1"`
+	Peer              string                 `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`                                                          // cache id
+	Address           string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`                                                    // HOST:PORT that it announces
+	Wanted            string                 `protobuf:"bytes,3,opt,name=wanted,proto3" json:"wanted,omitempty"`                                                      // auto, rdma, quic or tls, as it is configured
+	Lane              string                 `protobuf:"bytes,4,opt,name=lane,proto3" json:"lane,omitempty"`                                                          // in use for large blocks: rdma, quic or tls; empty: not connected
+	WhyNotRdma        string                 `protobuf:"bytes,5,opt,name=why_not_rdma,json=whyNotRdma,proto3" json:"why_not_rdma,omitempty"`                          // one sentence; empty: lane is rdma
+	Lanes             []*LaneUse             `protobuf:"bytes,6,rep,name=lanes,proto3" json:"lanes,omitempty"`                                                        // those used
+	Pairs             uint32                 `protobuf:"varint,7,opt,name=pairs,proto3" json:"pairs,omitempty"`                                                       // queue pairs open to it
+	LeasesHeld        uint32                 `protobuf:"varint,8,opt,name=leases_held,json=leasesHeld,proto3" json:"leases_held,omitempty"`                           // blocks of the other host that this one may read now
+	LeasesGranted     uint32                 `protobuf:"varint,9,opt,name=leases_granted,json=leasesGranted,proto3" json:"leases_granted,omitempty"`                  // blocks of this host that the other one may read now
+	LastError         string                 `protobuf:"bytes,10,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`                              // of RDMA; empty: none yet
+	LastErrorUnixMs   int64                  `protobuf:"varint,11,opt,name=last_error_unix_ms,json=lastErrorUnixMs,proto3" json:"last_error_unix_ms,omitempty"`       // 0: none yet
+	SilentSinceUnixMs int64                  `protobuf:"varint,12,opt,name=silent_since_unix_ms,json=silentSinceUnixMs,proto3" json:"silent_since_unix_ms,omitempty"` // it does not answer since then, and is not asked until it does; 0: it answers, as far as it was asked
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *PeerPath) Reset() {
@@ -3006,15 +3015,25 @@ func (x *PeerPath) GetLastErrorUnixMs() int64 {
 	return 0
 }
 
-// LaneUse is counted from the start of the daemon.
+func (x *PeerPath) GetSilentSinceUnixMs() int64 {
+	if x != nil {
+		return x.SilentSinceUnixMs
+	}
+	return 0
+}
+
+// LaneUse is counted from when the other host came, or came back, into the fleet.
 type LaneUse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Lane          string                 `protobuf:"bytes,1,opt,name=lane,proto3" json:"lane,omitempty"`              // rdma, quic or tls
-	Operations    uint64                 `protobuf:"varint,2,opt,name=operations,proto3" json:"operations,omitempty"` // blocks pulled by this host, or handed to the other
-	Bytes         uint64                 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`           // of their payloads
-	Errors        uint64                 `protobuf:"varint,4,opt,name=errors,proto3" json:"errors,omitempty"`         // operations that failed, and were done over another lane or not at all
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Lane            string                 `protobuf:"bytes,1,opt,name=lane,proto3" json:"lane,omitempty"`                                                   // rdma, quic or tls
+	Operations      uint64                 `protobuf:"varint,2,opt,name=operations,proto3" json:"operations,omitempty"`                                      // blocks pulled by this host, or handed to the other
+	Bytes           uint64                 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`                                                // of their payloads
+	Errors          uint64                 `protobuf:"varint,4,opt,name=errors,proto3" json:"errors,omitempty"`                                              // operations that were not done, over no lane
+	Fallbacks       uint64                 `protobuf:"varint,5,opt,name=fallbacks,proto3" json:"fallbacks,omitempty"`                                        // operations that were done, or tried, over another lane instead
+	LastError       string                 `protobuf:"bytes,6,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`                        // of both; empty: none yet
+	LastErrorUnixMs int64                  `protobuf:"varint,7,opt,name=last_error_unix_ms,json=lastErrorUnixMs,proto3" json:"last_error_unix_ms,omitempty"` // 0: none yet
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *LaneUse) Reset() {
@@ -3071,6 +3090,27 @@ func (x *LaneUse) GetBytes() uint64 {
 func (x *LaneUse) GetErrors() uint64 {
 	if x != nil {
 		return x.Errors
+	}
+	return 0
+}
+
+func (x *LaneUse) GetFallbacks() uint64 {
+	if x != nil {
+		return x.Fallbacks
+	}
+	return 0
+}
+
+func (x *LaneUse) GetLastError() string {
+	if x != nil {
+		return x.LastError
+	}
+	return ""
+}
+
+func (x *LaneUse) GetLastErrorUnixMs() int64 {
+	if x != nil {
+		return x.LastErrorUnixMs
 	}
 	return 0
 }
@@ -3444,10 +3484,11 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\fKIND_REMOVED\x10\x02\x12\x10\n" +
 	"\fKIND_CLEARED\x10\x03\"\x10\n" +
 	"\x0eReportResponse\"\x0e\n" +
-	"\fPeersRequest\"q\n" +
+	"\fPeersRequest\"\x8b\x01\n" +
 	"\rPeersResponse\x12,\n" +
 	"\x05peers\x18\x01 \x03(\v2\x16.cognitora.v1.PeerPathR\x05peers\x122\n" +
-	"\adevices\x18\x02 \x03(\v2\x18.cognitora.v1.RdmaDeviceR\adevices\"\xdd\x02\n" +
+	"\adevices\x18\x02 \x03(\v2\x18.cognitora.v1.RdmaDeviceR\adevices\x12\x18\n" +
+	"\aunknown\x18\x03 \x01(\tR\aunknown\"\x8e\x03\n" +
 	"\bPeerPath\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x16\n" +
@@ -3463,14 +3504,19 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\n" +
 	"last_error\x18\n" +
 	" \x01(\tR\tlastError\x12+\n" +
-	"\x12last_error_unix_ms\x18\v \x01(\x03R\x0flastErrorUnixMs\"k\n" +
+	"\x12last_error_unix_ms\x18\v \x01(\x03R\x0flastErrorUnixMs\x12/\n" +
+	"\x14silent_since_unix_ms\x18\f \x01(\x03R\x11silentSinceUnixMs\"\xd5\x01\n" +
 	"\aLaneUse\x12\x12\n" +
 	"\x04lane\x18\x01 \x01(\tR\x04lane\x12\x1e\n" +
 	"\n" +
 	"operations\x18\x02 \x01(\x04R\n" +
 	"operations\x12\x14\n" +
 	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12\x16\n" +
-	"\x06errors\x18\x04 \x01(\x04R\x06errors\"\xc0\x01\n" +
+	"\x06errors\x18\x04 \x01(\x04R\x06errors\x12\x1c\n" +
+	"\tfallbacks\x18\x05 \x01(\x04R\tfallbacks\x12\x1d\n" +
+	"\n" +
+	"last_error\x18\x06 \x01(\tR\tlastError\x12+\n" +
+	"\x12last_error_unix_ms\x18\a \x01(\x03R\x0flastErrorUnixMs\"\xc0\x01\n" +
 	"\n" +
 	"RdmaDevice\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x124\n" +
