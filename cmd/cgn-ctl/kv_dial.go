@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -89,8 +90,29 @@ func (k *kv) call(ctx context.Context, fn func(ctx context.Context, c pb.KvClien
 	}
 }
 
+// cause is what a message of gRPC says about a connection, without how gRPC came to know of it.
+func cause(message string) string {
+	before, quoted, found := strings.Cut(message, "connection error: desc = ")
+	if !found {
+		return message
+	}
+	prefix, err := strconv.QuotedPrefix(quoted)
+	if err != nil {
+		return message
+	}
+	text, _ := strconv.Unquote(prefix)
+	for _, layer := range []string{"transport: ", "Error while dialing: ", "authentication handshake failed: "} {
+		text = strings.TrimPrefix(text, layer)
+	}
+	return strings.TrimSuffix(before, "last connection error: ") + text + strings.TrimPrefix(quoted, prefix)
+}
+
 // unavailable says what to look at where nobody answers.
 func (k *kv) unavailable(where, why string) error {
+	why = cause(why)
+	if k.address == "" && strings.HasSuffix(why, syscall.EACCES.Error()) {
+		return hinted{fmt.Errorf("the socket of the cache daemon, %s: %w", where, syscall.EACCES), "it is for the daemon's user and group: ask as one of them, or have kvcached.socket_group name a group of yours"}
+	}
 	err := fmt.Errorf("no cache daemon answers at %s: %s", where, why)
 	if k.address != "" {
 		return hinted{err, "is that the address of the cache's [grpc] listener, and are the certificates of its CA?"}
@@ -98,7 +120,7 @@ func (k *kv) unavailable(where, why string) error {
 	if _, statErr := os.Stat(where); errors.Is(statErr, syscall.ENOENT) && k.sock == "" {
 		return hinted{err, "a daemon started with --data DIR has its socket there: give --sock DIR/kv.sock (its log says where, as part=grpc-sock, and so does cgn-ctl up)"}
 	}
-	return hinted{err, "is cgn-kvcached running, and may you use its socket? Say where that is with --sock PATH: a daemon started with --data DIR has it as DIR/kv.sock (cgn-ctl up prints its own)."}
+	return hinted{err, "is cgn-kvcached running? Say where that is with --sock PATH: a daemon started with --data DIR has it as DIR/kv.sock (cgn-ctl up prints its own)."}
 }
 
 // soon is call with a deadline.

@@ -16,15 +16,30 @@ import (
 
 func main() {
 	warnOfVariables(os.Stderr, os.Environ())
-	root := newRoot(os.Stdout, os.Stderr, os.Getenv)
-	if err := root.Execute(); err != nil {
-		fmt.Fprintln(os.Stderr, "cgn-ctl:", err)
-		var hint interface{ Hint() string }
-		if errors.As(err, &hint) {
-			fmt.Fprintln(os.Stderr, "  "+hint.Hint())
-		}
-		os.Exit(1)
+	os.Exit(run(newRoot(os.Stdout, os.Stderr, os.Getenv), os.Stderr))
+}
+
+// run returns the exit status: 0, 1 after a failure, 2 where flags or arguments are not understood.
+func run(root *cobra.Command, errOut io.Writer) int {
+	check, understood := root.PersistentPreRunE, false
+	root.PersistentPreRunE = func(c *cobra.Command, args []string) error {
+		err := check(c, args)
+		understood = err == nil
+		return err
 	}
+	err := root.Execute()
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(errOut, "cgn-ctl:", cause(err.Error()))
+	var hint interface{ Hint() string }
+	if errors.As(err, &hint) {
+		fmt.Fprintln(errOut, "  "+hint.Hint())
+	}
+	if !understood {
+		return 2
+	}
+	return 1
 }
 
 // app is what all commands share: where they write and whom they talk to.
@@ -40,6 +55,7 @@ func newRoot(out, errOut io.Writer, getenv func(string) string) *cobra.Command {
 	root := &cobra.Command{
 		Use:               "cgn-ctl",
 		Short:             "Run, look into and steer a Cognitora fleet",
+		Long:              "Run, look into and steer a Cognitora fleet. The exit status is 1 after a failure, and 2 where flags or arguments are not understood.",
 		Version:           buildinfo.String(),
 		SilenceErrors:     true,
 		SilenceUsage:      true,

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 )
@@ -102,5 +103,19 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 	}
 	if out, err := ctl(t, nil, "help", "cluster", "nodes"); err != nil || !strings.Contains(out, "List") && !strings.Contains(out, "Lists") {
 		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// TestExitStatus: 2 is for what is not understood, 1 for what fails.
+func TestExitStatus(t *testing.T) {
+	for args, want := range map[string]int{
+		"version": 0, "version -o xml": 2, "version --nothing": 2, "versoin": 2, "kv peesr": 2, "kv get": 2, "kv stats --sock /nowhere/kv.sock": 1,
+	} {
+		var out, errOut bytes.Buffer
+		root := newRoot(&out, &errOut, func(string) string { return "" })
+		root.SetArgs(strings.Fields(args))
+		if got := run(root, &errOut); got != want || want != 0 && !strings.HasPrefix(errOut.String(), "cgn-ctl: ") {
+			t.Errorf("%s: %d %s", args, got, &errOut)
+		}
 	}
 }
