@@ -36,13 +36,13 @@ func TestBatches(t *testing.T) {
 		}
 		var wait sync.WaitGroup
 		for n := range readers {
-			into := registeredIn(t, d, size)
+			into, want := registeredIn(t, d, size), mapped(t, size)
 			wait.Go(func() {
 				random := rand.New(rand.NewPCG(uint64(n), 0))
 				for range rounds {
 					s := sides[n%2]
 					var reads []rdma.Read
-					want := make([]byte, size)
+					clear(want)
 					clear(into)
 					for at := 0; at < batch*8192; at += 8192 {
 						part, skip, length := random.IntN(2), random.IntN(size/2-8192), random.IntN(8192)
