@@ -94,9 +94,9 @@ func (r *fileReader) table(v reflect.Value, tree map[string]any, path string) {
 	for _, key := range slices.Sorted(maps.Keys(tree)) {
 		at := join(path, key)
 		if len(members[key]) == 0 {
-			hint := r.schema.elsewhere(key)
+			hint := didYouMean(key, slices.Sorted(maps.Keys(members)))
 			if hint == "" {
-				hint = didYouMean(key, slices.Sorted(maps.Keys(members)))
+				hint = r.schema.elsewhere(key)
 			}
 			r.fail(&Problem{Field: at, Reason: "unknown key" + hint}, at)
 			continue
