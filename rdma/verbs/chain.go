@@ -123,7 +123,7 @@ func (p *pair) park(ctx context.Context, c *chain) {
 	select {
 	case <-c.done:
 	case <-limit.C:
-		_ = p.drop() // Close says what it could not destroy
+		_ = p.drop() // whatever the error, the card has done with c; Close says it
 		<-c.done
 	}
 }

@@ -161,7 +161,7 @@ func (d *device) close() error {
 	d.events.Wait()
 	err := d.card.close()
 	if errors.Is(err, ErrInUse) {
-		err = errors.Join(err, d.card.abandon())
+		err = errors.Join(err, d.card.forsake(), d.card.abandon())
 	}
 	return errors.Join(append(errs, err)...)
 }

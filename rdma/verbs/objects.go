@@ -27,6 +27,9 @@ type object struct {
 	live bool
 }
 
+// mapping is held for reading in what makes and destroys objects of which libibverbs maps memory of a card, and for writing in forsake, which takes such memory away.
+var mapping sync.RWMutex
+
 // newObject makes the object and has it hang on others.
 func newObject(what string, on ...*object) object {
 	o := object{what: what, on: on, live: true}
@@ -60,7 +63,10 @@ func (o *object) destroy(free func() error) error {
 	if held > 0 {
 		return fmt.Errorf("%w: %s, on which %d hang", ErrInUse, o.what, held)
 	}
-	if err := free(); err != nil {
+	mapping.RLock()
+	err := free()
+	mapping.RUnlock()
+	if err != nil {
 		o.mu.Lock()
 		o.live = true
 		o.mu.Unlock()
@@ -132,7 +138,7 @@ func openCard(name string) (*card, error) {
 
 func (k *card) close() error { return k.destroy(k.abandon) }
 
-// abandon closes the context whatever hangs on it: the kernel destroys all of that, and libibverbs loses its own memory of it.
+// abandon closes the context whatever hangs on it: libibverbs loses its memory of that, and the kernel destroys it, once nothing of it is mapped (forsake).
 func (k *card) abandon() error {
 	_ = k.async.Close()
 	return failed(C.ibv_close_device(k.c))

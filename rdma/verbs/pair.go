@@ -153,11 +153,20 @@ func (p *pair) destroy() error {
 	return errors.Join(errs...)
 }
 
-// drop destroys windows and queue pair, after which the card neither reads nor writes for the pair, and ends all chains.
+// drop destroys windows and queue pair, and ends all chains, after which the card neither reads nor writes for the pair: where it cannot destroy the queue pair, it is abandoned before.
 func (p *pair) drop() error {
 	p.mu.Lock()
+	err := p.windows.close()
+	stays := p.q.close()
+	p.mu.Unlock()
+	if stays != nil {
+		err = errors.Join(err, stays)
+		p.d.abandon(stays)
+		p.reaper.Wait() // for the kernel's end of events
+		p.ch.forsake()
+	}
+	p.mu.Lock()
 	defer p.mu.Unlock()
-	err := errors.Join(p.windows.close(), p.q.close())
 	for _, c := range p.chains.all {
 		if !c.over {
 			c.end(p.cause)
@@ -206,7 +215,8 @@ func (p *pair) path(remote rdma.Endpoint) (C.struct_verbs_path, error) {
 	return path, nil
 }
 
-// exponent is how cards count the time after which a packet is sent again: 4.096 µs times a power of two, 1 to 31. All retries together take at most total.
+// exponent is how cards count the time after which a packet is sent again: 4.096 µs times a power of two, 1 to 31. All retries together take between half of total and total, of a
+// card that keeps to it; InfiniBand's specification allows it four times that (C9-141 of volume 1: Transport Timer).
 func exponent(total time.Duration) int {
 	each := total / (retries + 1) / 4096
 	return min(max(bits.Len64(uint64(each))-1, 1), 31)

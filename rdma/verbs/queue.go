@@ -14,6 +14,7 @@ import "C"
 import (
 	"fmt"
 	"os"
+	"sync"
 	"syscall"
 )
 
@@ -22,6 +23,8 @@ type channel struct {
 	object
 	c    *C.struct_ibv_comp_channel
 	file *os.File
+
+	forsaken sync.Once
 }
 
 func (k *card) channel() (*channel, error) {
@@ -34,7 +37,15 @@ func (k *card) channel() (*channel, error) {
 		C.ibv_destroy_comp_channel(c)
 		return nil, err
 	}
-	return &channel{newObject("completion channel", &k.object), c, file}, nil
+	return &channel{object: newObject("completion channel", &k.object), c: c, file: file}, nil
+}
+
+// forsake closes the descriptors, which would keep the card from being taken away, of a channel that cannot be destroyed. Nobody takes events any more.
+func (ch *channel) forsake() {
+	ch.forsaken.Do(func() {
+		_ = ch.file.Close()
+		_ = syscall.Close(int(ch.c.fd))
+	})
 }
 
 func (ch *channel) close() error {
@@ -54,6 +65,8 @@ type completions struct {
 }
 
 func (k *card) completions(ch *channel, size int) (*completions, error) {
+	mapping.RLock()
+	defer mapping.RUnlock()
 	c, err := C.ibv_create_cq(k.c, C.int(size), nil, ch.c, 0)
 	if c == nil {
 		return nil, null("completion queue", err)
@@ -122,7 +135,9 @@ type queue struct {
 }
 
 func (d *domain) queue(q *completions, depth, port int) (*queue, error) {
+	mapping.RLock()
 	c, err := C.verbs_create_qp(d.c, q.c, C.int(depth))
+	mapping.RUnlock()
 	if c == nil {
 		return nil, null("queue pair", err)
 	}

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define SOFT_ROCE 0xffffff // its vendor
 
@@ -250,6 +251,13 @@ int verbs_poll(struct ibv_cq *cq, struct verbs_done *out)
 int verbs_arm(struct ibv_cq *cq)
 {
 	return ibv_req_notify_cq(cq, 0);
+}
+
+int verbs_unmap(uint64_t from, size_t size)
+{
+	void *p = mmap((void *)(uintptr_t)from, size, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	return p == MAP_FAILED ? errno : 0;
 }
 
 int verbs_taken(struct ibv_comp_channel *ch)

@@ -78,4 +78,7 @@ int verbs_taken(struct ibv_comp_channel *ch);
 int verbs_poll(struct ibv_cq *cq, struct verbs_done *out);
 int verbs_arm(struct ibv_cq *cq);
 
+// verbs_unmap has memory of nobody else take the place of whatever is mapped there.
+int verbs_unmap(uint64_t from, size_t size);
+
 #endif

@@ -216,7 +216,7 @@ func (p *pair) chained(ctx context.Context, binds []C.struct_verbs_bind, post fu
 	return err
 }
 
-// Revoke closes the pair where the card does not say that the windows are no more.
+// Revoke closes the pair where the card does not say that the windows are no more: whatever the error, nobody reads through them when it returns (drop).
 func (p *pair) Revoke(ctx context.Context, of []rdma.Window) error {
 	if err := p.enter(); err != nil {
 		return errors.Join(err, p.Close())

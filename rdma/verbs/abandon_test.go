@@ -1,0 +1,91 @@
+//go:build linux && cgo && rdma
+
+package verbs
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"testing"
+
+	"github.com/cognitora/dataplane/rdma"
+)
+
+func TestFreeFails(t *testing.T) {
+	below := newObject("domain")
+	above := newObject("queue pair", &below)
+	free := func(err error) func() error { return func() error { return err } }
+	if err := above.destroy(free(syscall.EIO)); !errors.Is(err, syscall.EIO) {
+		t.Error(err)
+	}
+	if err := below.destroy(free(nil)); !errors.Is(err, ErrInUse) {
+		t.Errorf("what an object hangs on that could not be destroyed: %v", err)
+	}
+	if err := errors.Join(above.destroy(free(nil)), below.destroy(free(nil))); err != nil || above.live || below.live {
+		t.Error(err)
+	}
+}
+
+// stays has a queue pair refuse to be destroyed, as if a driver failed.
+func stays(p *pair) {
+	p.q.mu.Lock()
+	defer p.q.mu.Unlock()
+	p.q.held++
+}
+
+// givenUp tells whether stays had its effect, after which nothing is destroyed in order.
+func givenUp(d *device) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return errors.Is(d.cause, ErrInUse)
+}
+
+// TestQueuePairStays: where a queue pair cannot be destroyed, the kernel has destroyed it when Read, Revoke or Close returns, and the device is gone.
+func TestQueuePairStays(t *testing.T) {
+	for name, end := range map[string]func(r, w *pair, windows []rdma.Window) error{
+		"close": func(_, w *pair, _ []rdma.Window) error { return w.Close() },
+		"revoke": func(_, w *pair, windows []rdma.Window) error {
+			w.fail(rdma.ErrUnreachable)
+			return w.Revoke(context.Background(), windows)
+		},
+		"read": func(r, _ *pair, _ []rdma.Window) error { // whose chain the card never ends, so that drop does
+			r.chains.take(0)
+			r.fail(rdma.ErrUnreachable)
+			return r.await(context.Background(), r.chains.all[len(r.chains.all)-1])
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSoft(t)
+			before := used(t, s.card)
+			d := s.open()
+			under, _, ends := busyLoops(t, d, d, 2, rdma.PairOptions{})
+			under()
+			r, w := connected(t, d, d, rdma.PairOptions{})
+			windows := granted(t, w, registeredIn(t, d, 1<<20))
+			stays(r)
+			stays(w)
+			if err := end(r, w, windows); err == nil {
+				t.Error("it says that all is well")
+			}
+			if u := used(t, s.card); u.QP != before.QP || u.MR != before.MR || u.pinned != before.pinned {
+				t.Errorf("in use yet: %+v, before: %+v", u, before)
+			}
+			if _, err := d.Pair(rdma.PairOptions{}); !errors.Is(err, rdma.ErrGone) {
+				t.Errorf("a pair of a device that was given up: %v", err)
+			}
+			for range cap(ends) {
+				if err := <-ends; !errors.Is(err, rdma.ErrGone) {
+					t.Errorf("a read through another pair ends with %v", err)
+				}
+			}
+			if err := d.Close(); !errors.Is(err, ErrInUse) {
+				t.Errorf("closed: %v", err)
+			}
+			if u := used(t, s.card); u.Ctx != before.Ctx {
+				t.Errorf("in use yet: %+v, before: %+v", u, before)
+			}
+			d = s.open()
+			works(t, d)
+		})
+	}
+}
