@@ -139,7 +139,7 @@ initrd() {
 	rm -r "$dir"
 }
 
-# verdict LOG TESTBIN STATUS NUMBER
+# verdict LOG TESTBIN STATUS NUMBER: the good status is above those of timeout, of signals and of init, which are 192 at most.
 verdict() {
 	case $3 in
 	$(($4 * 2 + 1))) ;;
@@ -170,7 +170,7 @@ ended() {
 }
 
 run() {
-	local bin=$1 number=$((RANDOM % 100 + 20)) status=0 work log
+	local bin=$1 number=$((RANDOM % 31 + 97)) status=0 work log
 	shift
 	limit=${VM_LIMIT:-540} pattern=. skip='^$'
 	local arg
@@ -219,7 +219,7 @@ pair() {
 	mkfifo "$dir"/monitor{1,2}.{in,out}
 	exec 7<>"$dir/monitor1.in" 8<>"$dir/monitor2.in" # so that none who writes there waits for a reader
 	# shellcheck disable=SC2064 # now, not then
-	trap "echo quit >&7; echo quit >&8; rm -r '$dir'" EXIT
+	trap "echo quit >&7; echo quit >&8; wait; rm -r '$dir'" EXIT
 	host 1 "$dir" server=on, "$@" &
 	first=$!
 	until [ -S "$dir/cable" ]; do
