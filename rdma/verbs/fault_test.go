@@ -68,6 +68,15 @@ func refused(t *testing.T, d *device, r, w *pair, read rdma.Read, from []byte) {
 	}
 }
 
+// unbounded holds soft-RoCE to what it does wrong, for which its windows are not used but in tests: it serves what lies in the region beside a window.
+func unbounded(t *testing.T, r *pair, read rdma.Read) {
+	t.Helper()
+	if err := r.Read(within(t), []rdma.Read{read}); err != nil {
+		t.Errorf("this card refuses what lies beside a window, and its windows are said to be of no use: %v", err)
+	}
+	t.Log("served by soft-RoCE, which looks at the region's bounds only")
+}
+
 func TestRefused(t *testing.T) {
 	kinds(t, func(t *testing.T, d *device) {
 		from, into := registeredIn(t, d, 1<<20), registeredIn(t, d, 1<<20)
@@ -106,11 +115,13 @@ func TestRefused(t *testing.T) {
 				return other, rdma.Read{Into: into[:4096], From: granted(t, w, from)[0].Key()}
 			},
 		} {
-			if d.limit.Windows && d.has.windows == 0 && strings.HasSuffix(name, "the window") {
-				continue // which is why windows of this card are not used
-			}
 			t.Run(name, func(t *testing.T) {
 				r, w := connected(t, d, d, rdma.PairOptions{})
+				if d.limit.Windows && d.has.windows == 0 && strings.HasSuffix(name, "the window") {
+					_, wanted := read(r, w, nil)
+					unbounded(t, r, wanted)
+					return
+				}
 				other, otherSide := connected(t, d, d, rdma.PairOptions{})
 				by, wanted := read(r, w, other)
 				if by == other {
@@ -163,10 +174,11 @@ func busyLoops(t *testing.T, reader, owner *device, n int, o rdma.PairOptions) (
 }
 
 func TestOtherSideCloses(t *testing.T) {
+	const timeout = time.Second
 	d := opened(t)
-	under, owners, ends := busyLoops(t, d, d, 2, rdma.PairOptions{Timeout: time.Second})
+	under, owners, ends := busyLoops(t, d, d, 2, rdma.PairOptions{Timeout: timeout})
 	under()
-	began := time.Now()
+	began, since := time.Now(), awake()
 	for _, w := range owners {
 		if err := w.Close(); err != nil {
 			t.Error(err)
@@ -178,9 +190,10 @@ func TestOtherSideCloses(t *testing.T) {
 			t.Errorf("reads from a side that closed end with %v", err)
 		}
 	}
-	t.Logf("told after %v, of 1 s", time.Since(began))
-	if took := time.Since(began); took > 15*time.Second {
-		t.Errorf("reads ended after %v", took)
+	took := since()
+	t.Logf("told after %v, of which the machine ran %v, of %v", time.Since(began), took, timeout)
+	if took > 4*timeout { // as long as the specification lets a card take
+		t.Error("later than promised")
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -42,6 +43,33 @@ func newSoft(t testing.TB) *soft {
 		s.run("ip", "link", "delete", s.link)
 	})
 	return s
+}
+
+// awake returns what tells how long it was since, less what the machine stood still meanwhile, as an emulated one on a busy host does: as far as ticks of 10 ms came later than 20.
+func awake() (since func() time.Duration) {
+	const tick = 10 * time.Millisecond
+	began, stop, still := time.Now(), make(chan struct{}), make(chan time.Duration)
+	go func() {
+		var lost time.Duration
+		ticks := time.NewTicker(tick)
+		defer ticks.Stop()
+		for last := began; ; {
+			select {
+			case <-ticks.C:
+				now := time.Now()
+				lost += max(0, now.Sub(last)-2*tick)
+				last = now
+			case <-stop:
+				still <- lost
+				return
+			}
+		}
+	}()
+	return sync.OnceValue(func() time.Duration {
+		took := time.Since(began)
+		close(stop)
+		return took - <-still
+	})
 }
 
 // run runs a program, which has a minute.
