@@ -145,7 +145,10 @@ func (p *pair) destroy() error {
 		errs = append(errs, p.cq.close())
 	}
 	if p.ch != nil {
-		errs = append(errs, p.ch.close())
+		err := p.ch.close()
+		if errs = append(errs, err); err != nil {
+			p.ch.forsake()
+		}
 	}
 	if p.own != nil {
 		errs = append(errs, p.own.close())
@@ -163,7 +166,6 @@ func (p *pair) drop() error {
 		err = errors.Join(err, stays)
 		p.d.abandon(stays)
 		p.reaper.Wait() // for the kernel's end of events
-		p.ch.forsake()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

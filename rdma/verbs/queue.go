@@ -14,7 +14,6 @@ import "C"
 import (
 	"fmt"
 	"os"
-	"sync"
 	"syscall"
 )
 
@@ -23,8 +22,6 @@ type channel struct {
 	object
 	c    *C.struct_ibv_comp_channel
 	file *os.File
-
-	forsaken sync.Once
 }
 
 func (k *card) channel() (*channel, error) {
@@ -37,15 +34,13 @@ func (k *card) channel() (*channel, error) {
 		C.ibv_destroy_comp_channel(c)
 		return nil, err
 	}
-	return &channel{object: newObject("completion channel", &k.object), c: c, file: file}, nil
+	return &channel{newObject("completion channel", &k.object), c, file}, nil
 }
 
 // forsake closes the descriptors, which would keep the card from being taken away, of a channel that cannot be destroyed. Nobody takes events any more.
 func (ch *channel) forsake() {
-	ch.forsaken.Do(func() {
-		_ = ch.file.Close()
-		_ = syscall.Close(int(ch.c.fd))
-	})
+	_ = ch.file.Close()
+	_ = syscall.Close(int(ch.c.fd))
 }
 
 func (ch *channel) close() error {
