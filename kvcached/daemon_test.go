@@ -91,31 +91,39 @@ func begin(t *testing.T, c Config) (d *Daemon, stop func() error) {
 // redis sends commands, one per line, and returns the first line of each reply, with what a bulk string holds.
 func redis(t *testing.T, at string, commands ...string) []string {
 	t.Helper()
-	conn, err := net.Dial("tcp", at)
+	replies, err := redisAsked(at, commands...)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return replies
+}
+
+// redisAsked is redis in any goroutine.
+func redisAsked(at string, commands ...string) (replies []string, err error) {
+	conn, err := net.Dial("tcp", at)
+	if err != nil {
+		return nil, err
+	}
 	defer conn.Close()
-	var replies []string
 	in := bufio.NewReader(conn)
 	for _, command := range commands {
 		fmt.Fprintf(conn, "%s\r\n", command)
 		line, err := in.ReadString('\n')
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		line = strings.TrimSpace(line)
 		if n := 0; line != "$-1" && strings.HasPrefix(line, "$") {
 			fmt.Sscanf(line, "$%d", &n)
 			value := make([]byte, n+2)
 			if _, err := io.ReadFull(in, value); err != nil {
-				t.Fatal(err)
+				return nil, err
 			}
 			line = string(value[:n])
 		}
 		replies = append(replies, line)
 	}
-	return replies
+	return replies, nil
 }
 
 func get(t *testing.T, url string) (int, string) {

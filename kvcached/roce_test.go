@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
@@ -82,7 +83,7 @@ func TestRoCEDaemons(t *testing.T) {
 		!strings.Contains(page, `cgn_kvcached_rdma_device_open{device="`+os.Getenv("RDMA_DEVICE")+`"} 1`) || !strings.Contains(page, "cgn_kvcached_rdma_demanded_missing 0") {
 		t.Error("the metrics do not say so")
 	}
-	killed(t, a, from, kill)
+	s.killed(t, a, dir, from, kill)
 	from, _, _ = s.child(t, dir)
 	meet(t, 2, a)
 	bringByCards(t, a, from, "again")
@@ -99,32 +100,60 @@ func TestRoCEDaemons(t *testing.T) {
 	t.Logf("%+v", a.pool.Stats().RDMA)
 }
 
-// killed ends the other daemon while its blocks are read: what comes is right, or nothing.
-func killed(t *testing.T, a *Daemon, from string, kill func()) {
-	t.Helper()
-	const keys = 40
-	for i := range keys {
-		key := fmt.Sprint("killed", i)
-		v := valueOf(key)
-		redis(t, from, fmt.Sprintf("*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n%s", len(key), key, len(v), v))
+// ended are the reads by RDMA that were under way when the other side went, and were tried by a stream instead.
+func ended(d *Daemon) (n uint64) {
+	for _, why := range []string{"access", "unreachable", "broken", "timeout"} {
+		n += d.pool.Stats().RDMA.Fallbacks[why]
 	}
-	came := make(chan int, keys)
-	go func() {
-		for i := range keys {
-			key := fmt.Sprint("killed", i)
-			if got := redis(t, a.At("resp"), "GET "+key); got[0] == string(valueOf(key)) {
-				came <- i
-			} else if got[0] != "$-1" {
+	return n
+}
+
+// killed ends the other daemon while its blocks are read by RDMA: what comes is right, or nothing. It does so anew if no read was under way at that moment.
+func (s site) killed(t *testing.T, a *Daemon, dir, from string, kill func()) {
+	t.Helper()
+	for round := range 5 {
+		before := ended(a)
+		killedOnce(t, a, from, fmt.Sprint("killed", round, "-"), kill)
+		n := ended(a) - before
+		if t.Logf("%d reads were under way", n); n > 0 {
+			return
+		}
+		from, _, kill = s.child(t, dir)
+		meet(t, 2, a)
+		bringByCards(t, a, from, fmt.Sprint("anew", round, "-"))
+	}
+	t.Error("it was never killed while a block was read")
+}
+
+func killedOnce(t *testing.T, a *Daemon, from, name string, kill func()) {
+	t.Helper()
+	const keys, size = 6, 3 << 20
+	value := func(key string) string { return strings.Repeat(key+" ", size/(len(key)+1)) }
+	for i := range keys {
+		key := fmt.Sprint(name, i)
+		v := value(key)
+		if got := redis(t, from, fmt.Sprintf("*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n%s", len(key), key, len(v), v)); got[0] != "+OK" {
+			t.Fatal(got[0])
+		}
+	}
+	reads := a.pool.Stats().RDMA.Reads
+	var all sync.WaitGroup
+	came := make(chan string, keys)
+	for i := range keys {
+		all.Go(func() {
+			key := fmt.Sprint(name, i)
+			switch got, err := redisAsked(a.At("resp"), "GET "+key); {
+			case err != nil:
+				t.Error(err)
+			case got[0] == value(key):
+				came <- key
+			case got[0] != "$-1":
 				t.Errorf("%s has %d other bytes", key, len(got[0]))
 			}
-		}
-		close(came)
-	}()
-	<-came
-	kill()
-	n := 1
-	for range came {
-		n++
+		})
 	}
-	t.Logf("%d of %d blocks came before the end", n, keys)
+	awaitThat(t, "a block comes by RDMA", func() bool { return a.pool.Stats().RDMA.Reads > reads })
+	kill()
+	all.Wait()
+	t.Logf("%d of %d blocks came, %d of them by RDMA", len(came), keys, a.pool.Stats().RDMA.Reads-reads)
 }
