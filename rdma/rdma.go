@@ -85,7 +85,7 @@ type Limits struct {
 type PairOptions struct {
 	MaxReads   int           // work requests at a time; further Reads wait. 0: 64
 	MaxWindows int           // windows at a time; further grants are ErrFull. 0: 256
-	Timeout    time.Duration // until the other side counts as gone: the card's retries end in about so much. 0: 2 s
+	Timeout    time.Duration // until the other side counts as gone: the card's retries end in about so much; it may take four times that. 0: 2 s
 	// Reads: it is going to read into any of the device's regions. Where it has to register them for that once more it does so at once, which may take long and counts as pinned
 	// once more (ErrMemlock), not with the first read.
 	Reads bool

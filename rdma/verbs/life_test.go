@@ -252,5 +252,11 @@ func TestMemlock(t *testing.T) {
 	if !errors.Is(err, rdma.ErrMemlock) || !bytes.Contains([]byte(err.Error()), []byte("8388608")) || !bytes.Contains([]byte(err.Error()), []byte("6291456")) {
 		t.Fatalf("more than the limit: %v", err)
 	}
+	d.limit.Windows = false // so that a pair that reads has the 4 MiB once more: one fits
+	paired(t, d, rdma.PairOptions{Reads: true})
+	if _, err := d.Pair(rdma.PairOptions{Reads: true}); !errors.Is(err, rdma.ErrMemlock) {
+		t.Fatalf("more than the limit, for a pair: %v", err)
+	}
+	paired(t, d, rdma.PairOptions{})
 	t.Log("as wanted: ", err)
 }
