@@ -91,8 +91,7 @@ func TestBySize(t *testing.T) {
 
 // TestOldPeer: a peer that does not know RDMA is asked once, and its blocks come by streams.
 func TestOldPeer(t *testing.T) {
-	l := newLent(t, lentOptions{})
-	l.server.lender = nil
+	l := newLent(t, lentOptions{old: true})
 	p := l.borrower(Trusted)
 	want := l.lend("b", 100_000)
 	for range 10 {

@@ -27,6 +27,7 @@ type lentOptions struct {
 	pool    PoolOptions
 	rails   func(near, far *RailsOptions)
 	cards   int  // of each side; 0: 1
+	old     bool // the owner does not know RDMA
 	virtual bool // time; in a bubble of synctest
 }
 
@@ -57,7 +58,7 @@ func newLent(t *testing.T, o lentOptions) *lent {
 		}
 	})
 	t.Cleanup(func() { _ = l.nearRails.Close(); _ = l.farRails.Close() })
-	if o.server.Rails = l.farRails; near.Open == nil {
+	if o.server.Rails = l.farRails; near.Open == nil || o.old {
 		o.server.Rails = nil
 	}
 	o.pool.Rails = l.nearRails
