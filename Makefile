@@ -141,7 +141,7 @@ check-bpf-vm: ## the same programs in Debian 12's kernel, in qemu, whose clock i
 # libibverbs is fetched, not installed. qemu64 copies twice as fast as qemu's richest CPU.
 VERBS   := perf/vm/vm.sh cgo $(GO)
 RDMA_VM := VM_RDMA=1 VM_CPU=qemu64
-check-rdma: ## reads between cards, RoCE in software, in one and in two machines with Debian 12's kernel, in qemu, with checks of pointers, of races and of C's memory, and cache daemons that read so, in one machine and in two whose cable is pulled, in 8 minutes (needs a C compiler; no root, no KVM, no card; fetches 120 MB once)
+check-rdma: ## reads between cards, RoCE in software, in one and in two machines with Debian 12's kernel, in qemu, with checks of pointers, of races and of C's memory, and cache daemons that read so, in one machine and in two whose cable is pulled, in 9 minutes (needs a C compiler; no root, no KVM, no card; fetches 120 MB once)
 	@perf/tools.sh cc xz
 	@mkdir -p .cache
 	CGO_ENABLED=0 $(GO) vet ./rdma/...
@@ -156,6 +156,8 @@ check-rdma: ## reads between cards, RoCE in software, in one and in two machines
 	$(VERBS) vet -tags rdma ./kvcached/transport ./kvcached ./cmd/cgn-kvcached
 	$(VERBS) test -tags rdma -c -ldflags '-s -w' -o .cache/rdma-transport.test ./kvcached/transport
 	$(RDMA_VM) VM_LIMIT=480 VM_MEM=1024 VM_ENV='GODEBUG=cgocheck=1' perf/vm/vm.sh run .cache/rdma-transport.test -test.run='^TestRoCE'
+	$(VERBS) test -race -tags rdma -c -o .cache/rdma-transport-race.test ./kvcached/transport
+	$(RDMA_VM) VM_LIMIT=480 VM_MEM=2048 perf/vm/vm.sh run .cache/rdma-transport-race.test -test.run='^TestRoCE(Reads|Revoked|TakenAway)$$'
 	$(VERBS) test -tags rdma -c -ldflags '-s -w' -o .cache/rdma-kvcached.test ./kvcached
 	$(RDMA_VM) VM_LIMIT=480 VM_MEM=1536 VM_ENV='GODEBUG=cgocheck=1' perf/vm/vm.sh run .cache/rdma-kvcached.test -test.run='^TestRoCE'
 	$(RDMA_VM) VM_LIMIT=600 VM_CPUS=1 VM_MEM=1024 VM_ENV='GODEBUG=cgocheck=1' perf/vm/vm.sh pair .cache/rdma-kvcached.test -test.run='^TestTwoHosts$$'
