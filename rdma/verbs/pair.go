@@ -218,7 +218,7 @@ func (p *pair) path(remote rdma.Endpoint) (C.struct_verbs_path, error) {
 }
 
 // exponent is how cards count the time after which a packet is sent again: 4.096 µs times a power of two, 1 to 31. All retries together take between half of total and total, of a
-// card that keeps to it; InfiniBand's specification allows it four times that (C9-141 of volume 1: Transport Timer).
+// card that keeps to it; InfiniBand's specification allows it up to four times the timeout that is set.
 func exponent(total time.Duration) int {
 	each := total / (retries + 1) / 4096
 	return min(max(bits.Len64(uint64(each))-1, 1), 31)
