@@ -111,6 +111,5 @@ row check-seen promtool
 row check-bpf bpftool root
 row check-bpf-vm xz
 row check-ipmi-vm xz
-row check-rdma cc xz
 row check-llama python
-echo 'not in make check either: make check-vllm'
+echo 'not in make check either: make check-vllm, check-rdma'

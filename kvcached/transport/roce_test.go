@@ -39,7 +39,7 @@ func roceBy(t *testing.T, lease time.Duration, windows bool) *twoStores {
 		Wanted: []string{card}, Present: roceThere, Open: func(name string) (rdma.Device, error) { return verbs.Open(name, verbs.Options{LooseWindows: windows}) },
 		Trusted: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}, Poll: 100 * time.Millisecond,
 	}
-	s := newTwoStores(t, o, o, PoolOptions{}, lease)
+	s := newTwoStores(t, o, o, PoolOptions{GrantIn: 20 * time.Second}, lease)
 	s.awaitCards("a session")
 	return s
 }
