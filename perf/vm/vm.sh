@@ -147,6 +147,7 @@ verdict() {
 	0) fail "the guest went down without a verdict: it crashed, or its init did" ;;
 	*) fail "tests failed in the guest (qemu's status $3)" ;;
 	esac
+	grep -qx PASS "$1" || fail "$2 did not end by itself"
 	local name passed=0
 	for name in $(libraries "$2" -test.list "$pattern" | grep '^Test' | grep -vE "$skip"); do
 		grep -q "^--- PASS: $name " "$1" || fail "$name has not passed"
