@@ -141,7 +141,7 @@ check-bpf-vm: ## the same programs in Debian 12's kernel, in qemu, whose clock i
 # libibverbs is fetched, not installed. qemu64 copies twice as fast as qemu's richest CPU.
 VERBS   := perf/vm/vm.sh cgo $(GO)
 RDMA_VM := VM_RDMA=1 VM_CPU=qemu64
-check-rdma: ## reads between cards, RoCE in software, in one and in two machines with Debian 12's kernel, in qemu, with checks of pointers, of races and of C's memory, and cache daemons that read so, in one machine and in two whose cable is pulled, in 9 minutes (not yet in check; needs a C compiler; no root, no KVM, no card; fetches 120 MB once)
+check-rdma: ## reads between cards, RoCE in software, in one and in two machines with Debian 12's kernel, in qemu, with checks of pointers, of races and of C's memory, and cache daemons that read so, in one machine and in two whose cable is pulled, in 8 minutes (not yet in check; needs a C compiler; no root, no KVM, no card; fetches 120 MB once)
 	@perf/tools.sh cc xz
 	@mkdir -p .cache
 	CGO_ENABLED=0 $(GO) vet ./rdma/...
