@@ -101,9 +101,11 @@ type Pair interface {
 	// was asked of the card, the pair stays whole.
 	Read(ctx context.Context, reads []Read) error
 	// Grant makes windows, one for each of mems, which lie in registered memory, all with one wait. The other side of this pair can read through them until they are
-	// revoked or the pair is closed, and nobody else can.
+	// revoked or the pair is closed, and nobody else can. With an error nobody reads through any of them: where the card cannot say so, or
+	// ctx ends before it has, the pair is closed, as it is broken by Read.
 	Grant(ctx context.Context, mems [][]byte) ([]Window, error)
-	// Revoke ends windows, all with one wait. When it returns, whatever the error, nobody reads through them any more: where the card cannot say so, the pair is closed.
+	// Revoke ends windows of this pair, all with one wait. When it returns, whatever the error, nobody reads through them any more: where the card cannot say so before
+	// ctx ends, or one of them is no window of the pair, or was revoked before, the pair is closed.
 	Revoke(ctx context.Context, windows []Window) error
 	// Broken is closed when the pair is of no use any more.
 	Broken() <-chan struct{}

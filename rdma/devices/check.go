@@ -171,7 +171,7 @@ func cause(err error) error {
 
 // portDown says why a port is not active, as its network interface knows it.
 func portDown(root string, p *Port) *Problem {
-	if p.State == "ACTIVE" {
+	if p.active() {
 		return nil
 	}
 	what := fmt.Sprintf("port %d is %s (%s)", p.Number, orUnknown(p.State), orUnknown(p.Physical))
@@ -196,8 +196,10 @@ func reachable(root string, p *Port) (*GID, *Problem) {
 	}
 	fix := fmt.Sprintf("ip addr add ADDRESS/PREFIX dev %s", netdev)
 	switch {
-	case !ok && slices.ContainsFunc(p.GIDs, func(g GID) bool { return g.Type == RoCEv1 }):
-		return nil, &Problem{NoGID, "all its GIDs are of RoCE v1", "the card or its driver has to be told to do RoCE v2: cma_roce_mode, or newer firmware", true}
+	case !ok && len(p.GIDs) > 0:
+		return nil, &Problem{NoGID, fmt.Sprintf("it has RoCE v1 only: its GIDs are of type %s (%s)", orUnknown(string(p.GIDs[0].Type)), p.GIDs[0].Address()),
+			"another address does not help: card, firmware and driver have to do RoCE v2, and GIDs of it are then there beside these by themselves; " +
+				"update firmware and driver, and see their manual for a mode of RoCE that has to be set", true}
 	case !ok:
 		return nil, &Problem{NoGID, fmt.Sprintf("it has no GID of type RoCE v2: %s has no address", netdev), fix, true}
 	case !g.Address().IsLinkLocalUnicast() || g.Address().Is4():

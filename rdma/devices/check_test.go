@@ -63,6 +63,7 @@ func TestCheck(t *testing.T) {
 		{"an address of another interface", with(noAddress, "/proc/net/if_inet6", "fe8000000000000070623ffffef413ba 03 40 20 80 eth0"), Options{Arena: 1}, "", "NO_GID small_packets", "cgn0 has no address", false},
 		{"no GID", with(noAddress, rxePort+"gids", gone), Options{Arena: 1}, "", "NO_GID small_packets", "cgn0 has no address", false},
 		{"RoCE v1 only", with(noAddress, rxePort+"gid_attrs/types/0", "IB/RoCE v1"), Options{Arena: 1}, "", "NO_GID small_packets", "RoCE v1", false},
+		{"RoCE v1 with an address", with(noAddress, rxePort+"gid_attrs/types/0", "RoCE v1"), Options{Arena: 1}, "", "NO_GID small_packets", "it has RoCE v1 only", false},
 		{"InfiniBand", map[string]string{rxePort + "link_layer": "InfiniBand"}, Options{Arena: 1}, "", "NOT_ETHERNET", "LINK_TYPE_P1=2", false},
 		{"no port", map[string]string{"/sys/devices/virtual/infiniband/rxe0/ports": gone}, Options{Arena: 1}, "", "PORT_DOWN", "dmesg", false},
 		{"tiny packets", map[string]string{"/sys/devices/virtual/net/cgn0/mtu": "300"}, Options{Arena: 1}, "", "SMALL_PACKETS", "", false},

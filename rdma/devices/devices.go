@@ -155,6 +155,20 @@ func (p *Port) RoCE(networks ...netip.Prefix) (best GID, ok bool) {
 	return best, ok
 }
 
+// RoCE picks the port that other hosts reach the device by, and its GID (Port.RoCE): the first that is active of those that have one, or else the first of those.
+func (d *Device) RoCE(networks ...netip.Prefix) (number int, best GID, ok bool) {
+	active := false
+	for i := range d.Ports {
+		p := &d.Ports[i]
+		if g, has := p.RoCE(networks...); has && (!ok || !active && p.active()) {
+			number, best, ok, active = p.Number, g, true, p.active()
+		}
+	}
+	return number, best, ok
+}
+
+func (p *Port) active() bool { return p.State == "ACTIVE" }
+
 // Address is the GID as the interface has it: an IPv4 address where one is mapped.
 func (g GID) Address() netip.Addr { return g.Addr.Unmap() }
 

@@ -170,3 +170,38 @@ func TestLongFiles(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestPortOfSeveral: the port that is active is taken, whichever it is, and of two that are alike the first.
+func TestPortOfSeveral(t *testing.T) {
+	const ports = "/sys/class/infiniband/mlx5_0/ports/"
+	networks := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}
+	for _, c := range []struct {
+		first, second string // states
+		address       string // of the second
+		networks      []netip.Prefix
+		want          int
+	}{
+		{"4: ACTIVE", "4: ACTIVE", "0a00:0006", nil, 1}, {"1: DOWN", "4: ACTIVE", "0a00:0006", nil, 2}, {"4: ACTIVE", "1: DOWN", "0a00:0006", nil, 1}, {"1: DOWN", "1: DOWN", "0a00:0006", nil, 1},
+		{"4: ACTIVE", "4: ACTIVE", "0a00:0006", networks, 1}, {"1: DOWN", "4: ACTIVE", "0a00:0006", networks, 2}, {"4: ACTIVE", "1: DOWN", "0a00:0006", networks, 1},
+		{"1: DOWN", "4: ACTIVE", "0a00:0106", networks, 1},
+	} {
+		root := tree(t, "mlx5", nil)
+		for path, text := range map[string]string{
+			"1/state": c.first, "2/state": c.second, "2/link_layer": "Ethernet", "2/gids/0": "0000:0000:0000:0000:0000:ffff:" + c.address, "2/gid_attrs/types/0": "RoCE v2", "2/gid_attrs/ndevs/0": "eth7",
+		} {
+			at := filepath.Join(root, ports, path)
+			_ = os.Remove(at)
+			plant(t, at, "= "+text)
+		}
+		all := Discover(root)
+		port, gid, ok := all[0].RoCE(c.networks...)
+		want, _ := all[0].Ports[c.want-1].RoCE(c.networks...)
+		if !ok || port != c.want || gid != want {
+			t.Errorf("%+v: port %d, %v", c, port, gid)
+		}
+	}
+	d := Device{}
+	if port, _, ok := d.RoCE(); ok || port != 0 {
+		t.Error("a device without ports has one")
+	}
+}

@@ -14,7 +14,7 @@ func memlock(o *Options) (limit uint64, problem *Problem) {
 	limits, err := read(below(o.Root, "/proc", pid, "limits"), maxText)
 	soft, ok := parseMemlock(string(limits))
 	if !ok {
-		return 0, &Problem{Memlock, fmt.Sprintf("the limit of locked memory of process %s is not known: %v", pid, err), "look into /proc/" + pid + "/limits as root, or as the process's user", false}
+		return 0, &Problem{Memlock, fmt.Sprintf("the limit of locked memory of process %s is not known: %v", pid, cause(err)), "look into " + below(o.Root, "/proc", pid, "limits") + " as root, or as the process's user", false}
 	}
 	status, _ := read(below(o.Root, "/proc", pid, "status"), maxTable)
 	users, _ := read(below(o.Root, "/proc", pid, "uid_map"), maxText)

@@ -26,10 +26,13 @@ func (d *device) abandon(cause error) {
 
 // forsake closes the context for the kernel, but not for libibverbs, whose functions go on to be called: they fail from then on. The kernel destroys what the context has when its file
 // is used no more, not by a mapping either: other memory takes the place of those. They do not say which context they belong to: pairs of another one of the same card, in this
-// process, hear of no completion any more.
+// process, hear of no completion any more. Once is enough.
 func (k *card) forsake() error {
 	mapping.Lock()
 	defer mapping.Unlock()
+	if k.forsaken {
+		return nil
+	}
 	file, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", k.c.cmd_fd))
 	if err == nil {
 		err = unix.Dup3(int(k.c.async_fd), int(k.c.cmd_fd), unix.O_CLOEXEC) // a file that takes no commands
@@ -41,17 +44,36 @@ func (k *card) forsake() error {
 	if err != nil {
 		return err
 	}
-	for line := range strings.Lines(string(maps)) {
-		var from, to uint64
-		if f := strings.Fields(line); len(f) < 6 || f[5] != file {
-			continue
-		}
-		if _, err := fmt.Sscanf(line, "%x-%x ", &from, &to); err != nil {
-			return err
-		}
-		if err := failed(C.verbs_unmap(C.uint64_t(from), C.size_t(to-from))); err != nil {
-			return err
+	parts, err := mappingsOf(file, string(maps))
+	for _, part := range parts {
+		if err == nil {
+			err = failed(C.verbs_unmap(C.uint64_t(part.from), C.size_t(part.to-part.from)))
 		}
 	}
-	return nil
+	k.forsaken = err == nil
+	return err
+}
+
+type extent struct{ from, to uint64 }
+
+// mappingsOf are those of a file among the lines of /proc/self/maps. All drivers map something of a card that has a queue: none is an error.
+func mappingsOf(file, maps string) (all []extent, err error) {
+	const deleted = " (deleted)" // the kernel says it of both, as long as the file has no name any more
+	file = strings.TrimSuffix(file, deleted)
+	for line := range strings.Lines(maps) {
+		line = strings.TrimSuffix(line, "\n")
+		at := strings.IndexByte(line, '/') // the path is last, and nothing before it has one
+		if at < 0 || strings.TrimSuffix(line[at:], deleted) != file {
+			continue
+		}
+		var e extent
+		if _, err := fmt.Sscanf(line, "%x-%x ", &e.from, &e.to); err != nil {
+			return nil, err
+		}
+		all = append(all, e)
+	}
+	if len(all) == 0 {
+		err = fmt.Errorf("nothing of %s is mapped", file)
+	}
+	return all, err
 }

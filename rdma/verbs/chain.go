@@ -128,40 +128,41 @@ func (p *pair) park(ctx context.Context, c *chain) {
 	}
 }
 
-// look takes the completions that there are, and has the card send an event for the next, if a chain is under way yet. What is done at once costs no event so. It tells whether c,
-// which may be nil, is over; if not, c.done says when it is.
+// look takes the completions that there are, and has the card send an event for the next, if a chain is under way yet. It tells whether c is over; if not, c.done says when it is.
 func (p *pair) look(c *chain) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	err := p.cq.drain(p.deliver)
-	if err == nil && p.chains.under > 0 && !p.armed {
-		// What comes between drain and arm sends no event.
-		if err = p.arm(); err == nil {
-			err = p.cq.drain(p.deliver)
-		}
+	if !c.over {
+		p.check(p.take())
 	}
+	c.parked = !c.over
+	return c.over
+}
+
+// take takes the completions that there are, and arms if a chain is under way. mu is held.
+func (p *pair) take() error {
+	if p.armed || p.chains.under == 0 {
+		return p.cq.all(p.deliver)
+	}
+	return p.arm()
+}
+
+// check breaks the pair for an error of its completions. mu is held.
+func (p *pair) check(err error) {
 	if err != nil {
 		p.failLocked(fmt.Errorf("%w: its completions cannot be followed: %w", rdma.ErrBroken, err))
 	}
-	if c == nil || c.over {
-		return c != nil
-	}
-	c.parked = true
-	return false
 }
 
-// arm has the card send an event for the next completion.
+// arm has the card send an event for the next completion, and takes those that there are, for which it sends none. mu is held.
 func (p *pair) arm() error {
-	if err := p.cq.arm(); err != nil {
-		return err
-	}
 	p.armed = true
 	if p.late == nil {
 		p.late = time.AfterFunc(overdueIn, p.overdue)
 	} else {
 		p.late.Reset(overdueIn)
 	}
-	return nil
+	return p.cq.arm(p.deliver)
 }
 
 // overdue looks although no event has come, and has the card send another.
@@ -170,29 +171,36 @@ func (p *pair) overdue() {
 		return
 	}
 	defer p.operations.Done()
-	p.disarmed()
-}
-
-// disarmed looks after the event that the card was armed for.
-func (p *pair) disarmed() {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.armed = false
-	p.mu.Unlock()
-	p.look(nil)
+	p.check(p.take())
 }
 
-// reap takes events as they come, until the channel is closed. It parks in the netpoller.
+// event takes an event that has come, and what it tells of: EAGAIN without.
+func (p *pair) event() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	err := p.cq.event(p.deliver)
+	if err != nil {
+		return err
+	}
+	if p.armed = false; p.chains.under > 0 {
+		err = p.arm()
+	}
+	return err
+}
+
+// reap takes events as they come, until the channel is closed. It parks in the netpoller, each time that it has taken one: if another had come with it, all that this tells of is seen
+// already, and it can be taken with the next.
 func (p *pair) reap() {
 	raw, err := p.ch.file.SyscallConn()
-	for err == nil {
+	if err == nil {
 		var failed error
 		err = raw.Read(func(uintptr) bool {
-			failed = p.cq.event()
-			return failed != syscall.EAGAIN
+			failed = p.event()
+			return failed != nil && failed != syscall.EAGAIN
 		})
-		if err == nil && failed == nil {
-			p.disarmed()
-		}
 		if err == nil {
 			err = failed
 		}

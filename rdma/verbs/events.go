@@ -25,18 +25,20 @@ var past = time.Unix(1, 0)
 // event is one of the card.
 type event struct {
 	kind C.int
-	port int    // 0 for those of no port
-	qpn  uint32 // 0 for those of no queue pair
+	port int     // 0 for those of no port
+	qpn  uint32  // 0 for those of no queue pair
+	cq   uintptr // 0 for those of no completion queue
 }
 
 // event takes one that has come: EAGAIN without.
 func (k *card) event() (event, error) {
 	var kind, port C.int
 	var qpn C.uint32_t
-	if err := failed(C.verbs_event(k.c, &kind, &port, &qpn)); err != nil {
+	var cq C.uintptr_t
+	if err := failed(C.verbs_event(k.c, &kind, &port, &qpn, &cq)); err != nil {
 		return event{}, err
 	}
-	return event{kind, int(port), uint32(qpn)}, nil
+	return event{kind, int(port), uint32(qpn), uintptr(cq)}, nil
 }
 
 // follow takes the card's events as they come, until the device is closed. It parks in the netpoller.
@@ -76,16 +78,16 @@ func (d *device) follow() {
 			down = nil
 		case e.port == d.port && e.kind == C.IBV_EVENT_GID_CHANGE && !d.card.has(d.port, d.gid):
 			d.end(errors.New("its address was taken away"))
-		case e.qpn != 0:
-			d.fail(e.qpn)
+		case e.qpn != 0, e.cq != 0:
+			d.fail(e)
 		}
 	}
 }
 
-// fail breaks the pair of a number.
-func (d *device) fail(qpn uint32) {
+// fail breaks the pair that an event is about.
+func (d *device) fail(e event) {
 	for _, p := range d.all() {
-		if p.local.QPN == qpn {
+		if e.qpn != 0 && p.local.QPN == e.qpn || e.cq != 0 && p.cq.is(e.cq) {
 			p.fail(fmt.Errorf("%w: the card reports an error of it", rdma.ErrBroken))
 		}
 	}

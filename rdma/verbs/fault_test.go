@@ -7,12 +7,14 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/awake"
 	"github.com/cognitora/dataplane/rdma"
 )
 
@@ -173,12 +175,13 @@ func busyLoops(t *testing.T, reader, owner *device, n int, o rdma.PairOptions) (
 	}, owners, ends
 }
 
-func TestOtherSideCloses(t *testing.T) {
+func TestOtherSideCloses(t *testing.T) { kinds(t, otherSideCloses) }
+
+func otherSideCloses(t *testing.T, d *device) {
 	const timeout = time.Second
-	d := opened(t)
 	under, owners, ends := busyLoops(t, d, d, 2, rdma.PairOptions{Timeout: timeout})
 	under()
-	began, since := time.Now(), awake()
+	began, since := time.Now(), awake.Clock()
 	for _, w := range owners {
 		if err := w.Close(); err != nil {
 			t.Error(err)
@@ -198,7 +201,10 @@ func TestOtherSideCloses(t *testing.T) {
 }
 
 func TestContextEnds(t *testing.T) {
-	const size = 64 << 20
+	size := 64 << 20
+	if watched {
+		size = 16 << 20
+	}
 	d := opened(t)
 	from, into := registeredIn(t, d, size), registeredIn(t, d, size)
 	for n := copy(from, []byte{0xa5}); n < size; n *= 2 {
@@ -214,7 +220,8 @@ func TestContextEnds(t *testing.T) {
 		}
 		cancel(tired)
 	})
-	err := r.Read(ctx, []rdma.Read{{Into: into, From: granted(t, w, from)[0].Key()}})
+	// As often as lasts until the other goroutine has been given a CPU, however late.
+	err := r.Read(ctx, slices.Repeat([]rdma.Read{{Into: into, From: granted(t, w, from)[0].Key()}}, 256))
 	got := mapped(t, size) // not Go's, of which the race detector would look at each byte
 	copy(got, into)
 	wait.Wait()

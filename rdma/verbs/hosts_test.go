@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/awake"
 	"github.com/cognitora/dataplane/rdma"
 )
 
@@ -28,12 +29,13 @@ const (
 
 // letter is what the two hosts tell each other, one at a time each way.
 type letter struct {
-	End  rdma.Endpoint
-	Key  rdma.Key
-	Sum  [32]byte // of what the window has
-	Pull bool     // the cable, next
-	CPU  float64  // s that the owner has used since the letter before
-	Runs int64    // how often its threads were given a CPU, likewise
+	End   rdma.Endpoint
+	Key   rdma.Key
+	Sum   [32]byte // of what the window has
+	Pull  bool     // the cable, next
+	Serve string   // the program that the owner is to run next, with its arguments
+	CPU   float64  // s that the owner has used since the letter before
+	Runs  int64    // how often its threads were given a CPU, likewise
 }
 
 // talk is a connection between them.
@@ -146,6 +148,11 @@ func plugged(t *testing.T, card string) {
 // meet connects to the owner, which may not listen yet, or not be reached again yet.
 func meet(t *testing.T, d *device, timeout time.Duration) (*talk, *pair, letter) {
 	t.Helper()
+	return meetWith(t, d, rdma.PairOptions{Timeout: timeout})
+}
+
+func meetWith(t *testing.T, d *device, o rdma.PairOptions) (*talk, *pair, letter) {
+	t.Helper()
 	for ctx := within(t); ; {
 		c, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", os.Getenv("VM_PEER")+":7000")
 		if ctx.Err() != nil {
@@ -155,7 +162,7 @@ func meet(t *testing.T, d *device, timeout time.Duration) (*talk, *pair, letter)
 			continue
 		}
 		k := newTalk(t, c)
-		p := paired(t, d, rdma.PairOptions{Timeout: timeout})
+		p := paired(t, d, o)
 		k.send(letter{End: p.Local()})
 		l := k.receive()
 		if err := p.Connect(l.End); err != nil {
@@ -209,21 +216,28 @@ func whole(t *testing.T, p *pair, into []byte, l letter) {
 	}
 }
 
-// pulled reads while the cable is pulled.
+// pulled reads while the cable is pulled, as soon as the first bytes have come.
 func pulled(t *testing.T, k *talk, p *pair, into []byte, l letter) {
 	t.Helper()
 	var reads atomic.Int64
 	ended := make(chan error, 1)
+	clear(into)
 	go func() { ended <- loop(p, into, l.Key, &reads) }()
+	begins(t, into)
 	k.send(letter{Pull: true})
-	began := time.Now()
+	began, since := time.Now(), awake.Clock()
 	select {
 	case err := <-ended:
+		if took := since(); took >= outage {
+			t.Errorf("reads from a host that is cut off end when it is back, after %v in which the machine ran", took)
+		}
 		if !errors.Is(err, rdma.ErrUnreachable) || strings.Contains(err.Error(), "flushed") {
 			t.Errorf("reads from a host that is cut off end with %v", err)
 		}
-		t.Logf("cut off: told after %v and %d reads, of 1 s from the last packet: %v", time.Since(began), reads.Load(), err)
+		came := len(into) - bytes.Count(into, []byte{0})
+		t.Logf("cut off: told after %v, %d reads and about %d of %d bytes of the first or next, of 1 s from the last packet: %v", time.Since(began), reads.Load(), came, len(into), err)
 	case <-time.After(outage + time.Minute):
+		since()
 		t.Error("reads from a host that is cut off do not end")
 		p.Close()
 		<-ended

@@ -15,12 +15,13 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/cognitora/dataplane/internal/awake"
 	"github.com/cognitora/dataplane/rdma"
 )
 
 const (
 	killedSize  = 16 << 20
-	killedTimes = 64 // as often it is read by one call: an emulated card takes many seconds for that
+	killedTimes = 512 // as often it is read by one call: an emulated card takes many seconds for that
 	killedPairs = 3
 	killedEnv   = "RDMA_OWNER" // of the process that is killed
 )
@@ -37,7 +38,8 @@ func killedOwner(t *testing.T) {
 	from := registeredIn(t, d, killedSize)
 	fill(from, 7)
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.NewFile(3, "to the reader"))
-	for range killedPairs {
+	for i := range killedPairs {
+		d.limit.Windows = i%2 == 0
 		var reader rdma.Endpoint
 		if err := in.Decode(&reader); err != nil {
 			t.Fatal(err)
@@ -53,12 +55,13 @@ func killedOwner(t *testing.T) {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
-// TestOtherSideIsKilled: the owner's process is killed while each of several pairs is amid large reads. All end, with an error that says so, soon after the time that retries may take.
+// TestOtherSideIsKilled: the owner's process is killed while several pairs have large reads under way. All end, with an error that says so, within the time that retries may take.
 func TestOtherSideIsKilled(t *testing.T) {
 	if os.Getenv(killedEnv) != "" {
 		killedOwner(t)
 		return
 	}
+	const timeout = time.Second
 	d := opened(t)
 	child, in, out := ownerProcess(t)
 	type outcome struct {
@@ -71,7 +74,7 @@ func TestOtherSideIsKilled(t *testing.T) {
 	for range killedPairs {
 		into := registeredIn(t, d, killedSize)
 		memory = append(memory, into)
-		r := paired(t, d, rdma.PairOptions{Timeout: time.Second})
+		r := paired(t, d, rdma.PairOptions{Timeout: timeout})
 		var other side
 		if err := errors.Join(in.Encode(r.Local()), out.Decode(&other), r.Connect(other.End)); err != nil {
 			t.Fatal(err)
@@ -84,18 +87,11 @@ func TestOtherSideIsKilled(t *testing.T) {
 	for _, read := range begin {
 		go read() // until it has sent its outcome
 	}
-	for _, into := range memory {
-		first := (*uint32)(unsafe.Pointer(unsafe.SliceData(into)))
-		for limit := within(t); atomic.LoadUint32(first) == 0; runtime.Gosched() {
-			if limit.Err() != nil {
-				t.Fatal("a read does not begin")
-			}
-		}
-	}
+	begins(t, memory...) // soft-RoCE may serve one pair until it is done before another's first packet
 	if len(ends) != 0 {
-		t.Fatal("a read ended before the owner was killed")
+		t.Fatal("a read ended before the owner was killed: ", (<-ends).err)
 	}
-	began := time.Now()
+	began, since := time.Now(), awake.Clock()
 	if err := child.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -105,13 +101,27 @@ func TestOtherSideIsKilled(t *testing.T) {
 		if !errors.Is(end.err, rdma.ErrUnreachable) && !errors.Is(end.err, rdma.ErrAccess) {
 			t.Errorf("a read from a process that was killed ends with %v", end.err)
 		}
-		took := end.at.Sub(began)
-		t.Logf("%v after %v", end.err, took.Round(time.Millisecond))
-		if took > 15*time.Second { // 1 s is meant, of a machine that is not emulated
-			t.Errorf("it ended after %v", took)
-		}
+		t.Logf("%v after %v", end.err, end.at.Sub(began).Round(time.Millisecond))
+	}
+	took := since()
+	t.Logf("the last after %v, of which the machine ran %v", time.Since(began), took)
+	if took > 4*timeout { // as long as the specification lets a card take
+		t.Error("later than promised")
 	}
 	works(t, d)
+}
+
+// begins waits until the first bytes of one of several reads have come into memory that was zero.
+func begins(t *testing.T, into ...[]byte) {
+	t.Helper()
+	come := func(into []byte) bool {
+		return atomic.LoadUint32((*uint32)(unsafe.Pointer(unsafe.SliceData(into)))) != 0
+	}
+	for limit := within(t); !slices.ContainsFunc(into, come); runtime.Gosched() {
+		if limit.Err() != nil {
+			t.Fatal("a read does not begin")
+		}
+	}
 }
 
 func ownerProcess(t *testing.T) (child *exec.Cmd, in *json.Encoder, out *json.Decoder) {

@@ -107,8 +107,9 @@ func null(what string, err error) error {
 // card is an opened device.
 type card struct {
 	object
-	c     *C.struct_ibv_context
-	async *os.File // of its events, in the netpoller
+	c        *C.struct_ibv_context
+	async    *os.File // of its events, in the netpoller
+	forsaken bool     // guarded by mapping
 }
 
 func openCard(name string) (*card, error) {
@@ -212,7 +213,8 @@ func address(mem []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.Sl
 // opening is a memory window of type 2, bound or not.
 type opening struct {
 	object
-	c *C.struct_ibv_mw // whose rkey is that of the last bind; drivers look at it, and leave it to us to set it
+	c    *C.struct_ibv_mw
+	rkey C.uint32_t // of the last bind
 }
 
 func (d *domain) opening() (*opening, error) {
@@ -220,7 +222,7 @@ func (d *domain) opening() (*opening, error) {
 	if c == nil {
 		return nil, null("memory window", err)
 	}
-	return &opening{newObject("memory window", &d.object), c}, nil
+	return &opening{newObject("memory window", &d.object), c, c.rkey}, nil
 }
 
 func (o *opening) close() error {

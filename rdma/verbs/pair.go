@@ -243,6 +243,15 @@ func (p *pair) failLocked(cause error) {
 	close(p.broken)
 }
 
+func (p *pair) isBroken() bool {
+	select {
+	case <-p.broken:
+		return true
+	default:
+		return false
+	}
+}
+
 // enter begins an operation, which Close waits for.
 func (p *pair) enter() error {
 	p.mu.Lock()

@@ -7,6 +7,10 @@ package verbs
 #cgo nocallback verbs_post_reads
 #cgo noescape verbs_poll
 #cgo nocallback verbs_poll
+#cgo noescape verbs_arm
+#cgo nocallback verbs_arm
+#cgo noescape verbs_taken
+#cgo nocallback verbs_taken
 #include "verbs.h"
 */
 import "C"
@@ -15,6 +19,7 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+	"unsafe"
 )
 
 // channel tells by a descriptor, in the netpoller, that a completion queue has something.
@@ -50,13 +55,12 @@ func (ch *channel) close() error {
 	})
 }
 
-// completions is a completion queue. One goroutine at a time takes completions, and one takes events.
+// completions is a completion queue. One goroutine at a time takes completions, or an event.
 type completions struct {
 	object
-	c      *C.struct_ibv_cq
-	ch     *channel
-	events C.uint // taken, and to be acknowledged before the queue is destroyed, which would wait for that
-	done   [C.VERBS_DONE]C.struct_verbs_done
+	c    *C.struct_ibv_cq
+	ch   *channel
+	done [C.VERBS_DONE]C.struct_verbs_done
 }
 
 func (k *card) completions(ch *channel, size int) (*completions, error) {
@@ -69,28 +73,35 @@ func (k *card) completions(ch *channel, size int) (*completions, error) {
 	return &completions{object: newObject("completion queue", &k.object, &ch.object), c: c, ch: ch}, nil
 }
 
-// event takes an event: EAGAIN if none has come.
-func (q *completions) event() error {
-	if err := failed(C.verbs_taken(q.ch.c)); err != nil {
-		return err
-	}
-	q.events++
-	return nil
+// event takes an event, EAGAIN if none has come, and all completions that there are.
+func (q *completions) event(take func([]C.struct_verbs_done)) error {
+	return q.drain(C.verbs_taken(q.ch.c, &q.done[0]), take)
 }
 
-// arm has the next completion send one event.
-func (q *completions) arm() error { return failed(C.verbs_arm(q.c)) }
+// is tells whether it is that of an event.
+func (q *completions) is(cq uintptr) bool { return uintptr(unsafe.Pointer(q.c)) == cq }
 
-// drain takes all completions that there are.
-func (q *completions) drain(take func([]C.struct_verbs_done)) error {
+// arm has the next completion send one event, and takes all that there are, which may have sent none.
+func (q *completions) arm(take func([]C.struct_verbs_done)) error {
+	return q.drain(C.verbs_arm(q.c, &q.done[0]), take)
+}
+
+// all takes all completions that there are.
+func (q *completions) all(take func([]C.struct_verbs_done)) error {
+	return q.drain(C.verbs_poll(q.c, &q.done[0]), take)
+}
+
+// drain takes n that a function has taken, and all others.
+func (q *completions) drain(n C.int, take func([]C.struct_verbs_done)) error {
 	for {
-		done, err := q.taken(C.verbs_poll(q.c, &q.done[0]))
+		done, err := q.taken(n)
 		if err != nil {
 			return err
 		}
 		if take(done); len(done) < len(q.done) {
 			return nil
 		}
+		n = C.verbs_poll(q.c, &q.done[0])
 	}
 }
 
@@ -103,11 +114,7 @@ func (q *completions) taken(n C.int) ([]C.struct_verbs_done, error) {
 }
 
 func (q *completions) close() error {
-	return q.destroy(func() error {
-		C.ibv_ack_cq_events(q.c, q.events)
-		q.events = 0
-		return failed(C.ibv_destroy_cq(q.c))
-	})
+	return q.destroy(func() error { return failed(C.ibv_destroy_cq(q.c)) })
 }
 
 // state is that of a queue pair, as it was set; what the card makes of it by itself (an error) only completions and events tell.

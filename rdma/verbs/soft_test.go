@@ -9,8 +9,8 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -45,33 +45,6 @@ func newSoft(t testing.TB) *soft {
 	return s
 }
 
-// awake returns what tells how long it was since, less what the machine stood still meanwhile, as an emulated one on a busy host does: as far as ticks of 10 ms came later than 20.
-func awake() (since func() time.Duration) {
-	const tick = 10 * time.Millisecond
-	began, stop, still := time.Now(), make(chan struct{}), make(chan time.Duration)
-	go func() {
-		var lost time.Duration
-		ticks := time.NewTicker(tick)
-		defer ticks.Stop()
-		for last := began; ; {
-			select {
-			case <-ticks.C:
-				now := time.Now()
-				lost += max(0, now.Sub(last)-2*tick)
-				last = now
-			case <-stop:
-				still <- lost
-				return
-			}
-		}
-	}()
-	return sync.OnceValue(func() time.Duration {
-		took := time.Since(began)
-		close(stop)
-		return took - <-still
-	})
-}
-
 // run runs a program, which has a minute.
 func (s *soft) run(program string, args ...string) {
 	s.t.Helper()
@@ -87,6 +60,18 @@ func run(t testing.TB, program string, args ...string) string {
 		t.Fatalf("%s %s: %v: %s", program, strings.Join(args, " "), err, out)
 	}
 	return string(out)
+}
+
+// itself runs the test in a process of its own, as another user and with more in its environment.
+func itself(t *testing.T, user *syscall.Credential, env ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(within(t), "/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: user}
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()+" ") {
+		t.Fatalf("%v: %s", err, out)
+	}
 }
 
 func (s *soft) add()    { s.run("rdma", "link", "add", s.card, "type", "rxe", "netdev", s.link) }

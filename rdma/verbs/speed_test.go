@@ -23,27 +23,19 @@ const (
 // TestSpeed prints what make perf-rdma is for.
 func TestSpeed(t *testing.T) {
 	d := opened(t)
-	t.Log("| what | ours | perftest | ratio |")
-	t.Log("|---|---|---|---|")
+	heading(t, "between two ends of one card")
 	for _, size := range []int{1 << 20, 8 << 20} {
-		var ours, spinning, waiting []float64
-		args := []string{"-s", strconv.Itoa(size), "-n", strconv.Itoa(128 << 20 / size)}
-		for range speedRounds {
-			ours = append(ours, bandwidth(t, d, size, 128<<20/size))
-			spinning = append(spinning, perftest(t, d, "ib_read_bw", 3, args...))
-			waiting = append(waiting, perftest(t, d, "ib_read_bw", 3, append(args, "-e")...))
-		}
-		o, p := median(ours), max(median(spinning), median(waiting))
-		t.Logf("| READ of %d MiB, one pair, MiB/s (the better of perftest with and without -e) | %.0f | %.0f | %.2f |", size>>20, o, p, o/p)
+		n := 128 << 20 / size
+		args := []string{"-s", strconv.Itoa(size), "-n", strconv.Itoa(n)}
+		row(t, fmt.Sprintf("READ of %d MiB, one pair, MiB/s", size>>20), func() float64 { return bandwidthOfOne(t, d, size, n) },
+			func() float64 { return perftest(t, d, "ib_read_bw", 3, append(args, "-e")...) }, func() float64 { return perftest(t, d, "ib_read_bw", 3, args...) })
 	}
-	var ours, theirs []float64
-	for range speedRounds {
-		ours = append(ours, latency(t, d))
-		theirs = append(theirs, perftest(t, d, "ib_read_lat", 4, "-s", "64", "-n", strconv.Itoa(speedReads), "-e"))
-	}
-	o, p := median(ours), median(theirs)
-	t.Logf("| READ of 64 B, µs, median (perftest with -e) | %.0f | %.0f | %.2f |", o, p, o/p)
-	t.Log("| grant and revoke of 1 MiB each, µs each | windows | registrations | ratio |")
+	args := []string{"-s", "64", "-n", strconv.Itoa(speedReads)}
+	row(t, "READ of 64 B, µs, median", func() float64 { return latencyOfOne(t, d) },
+		func() float64 { return perftest(t, d, "ib_read_lat", 4, append(args, "-e")...) }, func() float64 { return perftest(t, d, "ib_read_lat", 4, args...) })
+	t.Log("|")
+	t.Log("| grant and revoke of 1 MiB each, µs each | memory windows | registrations | ratio |")
+	t.Log("|---|---|---|---|")
 	for _, n := range []int{1, 16, 128} {
 		d.limit.Windows = true
 		windows := grants(t, d, n)
@@ -53,37 +45,61 @@ func TestSpeed(t *testing.T) {
 	}
 }
 
+func heading(t *testing.T, what string) {
+	t.Logf("| %s | ours | perftest with -e | perftest | ours to perftest with -e | ours to perftest |", what)
+	t.Log("|---|---|---|---|---|---|")
+}
+
+// row prints medians of rounds in turn: ours, and perftest's with -e, where it waits for events as we do, and without, where it takes a CPU.
+func row(t *testing.T, what string, ours, waiting, spinning func() float64) {
+	t.Helper()
+	var o, w, s []float64
+	for range speedRounds {
+		o, w, s = append(o, ours()), append(w, waiting()), append(s, spinning())
+	}
+	t.Logf("| %s | %.0f | %.0f | %.0f | %.2f | %.2f |", what, median(o), median(w), median(s), median(o)/median(w), median(o)/median(s))
+	t.Logf("%s: %.0f; %.0f; %.0f", what, o, w, s)
+}
+
 func median(all []float64) float64 {
 	slices.Sort(all)
 	return all[len(all)/2]
 }
 
-// bandwidth of reads of size, n in one Read, as perftest does it into and from the same memory, in MiB/s.
-func bandwidth(t *testing.T, d *device, size, n int) float64 {
+func bandwidthOfOne(t *testing.T, d *device, size, n int) float64 {
 	from, into := registeredIn(t, d, size), registeredIn(t, d, size)
 	r, w := connected(t, d, d, rdma.PairOptions{MaxReads: 128})
-	key := granted(t, w, from)[0].Key()
-	reads := slices.Repeat([]rdma.Read{{Into: into, From: key}}, n)
-	if err := r.Read(context.Background(), reads[:1]); err != nil {
+	return bandwidth(t, r, rdma.Read{Into: into, From: granted(t, w, from)[0].Key()}, n)
+}
+
+// bandwidth of a read, n times in one Read, as perftest does it into and from the same memory, in MiB/s.
+func bandwidth(t *testing.T, p *pair, read rdma.Read, n int) float64 {
+	reads := slices.Repeat([]rdma.Read{read}, n)
+	if err := p.Read(context.Background(), reads[:1]); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	if err := r.Read(context.Background(), reads); err != nil {
+	if err := p.Read(context.Background(), reads); err != nil {
 		t.Fatal(err)
 	}
-	return float64(size*n>>20) / time.Since(began).Seconds()
+	return float64(len(read.Into)*n>>20) / time.Since(began).Seconds()
 }
 
-func latency(t *testing.T, d *device) float64 {
+func latencyOfOne(t *testing.T, d *device) float64 {
 	from, into := registeredIn(t, d, 4096), registeredIn(t, d, 4096)
 	r, w := connected(t, d, d, rdma.PairOptions{})
-	read := []rdma.Read{{Into: into[:64], From: granted(t, w, from)[0].Key()}}
+	return latency(t, r, rdma.Read{Into: into[:64], From: granted(t, w, from)[0].Key()})
+}
+
+// latency of a read, in µs.
+func latency(t *testing.T, p *pair, r rdma.Read) float64 {
+	read := []rdma.Read{r}
 	var all []float64
 	const group = 10 // an emulated machine's clock takes a while to read; perftest counts cycles
 	for range speedReads / group {
 		began := time.Now()
 		for range group {
-			if err := r.Read(context.Background(), read); err != nil {
+			if err := p.Read(context.Background(), read); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -112,14 +128,19 @@ func grants(t *testing.T, d *device, n int) float64 {
 func perftest(t *testing.T, d *device, program string, column int, args ...string) float64 {
 	t.Helper()
 	args = append([]string{"-d", d.name, "-x", strconv.Itoa(d.gid.index), "-F"}, args...)
-	ctx := within(t)
-	server := exec.CommandContext(ctx, program, args...)
+	server := exec.CommandContext(within(t), program, args...)
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = server.Wait() }()
-	for {
-		out, err := exec.CommandContext(ctx, program, append(args, "127.0.0.1")...).CombinedOutput()
+	return client(t, "127.0.0.1", column, program, args...)
+}
+
+// client runs a program of perftest against one that is about to listen.
+func client(t *testing.T, server string, column int, program string, args ...string) float64 {
+	t.Helper()
+	for ctx := within(t); ; {
+		out, err := exec.CommandContext(ctx, program, append(args, server)...).CombinedOutput()
 		if err == nil {
 			return lastRow(t, string(out), column)
 		}

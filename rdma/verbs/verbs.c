@@ -57,11 +57,11 @@ int verbs_has_gid(struct ibv_context *c, int port, int index, const uint8_t *raw
 	return ibv_query_gid_ex(c, port, index, &e, 0) == 0 && memcmp(e.gid.raw, raw, sizeof e.gid.raw) == 0;
 }
 
-int verbs_event(struct ibv_context *c, int *type, int *port, uint32_t *qpn)
+int verbs_event(struct ibv_context *c, int *type, int *port, uint32_t *qpn, uintptr_t *cq)
 {
 	struct ibv_async_event e;
 
-	*port = *qpn = 0;
+	*port = *qpn = *cq = 0;
 	if (ibv_get_async_event(c, &e))
 		return errno ? errno : EIO;
 	*type = e.event_type;
@@ -70,6 +70,9 @@ int verbs_event(struct ibv_context *c, int *type, int *port, uint32_t *qpn)
 	case IBV_EVENT_QP_REQ_ERR:
 	case IBV_EVENT_QP_ACCESS_ERR:
 		*qpn = e.element.qp->qp_num;
+		break;
+	case IBV_EVENT_CQ_ERR:
+		*cq = (uintptr_t)e.element.cq;
 		break;
 	case IBV_EVENT_PORT_ACTIVE:
 	case IBV_EVENT_PORT_ERR:
@@ -210,6 +213,7 @@ int verbs_post_binds(struct ibv_qp *qp, uint64_t id, struct verbs_bind *b, int n
 		return -EINVAL;
 	memset(w, 0, n * sizeof w[0]);
 	for (int i = 0; i < n; i++) {
+		b[i].mw->rkey = b[i].rkey; // drivers look at it, and leave it to us to set it
 		b[i].rkey = ibv_inc_rkey(b[i].rkey);
 		w[i].opcode = IBV_WR_BIND_MW;
 		w[i].bind_mw.mw = b[i].mw;
@@ -238,19 +242,21 @@ int verbs_post_invalidates(struct ibv_qp *qp, uint64_t id, const struct verbs_bi
 	return post(qp, w, cq, done);
 }
 
-int verbs_poll(struct ibv_cq *cq, struct verbs_done *out)
+int verbs_poll(struct ibv_cq *cq, struct verbs_done *done)
 {
 	struct ibv_wc wc[VERBS_DONE];
 	int n = ibv_poll_cq(cq, VERBS_DONE, wc);
 
 	for (int i = 0; i < n; i++)
-		out[i] = (struct verbs_done){ .id = wc[i].wr_id, .status = wc[i].status };
+		done[i] = (struct verbs_done){ .id = wc[i].wr_id, .status = wc[i].status };
 	return n < 0 ? -EIO : n;
 }
 
-int verbs_arm(struct ibv_cq *cq)
+int verbs_arm(struct ibv_cq *cq, struct verbs_done *done)
 {
-	return ibv_req_notify_cq(cq, 0);
+	int err = ibv_req_notify_cq(cq, 0);
+
+	return err ? -err : verbs_poll(cq, done);
 }
 
 int verbs_unmap(uint64_t from, size_t size)
@@ -260,12 +266,13 @@ int verbs_unmap(uint64_t from, size_t size)
 	return p == MAP_FAILED ? errno : 0;
 }
 
-int verbs_taken(struct ibv_comp_channel *ch)
+int verbs_taken(struct ibv_comp_channel *ch, struct verbs_done *done)
 {
 	struct ibv_cq *cq;
 	void *context;
 
 	if (ibv_get_cq_event(ch, &cq, &context))
-		return errno ? errno : EIO;
-	return 0;
+		return errno ? -errno : -EIO;
+	ibv_ack_cq_events(cq, 1); // the queue's end would wait for it
+	return verbs_poll(cq, done);
 }

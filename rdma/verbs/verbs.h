@@ -31,8 +31,9 @@ int verbs_gids(struct ibv_context *c, int port, struct verbs_gid *out, int max);
 // verbs_has_gid says whether the port has this GID at this index.
 int verbs_has_gid(struct ibv_context *c, int port, int index, const uint8_t *raw);
 
-// verbs_event takes one event that has come, and acknowledges it: EAGAIN without one. port and qpn are 0 for events that are not about one.
-int verbs_event(struct ibv_context *c, int *type, int *port, uint32_t *qpn);
+// verbs_event takes one event that has come, and acknowledges it: EAGAIN without one. port, qpn and cq are 0 for events that are not about one; cq is to be
+// compared with others only.
+int verbs_event(struct ibv_context *c, int *type, int *port, uint32_t *qpn, uintptr_t *cq);
 
 struct ibv_mr *verbs_reg_mr(struct ibv_pd *pd, uint64_t addr, size_t length, int remote_read);
 
@@ -66,17 +67,18 @@ struct verbs_bind {
 	struct ibv_mw *mw;
 	struct ibv_mr *mr;
 	uint64_t addr, length;
-	uint32_t rkey; // out, for binds; in, for invalidations
+	uint32_t rkey; // for binds: in, that of the window's last bind, and out, that of this one; in, for invalidations
 };
 // verbs_post_binds binds each window with its next key.
 int verbs_post_binds(struct ibv_qp *qp, uint64_t id, struct verbs_bind *b, int n, struct ibv_cq *cq, struct verbs_done *done);
 int verbs_post_invalidates(struct ibv_qp *qp, uint64_t id, const struct verbs_bind *b, int n, struct ibv_cq *cq, struct verbs_done *done);
 
-// verbs_taken takes an event off the channel: EAGAIN when none has come.
-int verbs_taken(struct ibv_comp_channel *ch);
 // verbs_poll takes at most VERBS_DONE completions, and returns how many, or a negative errno.
-int verbs_poll(struct ibv_cq *cq, struct verbs_done *out);
-int verbs_arm(struct ibv_cq *cq);
+int verbs_poll(struct ibv_cq *cq, struct verbs_done *done);
+// verbs_arm has the next completion send an event, and takes those that there are already, which send none.
+int verbs_arm(struct ibv_cq *cq, struct verbs_done *done);
+// verbs_taken takes an event off the channel, and the completions that it tells of: -EAGAIN when none has come.
+int verbs_taken(struct ibv_comp_channel *ch, struct verbs_done *done);
 
 // verbs_unmap has memory of nobody else take the place of whatever is mapped there.
 int verbs_unmap(uint64_t from, size_t size);

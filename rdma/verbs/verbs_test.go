@@ -131,3 +131,28 @@ func TestRead(t *testing.T) {
 		}
 	})
 }
+
+// TestReadIsSplit: what is longer than a card's messages comes in as many as it takes, whole, from where it is asked for, and nothing behind it.
+func TestReadIsSplit(t *testing.T) {
+	kinds(t, func(t *testing.T, d *device) {
+		const most, skip = 1000, 24
+		d.limit.MaxMessage = most
+		from, into := registeredIn(t, d, 1<<16), registeredIn(t, d, 1<<16)
+		fill(from, 2)
+		r, w := connected(t, d, d, rdma.PairOptions{MaxReads: 4})
+		key := granted(t, w, from)[0].Key()
+		for size, messages := range map[int]int{most - 1: 1, most: 1, most + 1: 2, 5 * most: 5, 60*most + 1: 61} {
+			clear(into)
+			reads := []rdma.Read{{Into: into[:size], From: key, Skip: skip}}
+			if parts, err := r.parts(nil, reads); err != nil || len(parts) != messages {
+				t.Errorf("%d bytes in %d messages, want %d: %v", size, len(parts), messages, err)
+			}
+			if err := r.Read(within(t), reads); err != nil {
+				t.Fatalf("%d bytes: %v", size, err)
+			}
+			if !bytes.Equal(into[:size], from[skip:skip+size]) || !bytes.Equal(into[size:], make([]byte, len(into)-size)) {
+				t.Errorf("%d bytes: not those of the other side, or more than those", size)
+			}
+		}
+	})
+}

@@ -127,7 +127,15 @@ func (p *pair) Grant(ctx context.Context, mems [][]byte) ([]rdma.Window, error) 
 	if err := p.enter(); err != nil {
 		return nil, err
 	}
-	defer p.operations.Done()
+	granted, err := p.grant(ctx, mems)
+	p.operations.Done()
+	if err != nil && p.isBroken() {
+		return nil, errors.Join(err, p.Close()) // some may have been made, and a queue pair that could not be broken would serve them
+	}
+	return granted, err
+}
+
+func (p *pair) grant(ctx context.Context, mems [][]byte) ([]rdma.Window, error) {
 	if err := p.windows.reserve(len(mems), p.o.MaxWindows); err != nil {
 		return nil, err
 	}
@@ -159,7 +167,7 @@ func (p *pair) bind(ctx context.Context, mems [][]byte) ([]rdma.Window, error) {
 			return nil, err
 		}
 		openings = append(openings, o)
-		binds[i] = C.struct_verbs_bind{mw: o.c, mr: r.c, addr: C.uint64_t(address(mem)), length: C.uint64_t(len(mem)), rkey: o.c.rkey}
+		binds[i] = C.struct_verbs_bind{mw: o.c, mr: r.c, addr: C.uint64_t(address(mem)), length: C.uint64_t(len(mem)), rkey: o.rkey}
 	}
 	if err := p.chained(ctx, binds, p.q.binds); err != nil {
 		if errors.Is(err, ErrOrder) {
@@ -169,8 +177,8 @@ func (p *pair) bind(ctx context.Context, mems [][]byte) ([]rdma.Window, error) {
 	}
 	granted := make([]rdma.Window, len(mems))
 	for i, o := range openings {
-		o.c.rkey = binds[i].rkey
-		granted[i] = &window{of: p, o: o, key: rdma.Key{Addr: uint64(binds[i].addr), RKey: uint32(o.c.rkey)}}
+		o.rkey = binds[i].rkey
+		granted[i] = &window{of: p, o: o, key: rdma.Key{Addr: uint64(binds[i].addr), RKey: uint32(o.rkey)}}
 	}
 	return granted, nil
 }
@@ -185,14 +193,24 @@ func (p *pair) register(_ context.Context, mems [][]byte) ([]rdma.Window, error)
 			r, err = p.pd.region(mem, true)
 		}
 		if err != nil {
-			for _, w := range granted {
-				_ = w.(*window).r.close()
-			}
-			return nil, err
+			return nil, errors.Join(err, p.deregister(granted))
 		}
 		granted = append(granted, &window{of: p, r: r, key: rdma.Key{Addr: address(mem), RKey: uint32(r.c.rkey)}})
 	}
 	return granted, nil
+}
+
+// deregister undoes register, or breaks the pair.
+func (p *pair) deregister(granted []rdma.Window) error {
+	var errs []error
+	for _, w := range granted {
+		errs = append(errs, w.(*window).r.close())
+	}
+	err := errors.Join(errs...)
+	if err != nil {
+		p.fail(fmt.Errorf("%w: a grant could not be undone: %w", rdma.ErrBroken, err))
+	}
+	return err
 }
 
 // chained posts work requests for windows in chains, and waits for all.
@@ -216,17 +234,16 @@ func (p *pair) chained(ctx context.Context, binds []C.struct_verbs_bind, post fu
 	return err
 }
 
-// Revoke closes the pair where the card does not say that the windows are no more: whatever the error, nobody reads through them when it returns (drop).
+// Revoke closes the pair where the card does not say that the windows are no more, or where it was asked for what is no window of the pair: whatever the error, nobody reads through
+// them when it returns (drop).
 func (p *pair) Revoke(ctx context.Context, of []rdma.Window) error {
 	if err := p.enter(); err != nil {
 		return errors.Join(err, p.Close())
 	}
 	all, err := p.windows.remove(p, of)
-	if err != nil {
-		p.operations.Done()
-		return err
+	if err == nil {
+		err = p.end(ctx, all)
 	}
-	err = p.end(ctx, all)
 	p.operations.Done()
 	if err != nil {
 		p.fail(fmt.Errorf("%w: windows could not be revoked: %w", rdma.ErrBroken, err))
@@ -246,7 +263,7 @@ func (p *pair) end(ctx context.Context, all []*window) error {
 			continue
 		}
 		openings = append(openings, w.o)
-		binds = append(binds, C.struct_verbs_bind{rkey: w.o.c.rkey})
+		binds = append(binds, C.struct_verbs_bind{rkey: w.o.rkey})
 	}
 	if len(binds) > 0 {
 		if err := p.chained(ctx, binds, p.q.invalidates); err != nil {

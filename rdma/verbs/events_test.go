@@ -1,0 +1,40 @@
+//go:build linux && cgo && rdma
+
+package verbs
+
+import (
+	"errors"
+	"runtime"
+	"testing"
+
+	"github.com/cognitora/dataplane/rdma"
+)
+
+// TestCompletionsFail: a pair whose completion queue the card reports an error of, here because it has run over, is broken, and no other is.
+func TestCompletionsFail(t *testing.T) {
+	d := opened(t)
+	from, into := registeredIn(t, d, 1<<20), registeredIn(t, d, 1<<20)
+	r, w := connected(t, d, d, rdma.PairOptions{MaxReads: 16, MaxWindows: 1})
+	parts, err := r.parts(nil, []rdma.Read{{Into: into[:64], From: granted(t, w, from)[0].Key()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := r.chains.take(0).id
+	elsewhere := &queue{c: r.q.c, cq: paired(t, d, rdma.PairOptions{}).cq, state: ready} // looks into another queue, so that nobody takes the completions
+	for ctx, over := within(t), false; !over; runtime.Gosched() {
+		select {
+		case <-r.Broken():
+			over = true
+		case <-ctx.Done():
+			t.Fatal("the pair does not say that it is broken")
+		default:
+			_, _ = elsewhere.reads(id, parts) // refused as long as there are too many
+		}
+	}
+	if err := r.Read(within(t), []rdma.Read{{Into: into[:64]}}); !errors.Is(err, rdma.ErrBroken) {
+		t.Errorf("a read through it: %v", err)
+	}
+	if w.isBroken() {
+		t.Error("the other side is broken as well")
+	}
+}

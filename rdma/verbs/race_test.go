@@ -1,0 +1,5 @@
+//go:build linux && cgo && rdma && race
+
+package verbs
+
+const watched, underASan = true, false
