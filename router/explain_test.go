@@ -149,6 +149,7 @@ func TestDebugRouteSaysWhereARequestGoes(t *testing.T) {
 func TestDebugIsForOperators(t *testing.T) {
 	s := serve(t, simulate(t, 2))
 	mustAll(t, "one", []*reply{s.chat(chatBody(document(1, 2000), plain))})
+	s.idle() // it is counted when its last byte has gone
 	for path, want := range map[string]string{
 		"/debug/fleet": `"learned_lifetime_s": 120`, "/debug/pprof/": "goroutine", "/debug/pprof/cmdline": "test",
 		"/metrics": "cgn_router_requests_total", "/readyz": "ready", "/healthz": "ok",

@@ -27,6 +27,7 @@ type Config struct {
 type Client struct {
 	etcd    *clientv3.Client
 	timeout time.Duration
+	tls     *tls.Config // nil: none
 }
 
 // reconnect keeps a client that had lost etcd for long from waiting minutes more, which is gRPC's default: nodes are kept
@@ -63,9 +64,9 @@ func Dial(cfg Config) (*Client, error) {
 		Logger:      zap.NewNop(),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("etcd at %v: %w", cfg.Endpoints, err)
+		return nil, fmt.Errorf("etcd at %v: %w", cfg.Endpoints, why(context.Background(), cfg.Endpoints, cfg.TLS, err))
 	}
-	return &Client{etcd: etcd, timeout: cfg.RequestTimeout}, nil
+	return &Client{etcd: etcd, timeout: cfg.RequestTimeout, tls: cfg.TLS}, nil
 }
 
 // redialEvery is the wait between two attempts of Connect.

@@ -106,7 +106,7 @@ func (r *Registrar) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		r.note(err)
+		r.note(ctx, err)
 		if !r.sleep(ctx, err != nil) {
 			return nil
 		}
@@ -114,9 +114,9 @@ func (r *Registrar) Run(ctx context.Context) error {
 }
 
 // note logs the first of a row of failures, and the end of it.
-func (r *Registrar) note(err error) {
+func (r *Registrar) note(ctx context.Context, err error) {
 	if err != nil && !r.failed {
-		r.reg.Log.Warn("heartbeat not written; trying on", "error", err)
+		r.reg.Log.Warn("heartbeat not written; trying on", "error", r.client.Why(ctx, err))
 	}
 	if err == nil && r.failed {
 		r.reg.Log.Info("heartbeat is written again")

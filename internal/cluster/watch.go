@@ -58,7 +58,7 @@ func (c *Client) Watch(ctx context.Context, prefix string, h Handler) error {
 			return nil
 		}
 		if !errors.Is(err, errRelist) {
-			w.lose(err)
+			w.lose(ctx, err)
 		}
 		w.pause(ctx)
 	}
@@ -78,9 +78,9 @@ type watch struct {
 	wait    time.Duration
 }
 
-func (w *watch) lose(err error) {
+func (w *watch) lose(ctx context.Context, err error) {
 	if !w.lost && w.handler.Lost != nil {
-		w.handler.Lost(err)
+		w.handler.Lost(w.client.Why(ctx, err))
 	}
 	w.lost = true
 }

@@ -1,5 +1,7 @@
 package config
 
+import "strings"
+
 // Nearest returns the candidate with the fewest edits from word, or "" where
 // none is close enough to be what was meant (a third of its length, at least 1).
 func Nearest(word string, candidates []string) string {
@@ -12,8 +14,15 @@ func Nearest(word string, candidates []string) string {
 	return best
 }
 
+// didYouMean proposes the nearest candidate, else one that word goes on from, as cache_id does from cache.
 func didYouMean(word string, candidates []string) string {
-	if n := Nearest(word, candidates); n != "" {
+	n := Nearest(word, candidates)
+	for i := 0; n == "" && i < len(candidates); i++ {
+		if strings.HasPrefix(word, candidates[i]+"_") {
+			n = candidates[i]
+		}
+	}
+	if n != "" {
 		return "; did you mean " + n + "?"
 	}
 	return ""
