@@ -96,26 +96,52 @@ func (c *Config) checkLane(p *problems, field, lane string) {
 	switch {
 	case lane != string(transport.RDMA):
 	case len(c.RDMA.Devices) == 0:
-		p.add(field, "rdma, and rdma.devices names none; give their names, or auto for all")
+		p.add(field, "rdma, and %s", noDevices())
 	case !c.inFleet():
 		p.add(field, "rdma, and this cache knows no other: give etcd.endpoints and quic.listen")
 	}
 }
 
-// adviseRDMA says what of [rdma] has no effect.
-func (c *Config) adviseRDMA() []string {
+// adviseRDMA says what of [rdma] has no effect, or more than may be meant.
+func (c *Config) adviseRDMA() (notes []string) {
 	r := &c.RDMA
+	all, _ := r.trusted()
+	for i, p := range all {
+		if p.Bits() == 0 {
+			notes = append(notes, fmt.Sprintf("rdma.trusted_networks[%d], %s, is every network there is: what goes between RDMA devices can be seen and changed on the way; give the networks of the devices alone", i, p))
+		}
+	}
 	switch {
 	case len(r.Devices) == 0 && len(r.Trusted) > 0:
-		return []string{"rdma.trusted_networks has networks, and rdma.devices names no device: there is no RDMA; give names of devices, or auto for all"}
-	case len(r.Devices) == 0 || len(r.Trusted) > 0 || c.Fleet.Lane == string(transport.RDMA):
-		return nil
+		notes = append(notes, "rdma.trusted_networks has networks, and there is no RDMA: "+noDevices())
+	case len(r.Devices) == 0:
+	case !c.inFleet() && c.QUIC.Listen == "" && c.QUIC.tlsLane() == "":
+		notes = append(notes, "rdma.devices names devices, and none is opened, as this cache knows no other and no other reaches it; give etcd.endpoints and quic.listen")
+	case c.Fleet.Lane == string(transport.RDMA) || len(r.Trusted) > 0 && c.mayReadByRDMA():
+	case !c.mayReadByRDMA():
+		notes = append(notes, "rdma.devices names devices, and fleet.lane is "+c.Fleet.Lane+": this cache reads no block over them; each locks kvcached.ram all the same, and other caches may read this one's over them")
+	default:
+		but := ""
+		if c.demandsRDMA() {
+			but = " but of caches whose [[fleet.peers]] has lane = rdma"
+		}
+		notes = append(notes, "rdma.devices names devices, and rdma.trusted_networks is empty: no block comes over them"+but+"; give the networks whose hosts may all see and change what goes there, or fleet.lane = rdma")
 	}
-	but := ""
-	if c.demandsRDMA() {
-		but = " but of caches whose [[fleet.peers]] has lane = rdma"
+	return notes
+}
+
+// noDevices is what to do where rdma.devices is empty.
+func noDevices() string {
+	if !BuiltWithRDMA() {
+		return notBuilt
 	}
-	return []string{"rdma.devices names devices, and rdma.trusted_networks is empty: no block comes over them" + but + "; give the networks whose hosts may all see and change what goes there, or fleet.lane = rdma"}
+	return "rdma.devices names none; give their names, or auto for all (cgn-ctl rdma check says what this host has)"
+}
+
+// mayReadByRDMA tells whether some lane leaves room for it.
+func (c *Config) mayReadByRDMA() bool {
+	may := func(lane string) bool { return lane == string(transport.RDMA) || lane == string(transport.Auto) }
+	return may(c.Fleet.Lane) || slices.ContainsFunc(c.Fleet.Peers, func(p PeerConfig) bool { return may(p.Lane) })
 }
 
 // demandsRDMA tells whether some other cache is to be read by RDMA whatever the network.
@@ -167,11 +193,27 @@ func (d *Daemon) openDevices() error {
 }
 
 // closeDevices closes them: the arena is not locked any more.
-func (d *Daemon) closeDevices(context.Context) error {
+func (d *Daemon) closeDevices(ctx context.Context) error {
 	if d.rails == nil {
 		return nil
 	}
-	return d.rails.Close()
+	return d.aroundDevices(ctx, d.rails.Close)
+}
+
+// errStuckDevice says that a step of the drain was left behind.
+var errStuckDevice = errors.New("kvcached: an RDMA device, or its driver, does not answer; the memory of blocks stays as it is until this process has ended")
+
+// aroundDevices waits for f, which ends what goes on by RDMA devices, until ctx has ended and deviceLimit more. Where f does not succeed the arena stays mapped: a device may read and
+// write it until the process ends.
+func (d *Daemon) aroundDevices(ctx context.Context, f func() error) error {
+	if d.rails == nil {
+		return f()
+	}
+	err := within(ctx, deviceLimit, errStuckDevice, f)
+	if err != nil {
+		d.store.Arena().Keep()
+	}
+	return err
 }
 
 // deviceFolder is where the kernel lists RDMA devices.
@@ -193,18 +235,19 @@ func devicesPresent() map[string]string {
 	return out
 }
 
-// openDevice opens the port of a device that has an address in one of the networks, or else any.
+// openDevice opens the port of a device that has an address in one of the networks, or else any, rather one that is active.
 func openDevice(name string, networks []netip.Prefix) (rdma.Device, error) {
 	var o verbs.Options
 	for _, dev := range devices.Discover("/") {
-		for i := range dev.Ports {
-			port := &dev.Ports[i]
-			if dev.Name != name || o.Port != 0 && len(networks) == 0 {
-				continue
-			}
-			if g, ok := port.RoCE(networks...); ok {
-				o.Port, o.Address = port.Number, g.Address()
-			}
+		if dev.Name != name {
+			continue
+		}
+		port, gid, ok := dev.RoCE(networks...)
+		if !ok {
+			port, gid, ok = dev.RoCE()
+		}
+		if ok {
+			o.Port, o.Address = port, gid.Address()
 		}
 	}
 	return verbs.Open(name, o)

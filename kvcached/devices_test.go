@@ -19,19 +19,28 @@ func cards(names ...string) func(c *Config) { return func(c *Config) { c.RDMA.De
 
 // TestRDMAAdvice: what has no effect is said, and what is well is not.
 func TestRDMAAdvice(t *testing.T) {
+	net, all := []string{"10.0.0.0/8"}, []string{"10.0.0.0/8", "::/0"}
 	for _, c := range []struct {
+		alone            bool
 		devices, trusted []string
 		lane             string
 		peers            []PeerConfig
 		want             string
 	}{
-		{nil, nil, "auto", nil, ""}, {[]string{"auto"}, []string{"10.0.0.0/8"}, "auto", nil, ""}, {[]string{"auto"}, nil, "rdma", nil, ""},
-		{nil, []string{"10.0.0.0/8"}, "auto", nil, "rdma.trusted_networks has networks, and rdma.devices names no device"},
-		{[]string{"auto"}, nil, "auto", nil, "rdma.devices names devices, and rdma.trusted_networks is empty: no block comes over them; give"},
-		{[]string{"auto"}, nil, "auto", []PeerConfig{{"a", "rdma"}}, "no block comes over them but of caches whose [[fleet.peers]] has lane = rdma"},
+		{false, nil, nil, "auto", nil, ""}, {false, []string{"auto"}, net, "auto", nil, ""}, {false, []string{"auto"}, nil, "rdma", nil, ""},
+		{false, nil, net, "auto", nil, "rdma.trusted_networks has networks, and there is no RDMA: " + noDevices()},
+		{false, []string{"auto"}, nil, "auto", nil, "rdma.devices names devices, and rdma.trusted_networks is empty: no block comes over them; give"},
+		{false, []string{"auto"}, nil, "auto", []PeerConfig{{"a", "rdma"}}, "no block comes over them but of caches whose [[fleet.peers]] has lane = rdma"},
+		{false, []string{"auto"}, all, "auto", nil, "rdma.trusted_networks[1], ::/0, is every network there is"},
+		{false, []string{"auto"}, net, "tls", nil, "fleet.lane is tls: this cache reads no block over them"},
+		{false, []string{"auto"}, net, "tls", []PeerConfig{{"a", "auto"}}, ""},
+		{true, []string{"auto"}, net, "auto", nil, "none is opened, as this cache knows no other"},
 	} {
 		config, _ := settings(t, t.TempDir(), func(config *Config) {
 			config.RDMA.Devices, config.RDMA.Trusted, config.Fleet.Lane, config.Fleet.Peers = c.devices, c.trusted, c.lane, c.peers
+			if c.alone {
+				config.QUIC.Listen, config.QUIC.TLSListen = "", ""
+			}
 		})
 		if notes := strings.Join(config.adviseRDMA(), "\n"); (notes == "") != (c.want == "") || !strings.Contains(notes, c.want) {
 			t.Errorf("%+v: %q", c, notes)
@@ -66,7 +75,7 @@ func TestRDMASettings(t *testing.T) {
 		want   string // empty: it is taken
 	}{
 		"defaults":          {func(*Config) {}, ""},
-		"demanded, no card": {func(c *Config) { c.Fleet.Lane = "rdma" }, "fleet.lane: rdma, and rdma.devices names none"},
+		"demanded, no card": {func(c *Config) { c.Fleet.Lane = "rdma" }, "fleet.lane: rdma, and " + noDevices()},
 		"of one peer":       {func(c *Config) { c.Fleet.Peers = []PeerConfig{{"a", "quic"}, {"b", "rdma"}} }, "fleet.peers[1].lane: rdma, and"},
 		"an address":        {func(c *Config) { c.RDMA.Trusted = []string{"10.0.0.1/8"} }, "its network is 10.0.0.0/8"},
 		"rubbish":           {func(c *Config) { c.RDMA.Trusted = []string{"10.0.0.0"} }, "write it as 10.1.0.0/16"},

@@ -3,12 +3,20 @@ package kvcached
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
+	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/cognitora/dataplane/kvcached/store"
+	"github.com/cognitora/dataplane/kvcached/transport"
+	"github.com/cognitora/dataplane/rdma"
 )
 
 // TestASecondSignalCutsTheClosingShort: the stores are not closed in order then, and what was durable is there at the next start.
@@ -54,7 +62,7 @@ func TestADiskThatDoesNotAnswer(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		begun := time.Now()
-		err := within(ctx, stuckLimit, func() error {
+		err := within(ctx, stuckLimit, errStuck, func() error {
 			<-answers
 			return nil
 		})
@@ -62,8 +70,88 @@ func TestADiskThatDoesNotAnswer(t *testing.T) {
 			t.Error(err, took)
 		}
 		close(answers)
-		if err := within(ctx, stuckLimit, func() error { return io.EOF }); !errors.Is(err, io.EOF) {
+		if err := within(ctx, stuckLimit, errStuck, func() error { return io.EOF }); !errors.Is(err, io.EOF) {
 			t.Error(err)
 		}
 	})
+}
+
+// stuckDevice is a card whose driver does not answer.
+type stuckDevice struct {
+	rdma.Device
+	registers, closes, gone chan struct{}
+}
+
+func (d *stuckDevice) Register([]byte) error { <-d.registers; return nil }
+func (d *stuckDevice) Close() error          { <-d.closes; return nil }
+func (d *stuckDevice) Gone() <-chan struct{} { return d.gone }
+func (d *stuckDevice) Limits() rdma.Limits   { return rdma.Limits{} }
+func (d *stuckDevice) Pair(rdma.PairOptions) (rdma.Pair, error) {
+	return stuckPair{}, nil
+}
+
+type stuckPair struct{ rdma.Pair }
+
+func (stuckPair) Local() rdma.Endpoint { return rdma.Endpoint{} }
+func (stuckPair) Close() error         { return nil }
+
+// TestADeviceThatDoesNotAnswer has a bound, in which the stores are closed after it; but their memory stays mapped, for a device that may use it yet.
+func TestADeviceThatDoesNotAnswer(t *testing.T) {
+	answers := make(chan struct{})
+	close(answers)
+	for what, stuck := range map[string]func(d *stuckDevice) (answers chan struct{}){
+		"registers": func(d *stuckDevice) chan struct{} { d.registers = make(chan struct{}); return d.registers },
+		"closes":    func(d *stuckDevice) chan struct{} { d.closes = make(chan struct{}); return d.closes },
+		"answers":   func(d *stuckDevice) chan struct{} { return make(chan struct{}) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dev, there := &stuckDevice{registers: answers, closes: answers, gone: make(chan struct{})}, atomic.Bool{}
+				answer := stuck(dev)
+				s, err := store.Open(t.Context(), store.Options{RAM: 1 << 20})
+				if err != nil {
+					t.Fatal(err)
+				}
+				memory := s.Arena().Slice(0, 1)
+				rails, err := transport.NewRails(transport.RailsOptions{
+					Wanted: []string{"mlx5_0"}, Memory: memory, Logger: slog.New(slog.DiscardHandler), Open: func(string) (rdma.Device, error) { return dev, nil },
+					Present: func() map[string]string {
+						if there.Load() {
+							return map[string]string{"mlx5_0": "1"}
+						}
+						return nil
+					},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				there.Store(true)
+				time.Sleep(time.Minute) // of the bubble: it is being opened, or is
+				d := &Daemon{store: s, rails: rails}
+				ctx, cancel := context.WithTimeout(t.Context(), leaveLimit)
+				defer cancel()
+				begun := time.Now()
+				err = d.closeDevices(ctx)
+				if took := time.Since(begun); what != "answers" && (!errors.Is(err, errStuckDevice) || took != leaveLimit+deviceLimit) || what == "answers" && (err != nil || took != 0) {
+					t.Error(err, took)
+				}
+				rails.Cards() // does not wait for it either
+				if err := d.closeStore(ctx); err != nil {
+					t.Error(err)
+				}
+				if mapped(memory) != (what != "answers") {
+					t.Error("the memory is mapped, or not")
+				}
+				close(answer)
+			})
+		})
+	}
+}
+
+// mapped tells whether memory can be read.
+func mapped(memory []byte) (ok bool) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() { ok = recover() == nil }()
+	_ = fmt.Sprint(memory[0])
+	return true
 }

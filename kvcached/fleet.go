@@ -52,11 +52,11 @@ func (d *Daemon) runFleet(ctx context.Context) error {
 }
 
 // leaveFleet closes what was opened to other caches.
-func (d *Daemon) leaveFleet(context.Context) error {
+func (d *Daemon) leaveFleet(ctx context.Context) error {
 	if d.pool == nil {
 		return nil
 	}
-	return d.pool.Close()
+	return d.aroundDevices(ctx, d.pool.Close)
 }
 
 // followed keeps the view's members as etcd names them; nil where there is no view.

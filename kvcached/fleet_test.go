@@ -327,6 +327,16 @@ func TestCertificatesOfAnotherFleet(t *testing.T) {
 	if got := redis(t, b.At("resp"), "GET "+block.Text(testSpace.String(), testAddr(1)), "SET own 1", "GET own"); strings.Join(got, " ") != "$-1 +OK 1" {
 		t.Errorf("%q", got)
 	}
+	for _, d := range []*Daemon{a, b} {
+		client := kv(t, d)
+		awaitThat(t, "both lanes have the handshake's error, and none is in use", func() bool {
+			told, err := client.Peers(t.Context(), &pb.PeersRequest{})
+			return err == nil && len(told.Peers) == 1 && told.Peers[0].Lane == "" && strings.Count(fmt.Sprint(told.Peers[0].Lanes), "unknown authority") == 2
+		})
+	}
+	if !strings.Contains(log.String(), `"lane does not get through" cache=a address=`) {
+		t.Error("the log does not say to which cache no lane gets through")
+	}
 }
 
 // TestAloneWithEtcd: without a port of cgn-kv/1 a cache is announced, but pulls nothing.

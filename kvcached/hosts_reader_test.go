@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -119,11 +120,25 @@ func (h *reader) pull(d *Daemon, from, n int) {
 	all.Wait()
 }
 
-// bill is what it cost the first host that blocks were read.
+// bill is what it cost the first host that blocks were read, and this one.
 type bill struct {
 	took, cpu                     time.Duration
 	runs                          int64
-	grants, lent, lentBytes, sent float64 // messages, blocks and bytes by RDMA, and bytes by streams
+	grants, lent, lentBytes, sent float64       // messages, blocks and bytes by RDMA, and bytes by streams
+	host, ours, oursHost          time.Duration // CPU of the first machine, of this process, and of this machine
+}
+
+// by tells whether n blocks of one size came by a lane, and by no other.
+func (b bill) by(lane string, n, size int) bool {
+	bytes := float64(n * size)
+	return lane == "RDMA" && b.grants > 0 && b.lent == float64(n) && b.lentBytes == bytes && b.sent == 0 || lane == "QUIC" && b.lent == 0 && b.sent >= bytes
+}
+
+// ownCPU is what this process has used.
+func ownCPU() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // charge has a daemon read blocks of one size, and holds them to what they should be.
@@ -131,9 +146,9 @@ func (h *reader) charge(d *Daemon, n, size int) bill {
 	h.t.Helper()
 	from := h.fresh(n, size)
 	metrics, before := h.tell(order{Do: "metrics"}).Metrics, h.tell(order{Do: "spent"})
-	began := time.Now()
+	ours, oursHost, began := ownCPU(), hostCPU(h.t), time.Now()
 	h.pull(d, from, n)
-	took := time.Since(began)
+	b := bill{took: time.Since(began), ours: ownCPU() - ours, oursHost: hostCPU(h.t) - oursHost}
 	after := h.tell(order{Do: "spent"})
 	now := h.tell(order{Do: "metrics"}).Metrics
 	for i := from; i < from+n; i++ {
@@ -147,41 +162,49 @@ func (h *reader) charge(d *Daemon, n, size int) bill {
 		}
 		return now[name] - metrics[name]
 	}
-	return bill{took, after.CPU - before.CPU, after.Runs - before.Runs, grew("rdma_lent_grants_total"), grew("rdma_lent_total"), grew("rdma_lent_bytes_total"), grew("peer_sent_bytes_total")}
+	b.cpu, b.host, b.runs = after.CPU-before.CPU, after.Host-before.Host, after.Runs-before.Runs
+	b.grants, b.lent, b.lentBytes, b.sent = grew("rdma_lent_grants_total"), grew("rdma_lent_total"), grew("rdma_lent_bytes_total"), grew("peer_sent_bytes_total")
+	return b
+}
+
+// lanes are daemons that read by RDMA, and by QUIC, until stop.
+func (h *reader) lanes() (daemons [2]*Daemon, stop func()) {
+	var stops [2]func() error
+	for i, lane := range []string{"auto", "quic"} {
+		daemons[i], stops[i] = h.site.host(h.t, lane, func(c *Config) {
+			onHost(c)
+			c.Fleet.Lane, c.Daemon.RAM, c.Fleet.PullTimeout = lane, 96<<20, config.Duration(time.Minute)
+		})
+	}
+	meet(h.t, 3, daemons[0], daemons[1])
+	h.byCards(daemons[0], "the first session")
+	return daemons, func() { _, _ = stops[0](), stops[1]() }
 }
 
 // cost holds what reads cost the owner's process to one message for a batch, whatever the blocks' length, and next to nothing for their bytes.
 func (h *reader) cost() {
 	t := h.t
-	var daemons [2]*Daemon
-	for i, lane := range []string{"auto", "quic"} {
-		d, stop := h.site.host(t, lane, func(c *Config) {
-			onHost(c)
-			c.Fleet.Lane, c.Daemon.RAM, c.Fleet.PullTimeout = lane, 96<<20, config.Duration(time.Minute)
-		})
-		defer func() { _ = stop() }()
-		daemons[i] = d
-	}
-	meet(t, 3, daemons[0], daemons[1])
-	h.byCards(daemons[0], "the first session")
+	daemons, stop := h.lanes()
+	defer stop()
 	idle := h.tell(order{Do: "spent"})
 	<-time.After(2 * time.Second)
 	rest := h.tell(order{Do: "spent"})
 	t.Logf("| at rest, for a second | | %.0f | %d | |", (rest.CPU-idle.CPU).Seconds()*1e3/2, (rest.Runs-idle.Runs)/2)
-	cpu := map[string]float64{} // s, by lane and KiB
+	cpu, runs := map[string]float64{}, map[string]int64{} // s, and how often threads were given a CPU, by lane and KiB
 	for _, size := range []int{64 << 10, 1 << 20} {
 		for i, lane := range []string{"RDMA", "QUIC"} {
-			cpu[fmt.Sprint(lane, size>>10)] = h.least(daemons[i], lane, size).cpu.Seconds()
+			b, at := h.least(daemons[i], lane, size), fmt.Sprint(lane, size>>10)
+			cpu[at], runs[at] = b.cpu.Seconds(), b.runs
 		}
 	}
 	perByte := (cpu["RDMA1024"] - cpu["RDMA64"]) / (cpu["QUIC1024"] - cpu["QUIC64"])
 	t.Logf("the owner's CPU, RDMA to QUIC: %.3f for 64 KiB, %.3f for 1 MiB, %.3f for each further byte", cpu["RDMA64"]/cpu["QUIC64"], cpu["RDMA1024"]/cpu["QUIC1024"], perByte)
-	if perByte > 0.15 || cpu["RDMA1024"] > cpu["QUIC1024"]/4 {
-		t.Errorf("the owner pays for bytes that are read by RDMA: %v", cpu)
+	if cpu["QUIC1024"] <= cpu["QUIC64"] || perByte > 0.15 || cpu["RDMA1024"] > cpu["QUIC1024"]/4 || runs["RDMA1024"] > movesAtOnce<<20/4096/4 { // packets of 4 KiB: a thread that looked at each would be given a CPU as often
+		t.Errorf("the owner pays for bytes that are read by RDMA: %v, %v", cpu, runs)
 	}
 }
 
-// least is the cheapest of some rounds for the owner. On a busy machine a block may come in another way than by RDMA: such a round does not count; or twice by QUIC: what that costs for all bytes
+// least is the cheapest of some rounds for the owner, with the fewest times that its threads were given a CPU in any of them. On a busy machine a block may come in another way than by RDMA: such a round does not count; or twice by QUIC: what that costs for all bytes
 // that were sent stands for what the blocks cost.
 func (h *reader) least(d *Daemon, lane string, size int) (best bill) {
 	const n, rounds, tries = movesAtOnce, 3, 9
@@ -191,10 +214,15 @@ func (h *reader) least(d *Daemon, lane string, size int) (best bill) {
 		if lane == "QUIC" && b.sent > bytes {
 			b.cpu = time.Duration(float64(b.cpu) * bytes / b.sent)
 		}
-		if lane == "RDMA" && b.grants > 0 && b.lent == n && b.lentBytes == bytes && b.sent == 0 || lane == "QUIC" && b.lent == 0 && b.sent >= bytes {
-			if good++; good == 1 || b.cpu < best.cpu {
+		if b.by(lane, n, size) {
+			if good++; good == 1 {
 				best = b
 			}
+			fewest := min(b.runs, best.runs)
+			if b.cpu < best.cpu {
+				best = b
+			}
+			best.runs = fewest
 		}
 		if good == rounds {
 			break
@@ -230,6 +258,7 @@ func (h *reader) faults() {
 	})
 	meet(t, 2, d)
 	from := h.fresh(n, size)
+	h.cards(d, from, n, size)
 	h.fault(d, "the cable is pulled", from, n, size, func(*load) { h.tell(order{Do: "pull the cable"}) })
 	h.fault(d, "the owner is killed", from, n, size, func(l *load) {
 		missed := l.misses.Load()

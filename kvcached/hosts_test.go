@@ -72,8 +72,10 @@ type report struct {
 	Etcd    string
 	Files   map[string][]byte // of the fleet's certificates
 	CPU     time.Duration     // of the daemon's process since it started
+	Host    time.Duration     // CPU of the machine since it started
 	Runs    int64             // how often its threads were given a CPU
 	Metrics map[string]float64
+	Took    time.Duration // to close the card
 }
 
 // owner is the first host.
@@ -132,12 +134,19 @@ func (h *owner) obey() {
 			h.set(o)
 		case "spent":
 			r.CPU, r.Runs = h.spent()
+			r.Host = hostCPU(h.t)
 		case "metrics":
 			r.Metrics = h.metrics()
 		case "pull the cable":
 			h.cable("off", "0")
 			<-time.After(cableOut)
 			h.cable("on", "1")
+		case "drop RoCE":
+			dropRoCE(h.t)
+		case "let RoCE through":
+			letRoCEThrough(h.t)
+		case "release the card":
+			r.Took = releaseCard(h.t, filepath.Join(h.dir, "kv.sock"))
 		case "kill":
 			h.kill()
 		case "start":
@@ -200,6 +209,19 @@ func (h *owner) spent() (cpu time.Duration, runs int64) {
 		h.t.Errorf("no process %q", pid)
 	}
 	return cpu, runs
+}
+
+// hostCPU is the CPU that this machine has used, to 10 ms.
+func hostCPU(t *testing.T) time.Duration {
+	text, err := os.ReadFile("/proc/stat")
+	var user, nice, system, idle, waits, irq, softirq int64
+	if err == nil {
+		_, err = fmt.Sscanf(string(text), "cpu %d %d %d %d %d %d %d", &user, &nice, &system, &idle, &waits, &irq, &softirq)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(user+nice+system+irq+softirq) * 10 * time.Millisecond
 }
 
 // metrics are those without labels.

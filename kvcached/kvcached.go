@@ -26,10 +26,11 @@ import (
 
 // Bounds of the steps of a drain that the configuration does not set.
 const (
-	leaveLimit = 5 * time.Second
-	storeLimit = 30 * time.Second
-	stuckLimit = 5 * time.Second // more, for a disk that does not answer
-	adminLimit = time.Second
+	leaveLimit  = 5 * time.Second
+	deviceLimit = 3 * time.Second // more, for an RDMA device that does not answer, in each of four steps
+	storeLimit  = 30 * time.Second
+	stuckLimit  = 5 * time.Second // more, for a disk that does not answer
+	adminLimit  = time.Second
 )
 
 // Daemon is one host's cache. Make it with New, then Run it once, or Close it.
@@ -153,8 +154,10 @@ func (d *Daemon) Close() {
 	if d.adminAt != nil {
 		_ = d.adminAt.Close()
 	}
-	_ = d.leaveFleet(context.Background())
-	_ = d.closeDevices(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), leaveLimit)
+	defer cancel()
+	_ = d.leaveFleet(ctx)
+	_ = d.closeDevices(ctx)
 	_ = d.closeStore(context.Background())
 }
 
@@ -191,7 +194,7 @@ func (d *Daemon) At(name string) string {
 // and finish what runs, at most for DrainTimeout, then those for other caches, for
 // as long again, and the stores are closed, which takes at most 35 s. The end of force cuts all of that short: what is not durable may be
 // lost, as by a crash, and Run returns at the latest after the 5 s that a disk has to
-// answer. Run returns an error where a part fails, after draining the others.
+// answer, and the 12 s that RDMA devices have. Run returns an error where a part fails, after draining the others.
 func (d *Daemon) Run(ctx, force context.Context) error {
 	r := d.start()
 	d.announce()
@@ -203,7 +206,9 @@ func (d *Daemon) Run(ctx, force context.Context) error {
 	d.log.Info("stopping: running operations have drain_timeout; a second signal ends it now", "drain_timeout", d.config.Daemon.DrainTimeout.String())
 	d.draining.Store(true)
 	err := r.drain(force)
-	return errors.Join(r.group.Wait(), err)
+	over, end := context.WithCancel(context.Background())
+	end()
+	return errors.Join(d.aroundDevices(over, r.group.Wait), err)
 }
 
 // announce logs what runs where.

@@ -46,6 +46,9 @@ func (l lanes) Paths(ctx context.Context) (out []rpc.Path, unknown string) {
 		if why := l.d.config.whyNoRDMA(m.ID); why != "" {
 			p.WhyNotRDMA = why
 		}
+		if !p.Silent.IsZero() {
+			p.Lane = ""
+		}
 		p.Granted = granted(ctx, &m, lent)
 		out = append(out, p)
 	}
@@ -68,10 +71,8 @@ func (c *Config) whyNoRDMA(cache string) string {
 		return field + " is " + lane
 	case len(c.RDMA.Devices) > 0:
 		return ""
-	case !BuiltWithRDMA():
-		return notBuilt
 	}
-	return "rdma.devices names none; give their names, or auto for all (cgn-ctl rdma check says what this host has)"
+	return noDevices()
 }
 
 // use fills in what the pool knows of a cache.
@@ -83,7 +84,7 @@ func use(p *rpc.Path, s *transport.PeerStatus) {
 		p.WhyNotRDMA = notAsked
 	}
 	for _, c := range s.Carried {
-		if c.Pulls+c.Puts+c.Failed+c.Fell > 0 {
+		if c.Pulls+c.Puts+c.Failed+c.Fell > 0 || c.Error != "" {
 			p.Lanes = append(p.Lanes, rpc.Use{Lane: string(c.Lane), Operations: c.Pulls + c.Puts, Bytes: c.Received + c.Sent, Errors: c.Failed, Fallbacks: c.Fell,
 				Error: c.Error, ErrorAt: c.At})
 		}

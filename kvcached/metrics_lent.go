@@ -35,7 +35,7 @@ var lendRows = []row[transport.LendStats]{
 
 // fallbackDefs are of blocks that were to be read by RDMA.
 var fallbackDefs = []metric.Def{
-	{Name: "cgn_kvcached_rdma_fallbacks_total", Kind: metric.Counter, Labels: []string{"reason"}, Help: "Blocks that came over QUIC or TLS instead of by RDMA: no_session, there are no queue pairs (yet); queue, too many blocks wait; no_grant, the other cache did not answer; not_lent, it does not lend the block; lease_over, the lease was over before the block's turn came; not_registered, memory that the device does not know; access, the other device refused; unreachable, it did not answer; card_gone, a device was taken away; broken, a queue pair broke; timeout, the read took longer than it may; checksum, the bytes were not the block's; memlock, the device may not lock the memory to read into."},
+	{Name: "cgn_kvcached_rdma_fallbacks_total", Kind: metric.Counter, Labels: []string{"reason"}, Help: "Blocks that came over QUIC or TLS instead of by RDMA: no_session, there are no queue pairs (yet); queue, too many blocks wait; no_grant, the other cache did not answer in time or refused all; not_lent, it does not lend the block; lease_over, the lease was over before the block's turn came; not_registered, memory that the device does not know; access, the other device refused; unreachable, it did not answer; card_gone, a device was taken away; broken, a queue pair broke; timeout, the read took longer than it may; checksum, the bytes were not the block's; memlock, the device may not lock the memory to read into."},
 }
 
 func (in *instruments) defineLent() {

@@ -38,7 +38,7 @@ func (in *instruments) defineRDMA() {
 // rdmaStateDefs are of what the daemon makes of its devices.
 var rdmaStateDefs = []metric.Def{
 	{Name: "cgn_kvcached_rdma_device_open", Labels: []string{"device"}, Help: "Whether an RDMA device of rdma.devices is open (1); one that was given away is not. The device auto, 0: the host has none at all."},
-	{Name: "cgn_kvcached_rdma_demanded_missing", Help: "Other caches that have to be read by RDMA (fleet.lane or [[fleet.peers]] is rdma) and, when a block was last asked for, could not."},
+	{Name: "cgn_kvcached_rdma_demanded_missing", Help: "Other caches that have to be read by RDMA (fleet.lane or [[fleet.peers]] is rdma) and cannot, though blocks of theirs were asked for in the last 2 minutes."},
 }
 
 func (in *instruments) emitRDMAState(emit func(def int, value float64, labels ...string)) {
@@ -48,12 +48,19 @@ func (in *instruments) emitRDMAState(emit func(def int, value float64, labels ..
 	missing := 0
 	if in.pool != nil {
 		for _, s := range in.pool.Status() {
-			if s.Target.Cards == transport.Demanded && !s.RDMA && s.Error != "" {
+			if isMissing(&s, time.Now()) {
 				missing++
 			}
 		}
 	}
 	emit(1, float64(missing))
+}
+
+// missingFor is how long after a block was asked for in vain RDMA counts as missing: nobody tries again while nothing is asked for.
+const missingFor = 2 * time.Minute
+
+func isMissing(s *transport.PeerStatus, now time.Time) bool {
+	return s.Target.Cards == transport.Demanded && !s.RDMA && s.Error != "" && now.Sub(s.Missed) < missingFor
 }
 
 // rdmaDeviceDefs are of the counters that devices knows, and of the port's state, which is the last.

@@ -113,3 +113,24 @@ func TestAStuckDevice(t *testing.T) {
 	close(answer)
 	<-done
 }
+
+// TestRDMAIsMissing: where RDMA is demanded, it is missing while blocks are asked for and cannot be read so, and no longer.
+func TestRDMAIsMissing(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	demanded := transport.Target{Cards: transport.Demanded}
+	for name, c := range map[string]struct {
+		s    transport.PeerStatus
+		want bool
+	}{
+		"asked for":             {transport.PeerStatus{Target: demanded, Error: "a pair broke", Missed: now.Add(-time.Minute)}, true},
+		"a link that came back": {transport.PeerStatus{Target: demanded, Error: "a pair broke", Missed: now.Add(-time.Hour)}, false},
+		"never asked for":       {transport.PeerStatus{Target: demanded, Error: "a pair broke"}, false},
+		"is being made":         {transport.PeerStatus{Target: demanded, Missed: now}, false},
+		"is read":               {transport.PeerStatus{Target: demanded, RDMA: true, Error: "a pair broke", Missed: now}, false},
+		"not demanded":          {transport.PeerStatus{Target: transport.Target{Cards: transport.Trusted}, Error: "a pair broke", Missed: now}, false},
+	} {
+		if isMissing(&c.s, now) != c.want {
+			t.Errorf("%s: missing is not %v", name, c.want)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package kvcached
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -100,7 +101,9 @@ func (d *Daemon) addPeers(o transport.ServerOptions, lane string) error {
 	} else {
 		p.name, p.where, lane = "tls-lane", lane, ""
 	}
-	d.addStarted(p, srv.Close)
+	d.addStarted(p, func(ctx context.Context) error {
+		return d.aroundDevices(ctx, func() error { return srv.Close(ctx) })
+	})
 	if lane != "" {
 		d.addStarted(&part{name: "tls-lane", where: lane, what: "the same over TLS on TCP", peers: true}, nil)
 	}

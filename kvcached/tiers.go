@@ -113,7 +113,7 @@ func (d *Daemon) deleting(a block.Addr) {
 // closeStore closes the tiers and lets go of the data directory. It is called once. Where ctx ends before, what is not durable is
 // given up, and after stuckLimit more, what the disk does not finish, too.
 func (d *Daemon) closeStore(ctx context.Context) error {
-	return within(ctx, stuckLimit, func() (err error) {
+	return within(ctx, stuckLimit, errStuck, func() (err error) {
 		if d.store != nil {
 			err = d.store.CloseWithin(ctx)
 		}
@@ -131,8 +131,8 @@ func (d *Daemon) closeStore(ctx context.Context) error {
 var errStuck = errors.New("kvcached: the disk does not answer; what was durable is there at the next start, once this process has ended")
 
 // within waits for f, which should return soon after ctx has ended. If it does not within patience, it is left alone with what it
-// holds, such as the lock of the data directory, until the process ends.
-func within(ctx context.Context, patience time.Duration, f func() error) error {
+// holds, such as the lock of the data directory, until the process ends, and the error is stuck.
+func within(ctx context.Context, patience time.Duration, stuck error, f func() error) error {
 	ended := make(chan error, 1)
 	go func() { ended <- f() }()
 	select {
@@ -144,7 +144,7 @@ func within(ctx context.Context, patience time.Duration, f func() error) error {
 	case err := <-ended:
 		return err
 	case <-time.After(patience):
-		return errStuck
+		return stuck
 	}
 }
 

@@ -113,7 +113,7 @@ func (v *View) tellJoining(ctx context.Context) {
 		case <-timer.C:
 			if why, joined := v.Joined(); !joined {
 				v.o.Logger.Warn("the cache has not joined its fleet, so clients' own keys are misses and cannot be set; blocks by address are served; "+
-					"see that etcd answers at etcd.endpoints and the other caches at their [quic] port", "why", why)
+					"see that etcd answers at etcd.endpoints, to etcd.ca, etcd.cert and etcd.key, and the other caches at their [quic] port", "why", why)
 			}
 		}
 	}

@@ -100,7 +100,7 @@ func rank(seed uint64, a *block.Addr) uint64 {
 }
 
 func (m *Member) target() transport.Target {
-	return transport.Target{Address: m.Address, Name: m.Name, Lane: m.Lane, Cards: m.Cards}
+	return transport.Target{Address: m.Address, Name: m.Name, Lane: m.Lane, Cards: m.Cards, Cache: m.ID}
 }
 
 // SetMembers says which hosts the fleet has now. Locations are told anew, since others keep them. Connections to where nobody is any

@@ -15,6 +15,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -59,6 +60,7 @@ type Arena struct {
 	stop    chan struct{}
 	done    sync.WaitGroup
 	closed  sync.Once
+	kept    atomic.Bool
 }
 
 // NewArena makes an arena, maps it and seals it.
@@ -163,12 +165,18 @@ func (a *Arena) Slice(offset int64, n int) []byte {
 	return a.memory[offset : offset+int64(n) : offset+int64(n)]
 }
 
-// Close unmaps the arena: no slice of it may be used any more. Mappings of other programs stay.
+// Keep has Close leave the memory mapped: a device may read and write it until the process ends.
+func (a *Arena) Keep() { a.kept.Store(true) }
+
+// Close unmaps the arena, unless it is kept: no slice of it may be used any more. Mappings of other programs stay.
 func (a *Arena) Close() error {
 	var err error
 	a.closed.Do(func() {
 		close(a.stop)
 		a.done.Wait()
+		if a.kept.Load() {
+			return
+		}
 		err = errors.Join(unix.Munmap(a.memory), a.file.Close())
 	})
 	return err

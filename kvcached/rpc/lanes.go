@@ -27,7 +27,7 @@ type Lanes interface {
 type Path struct {
 	Peer, Address string
 	Wanted        string // auto, rdma, quic or tls
-	Lane          string // in use for large blocks; empty: not connected
+	Lane          string // in use for large blocks; empty: nothing gets through, or it is not connected
 	WhyNotRDMA    string
 	Lanes         []Use
 	Pairs         int

@@ -36,7 +36,8 @@ const (
 	lastRetry    = 8 * time.Minute  // the longest of those pauses
 	connectIn    = 5 * time.Second  // a session is made of pairs, with a probe of each rail
 	probeIn      = 2 * time.Second
-	endIn        = 250 * time.Millisecond // the peer is told that a session has ended
+	mayClose     = time.Second            // a session that was used later is taken to be known to the peer, whatever became of connections to it
+	endIn        = 250 * time.Millisecond // the peer is told that a session has ended, when the pool closes; else there is releaseIn for it
 	mostFlight   = 32 << 20               // bytes that are read from one peer at a time; one block alone may be more. Others wait
 )
 
@@ -62,6 +63,7 @@ type borrower struct {
 	said       time.Time            // that, in the log
 	lastError  string
 	lastAt     time.Time // of lastError
+	missed     time.Time // a block was asked for last that no session was there for
 	queue      []*wish   // at most mostWishes
 	asking     int       // goroutines that ask for what is in queue, at most mostGrants
 	flushing   bool
@@ -83,7 +85,7 @@ type borrowed struct {
 	opened   uint64        // Rails.opened when its cards were chosen: with another number there may be more
 	retry    time.Time     // from when on another is tried, of more rails; zero: all are used
 	wait     time.Duration // before that
-	done     []uint64      // leases; at most wire.MaxDone
+	done     []owed        // at most wire.MaxDone
 	asking   int           // grants under way
 	asked    time.Time     // of the last grant
 	loans    int64         // blocks that may be read now
@@ -129,14 +131,26 @@ func (b *borrower) session() *borrowed {
 	return b.s
 }
 
+// miss notes that a block was asked for without a session.
+func (b *borrower) miss() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.missed = time.Now()
+}
+
 // mayGrow tells whether another session may have more rails. b.mu is held.
 func (s *borrowed) mayGrow(now time.Time) bool {
 	return s.opened != s.b.rails.opened.Load() || !s.retry.IsZero() && !now.Before(s.retry)
 }
 
-// forgotten tells whether a session was not used for so long that the peer ends it, or has. b.mu is held.
+// forgotten tells whether a session was not used for so long that the peer ends it, or has: after IdleMS, or when it has no connection of this host any more, of which one over TLS is
+// closed earlier. b.mu is held.
 func (s *borrowed) forgotten(now time.Time) bool {
-	return s.idle > 0 && s.asking == 0 && s.loans == 0 && now.Sub(s.asked) > s.idle-s.idle/8
+	if s.asking > 0 || s.loans > 0 {
+		return false
+	}
+	unused := now.Sub(s.asked)
+	return s.idle > 0 && unused > s.idle-s.idle/8 || unused > mayClose && !s.b.p.connected()
 }
 
 // used is over how many rails a session reads.
@@ -254,12 +268,15 @@ func (b *borrower) told(why string) {
 	if b.why == why && (why != "" || b.s == nil) && !again {
 		return
 	}
+	was := b.why == "" && !b.said.IsZero()
 	b.why, b.said = why, time.Now()
 	switch {
 	case why == "":
 		b.log.Info("blocks of a peer are read by RDMA", "rails", b.s.used(), "lease", b.s.lease.String())
 	case b.must:
 		b.log.Error("fleet.lane or [[fleet.peers]] demands RDMA and it cannot be, blocks go over QUIC or TLS meanwhile", "reason", why)
+	case was:
+		b.log.Warn("blocks of a peer are not read by RDMA any more, they go over QUIC or TLS meanwhile", "reason", why)
 	default:
 		b.log.Info("blocks of a peer are not read by RDMA, they go over QUIC or TLS", "reason", why)
 	}
@@ -299,11 +316,12 @@ func (b *borrower) end(s *borrowed) {
 	s.shut()
 }
 
-// tell tells the peer that a session has ended. A peer that does not hear of it finds out by itself.
+// tell tells the peer that a session has ended. A peer that does not hear of it finds out by itself, when it was not used for long.
 func (b *borrower) tell(s *borrowed) {
-	ctx, cancel := context.WithTimeout(context.Background(), endIn)
+	ctx, cancel := context.WithTimeout(context.Background(), releaseIn)
 	defer cancel()
-	_ = b.ask(ctx, wire.Release, (&wire.Returned{Session: s.id, End: true}).Append(nil), func([]byte) error { return nil })
+	defer whenDone(b.life, func() { time.AfterFunc(endIn, cancel) })()
+	_ = b.ask(ctx, wire.Release, 0, (&wire.Returned{Session: s.id, End: true}).Append(nil), func([]byte) error { return nil })
 }
 
 func (s *borrowed) shut() {
@@ -314,7 +332,7 @@ func (s *borrowed) shut() {
 	}
 }
 
-// ask sends a small question over a stream.
-func (b *borrower) ask(ctx context.Context, op wire.Op, body []byte, got func(body []byte) error) error {
-	return b.p.over(false, func(l lane, _ int) error { return l.call(ctx, op, 0, body, got) })
+// ask sends a small question over a stream, with the next request's number where request is 0.
+func (b *borrower) ask(ctx context.Context, op wire.Op, request uint64, body []byte, got func(body []byte) error) error {
+	return b.p.over(false, func(l lane, _ int) error { return l.call(ctx, op, 0, request, body, got) })
 }

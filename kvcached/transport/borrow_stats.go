@@ -49,7 +49,7 @@ type Carried struct {
 	Sent     uint64
 	Failed   uint64 // reads and puts that were not done at all, this lane being the last one that was tried
 	Fell     uint64 // those that were done, or tried, over another lane instead
-	Error    string // of the last of both; empty: none yet
+	Error    string // of the last of both, or why the lane did not get through, whatever was asked; empty: none yet
 	At       time.Time
 }
 
@@ -62,7 +62,8 @@ type PeerStatus struct {
 	Cards   []string // of this host, that RDMA uses
 	Loans   int64    // blocks that may be read now
 	Carried []Carried
-	Error   string // why there was no session, or none any more, the last time; empty: there has always been one
+	Missed  time.Time // a block that was to be read by RDMA was last asked for while there was no session; zero: never
+	Error   string    // why there was no session, or none any more, the last time; empty: there has always been one
 	At      time.Time
 }
 
@@ -94,7 +95,7 @@ func (p *Peer) status() PeerStatus {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s.Error, s.At = b.lastError, b.lastAt
+	s.Error, s.At, s.Missed = b.lastError, b.lastAt, b.missed
 	if b.s == nil && b.why == "" && len(b.rails.usable(b.must)) == 0 {
 		s.Why = b.rails.lack().Error()
 		return s

@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -21,7 +20,9 @@ type fabric struct {
 	reads int
 
 	reading func(r rdma.Read) // called for each read, before it; nil: nothing is
-	granted func()            // called before a grant
+	granted func()            // called while a card makes windows
+	revoked func()            // called while it revokes them
+	misused []string          // what no card is to be asked
 	spoil   func(b []byte)    // called with what was read of a block
 	refuse  error             // of reads of blocks, which leaves the pair whole; nil: none
 }
@@ -39,6 +40,7 @@ type fakeCard struct {
 	dev     *fakeDevice // opened; nil: not
 	windows int         // of a pair at most, 0: as asked
 	noPairs error       // of who wants one; nil: they are made
+	asked   int         // for pairs, so often
 }
 
 // plug has a card be there.
@@ -139,7 +141,7 @@ func (d *fakeDevice) registered(b []byte) bool {
 func (d *fakeDevice) Pair(o rdma.PairOptions) (rdma.Pair, error) {
 	d.f.mu.Lock()
 	defer d.f.mu.Unlock()
-	if d.card.noPairs != nil {
+	if d.card.asked++; d.card.noPairs != nil {
 		return nil, d.card.noPairs
 	}
 	if o.MaxWindows == 0 {
@@ -187,198 +189,12 @@ func (d *fakeDevice) Close() error {
 	return nil
 }
 
-type fakePair struct {
-	d      *fakeDevice
-	o      rdma.PairOptions
-	qpn    uint32
-	remote uint32
-	reads  sync.WaitGroup
-
-	mu      sync.RWMutex // held for reading by who copies from a window
-	windows map[uint32]*fakeWindow
-	why     error
-	broken  chan struct{}
-}
-
-type fakeWindow struct {
-	key rdma.Key
-	mem []byte
-}
-
-func (w *fakeWindow) Key() rdma.Key { return w.key }
-
-func (p *fakePair) Local() rdma.Endpoint {
-	return rdma.Endpoint{GID: p.d.card.addr.As16(), QPN: p.qpn, PSN: 1, MTU: 1024}
-}
-
-func (p *fakePair) Connect(remote rdma.Endpoint) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.remote = remote.QPN
-	return p.why
-}
-
-func (p *fakePair) Broken() <-chan struct{} { return p.broken }
-
-// fail breaks the pair, unless it is broken.
-func (p *fakePair) fail(why error) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.why == nil {
-		p.why = why
-		clear(p.windows)
-		close(p.broken)
-	}
-	return p.why
-}
-
-// enter counts a read, which Close waits for.
-func (p *fakePair) enter() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.why == nil {
-		p.reads.Add(1)
-	}
-	return p.why
-}
-
-func (p *fakePair) Read(ctx context.Context, reads []rdma.Read) error {
-	if err := p.enter(); err != nil {
-		return err
-	}
-	defer p.reads.Done()
-	for _, r := range reads {
-		if !p.d.registered(r.Into) {
-			return rdma.ErrNotRegistered
-		}
-	}
-	f := p.d.f
-	for _, r := range reads {
-		f.mu.Lock()
-		far, down, hook, spoil, refuse := f.pairs[p.remote], f.down, f.reading, f.spoil, f.refuse
-		f.reads++
-		f.mu.Unlock()
-		if hook != nil {
-			hook(r)
-		}
-		if refuse != nil && len(r.Into) > probeSize {
-			return refuse
-		}
-		if err := ctx.Err(); err != nil {
-			return p.fail(fmt.Errorf("%w: %w", rdma.ErrBroken, err))
-		}
-		if far == nil || down {
-			return p.wait(ctx)
-		}
-		if err := far.serve(p, r); err != nil {
-			return p.fail(err)
-		}
-		if spoil != nil && len(r.Into) > probeSize {
-			spoil(r.Into)
-		}
-	}
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return p.why
-}
-
-// wait is for an answer that does not come.
-func (p *fakePair) wait(ctx context.Context) error {
-	t := time.NewTimer(p.o.Timeout)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return p.fail(rdma.ErrUnreachable)
-	case <-ctx.Done():
-		return p.fail(fmt.Errorf("%w: %w", rdma.ErrBroken, context.Cause(ctx)))
-	case <-p.broken:
-		return p.fail(nil)
-	}
-}
-
-// serve copies what a window has: a card that cannot be revoked from in the middle.
-func (p *fakePair) serve(to *fakePair, r rdma.Read) error {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	w := p.windows[r.From.RKey]
-	at := r.From.Addr + r.Skip
-	if p.remote != to.qpn || p.why != nil {
-		return rdma.ErrUnreachable
-	}
-	if w == nil || at < w.key.Addr || at+uint64(len(r.Into)) > w.key.Addr+uint64(len(w.mem)) {
-		return rdma.ErrAccess
-	}
-	copy(r.Into, w.mem[at-w.key.Addr:])
-	return nil
-}
-
-func (p *fakePair) Grant(_ context.Context, mems [][]byte) ([]rdma.Window, error) {
-	f := p.d.f
-	f.mu.Lock()
-	hook := f.granted
-	f.last += uint32(len(mems))
-	key := f.last
-	f.mu.Unlock()
-	if hook != nil {
-		hook()
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.why != nil {
-		return nil, p.why
-	}
-	if len(p.windows)+len(mems) > p.o.MaxWindows {
-		return nil, rdma.ErrFull
-	}
-	var out []rdma.Window
-	for i, mem := range mems {
-		if !p.d.registered(mem) {
-			return nil, rdma.ErrNotRegistered
-		}
-		w := &fakeWindow{rdma.Key{Addr: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))), RKey: key - uint32(i)}, mem}
-		p.windows[w.key.RKey] = w
-		out = append(out, w)
-	}
-	return out, nil
-}
-
-func (p *fakePair) Revoke(_ context.Context, windows []rdma.Window) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, w := range windows {
-		delete(p.windows, w.Key().RKey)
-	}
-	return p.why
-}
-
-func (p *fakePair) Close() error {
-	p.fail(rdma.ErrBroken)
-	p.reads.Wait()
-	f := p.d.f
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.pairs, p.qpn)
-	delete(p.d.pairs, p)
-	return nil
-}
-
 // readable tells whether some window is onto a part of b.
 func (f *fabric) readable(b []byte) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, p := range f.pairs {
 		if p.shows(uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), uint64(len(b))) {
-			return true
-		}
-	}
-	return false
-}
-
-func (p *fakePair) shows(at, n uint64) bool {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	for _, w := range p.windows {
-		if w.key.Addr < at+n && at < w.key.Addr+uint64(len(w.mem)) {
 			return true
 		}
 	}

@@ -25,7 +25,9 @@ func (r *Rails) Release(ctx context.Context, name string) error {
 		c.rail, c.busy = nil, make(chan struct{})
 		busy = c.busy
 	}
-	r.closed(name, c, errKept)
+	if identity != "" || busy != nil {
+		r.closed(name, c, errKept)
+	}
 	if was != nil {
 		r.work.Go(func() { r.shut(name, was) })
 	}

@@ -16,13 +16,27 @@ type carried struct {
 	last atomic.Pointer[failure] // nil: none yet
 }
 
-// failure is why an operation could not be done over a lane.
+// failure is why an operation could not be done over a lane, or why a lane does not get through.
 type failure struct {
 	err error
 	at  time.Time
 }
 
-func (c *carried) note(err error) { c.last.Store(&failure{err, time.Now()}) }
+// note keeps err as the last one. That a lane rests says less than the error that it rests for.
+func (c *carried) note(err error) {
+	if !errors.Is(err, errResting) || c.last.Load() == nil {
+		c.last.Store(&failure{err, time.Now()})
+	}
+}
+
+// try runs an operation on a lane, and notes where that does not get through.
+func (p *Peer) try(which int, fn func(l lane, which int) error) error {
+	err := fn(p.lanes[which], which)
+	if errors.Is(err, ErrUnreachable) || errors.Is(err, ErrHandshake) {
+		p.carried[which].note(err)
+	}
+	return err
+}
 
 // carry runs an operation on a block on the lane that is best for it, or on the other one, for who has begun already, and counts
 // what failed. A peer that answers, that it has no such block or too much to do, has not failed, nor has a caller that has left.

@@ -15,6 +15,13 @@ func TestWhatFailedOverALane(t *testing.T) {
 	s := newSite(t, ServerOptions{}, PoolOptions{ListenUDP: func() (net.PacketConn, error) { return nil, net.ErrClosed }})
 	want := s.store.fill("b", 1000)
 	p := s.peer(Auto)
+	if err := p.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if c := p.status().Carried; c[overQUIC].Fell != 0 || !strings.Contains(c[overQUIC].Error, "use of closed") { // what is small is not counted
+		t.Errorf("QUIC after a ping: %+v", c[overQUIC])
+	}
+	p.choice.down = [2]time.Time{}
 	got, _, err := get(t.Context(), p, "b")
 	if err != nil {
 		t.Fatal(err)

@@ -54,7 +54,9 @@ func newTwoStoresOf(t *testing.T, ram int64, near, far RailsOptions, po PoolOpti
 	nearRails, farRails := newRails(t, near), newRails(t, far)
 	t.Cleanup(func() { _ = nearRails.Close(); _ = farRails.Close() })
 	po.Rails, s.nearRails, s.farRails = nearRails, nearRails, farRails
-	po.GrantIn = 20 * time.Second // however busy the machine is
+	if po.GrantIn == 0 {
+		po.GrantIn = 20 * time.Second // however busy the machine is
+	}
 	l := newSite(t, ServerOptions{Handler: OnStore(s.far, nil), Rails: farRails, Lease: lease}, po)
 	s.pool, s.server = l.pool, l.server
 	var err error

@@ -199,6 +199,9 @@ func TestCardReleased(t *testing.T) {
 				}
 				l.f.unplug(name)
 				time.Sleep(10 * time.Second)
+				if err := rails.Release(ctx, name); err != nil || rails.Cards()[0].Why != errAbsent.Error() {
+					t.Errorf("one that is not there: %v, %+v", err, rails.Cards())
+				}
 				l.f.plug(name, map[string]string{"near": "10.0.0.1", "far": "10.0.0.2"}[side])
 				before := l.pool.Stats().RDMA.Reads
 				time.Sleep(time.Minute)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -12,10 +13,11 @@ import (
 )
 
 const (
-	mostWishes   = 1024                 // blocks of one peer that wait to be lent; further ones come by streams
-	mostGrants   = 2                    // under way to one peer: blocks go with the other while one is slow
-	releaseIn    = 2 * time.Second      // a peer takes back what was read
-	releaseAfter = 5 * time.Millisecond // leases that are done with are given back, where no Grant takes that along
+	mostWishes   = 1024                   // blocks of one peer that wait to be lent; further ones come by streams
+	mostGrants   = 2                      // under way to one peer: blocks go with the other while one is slow
+	releaseIn    = 2 * time.Second        // a peer takes back what was read
+	releaseAfter = 5 * time.Millisecond   // leases that are done with are given back, where no Grant takes that along
+	releaseAgain = 250 * time.Millisecond // the same, after a try to do so had no answer
 )
 
 // wish is a block that a Get wants to read.
@@ -40,10 +42,16 @@ type loan struct {
 	left  atomic.Int32 // blocks that are not done with
 }
 
+// owed is a lease that the peer is to be told to end. It ends by itself, later than until.
+type owed struct {
+	id    uint64
+	until time.Time
+}
+
 // done says that nobody reads one of its blocks any more.
 func (l *loan) done() {
 	if l.left.Add(-1) == 0 {
-		l.s.b.giveBack(l.s, l.id)
+		l.s.b.giveBack(l.s, owed{l.id, l.until})
 	}
 	l.s.b.mu.Lock()
 	l.s.loans--
@@ -109,7 +117,7 @@ func (b *borrower) grants() {
 }
 
 // next takes the next batch; nil: nothing is wanted any more.
-func (b *borrower) next() (s *borrowed, batch []*wish, done []uint64) {
+func (b *borrower) next() (s *borrowed, batch []*wish, done []owed) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s = b.s
@@ -119,14 +127,14 @@ func (b *borrower) next() (s *borrowed, batch []*wish, done []uint64) {
 	}
 	if n == 0 {
 		if b.asking--; b.asking == 0 {
-			b.flushLater()
+			b.flushLater(releaseAfter)
 		}
 		return nil, nil, nil
 	}
 	batch = append(batch, b.queue[:n]...)
 	b.queue = append(b.queue[:0], b.queue[n:]...)
 	if s != nil {
-		done, s.done = s.done, nil
+		done = s.takeDone()
 		s.asking++
 		s.asked = time.Now()
 	}
@@ -134,23 +142,23 @@ func (b *borrower) next() (s *borrowed, batch []*wish, done []uint64) {
 }
 
 // grant asks for a batch, and tells those who wait for it.
-func (b *borrower) grant(s *borrowed, batch []*wish, done []uint64) {
-	w := wire.Wanted{Session: s.id, Done: done, Addrs: make([]block.Addr, len(batch))}
+func (b *borrower) grant(s *borrowed, batch []*wish, done []owed) {
+	w := wire.Wanted{Session: s.id, Done: idsOf(done), Addrs: make([]block.Addr, len(batch))}
 	for i := range batch {
 		w.Addrs[i] = batch[i].addr
 	}
 	ctx, cancel := context.WithTimeout(b.life, b.p.pool.o.GrantIn)
 	defer cancel()
-	asked := time.Now()
+	asked, request := time.Now(), b.p.pool.request.Add(1)
 	var lent *wire.Lent
-	err := b.ask(ctx, wire.Grant, w.Append(nil), func(body []byte) (err error) {
+	err := b.ask(ctx, wire.Grant, request, w.Append(nil), func(body []byte) (err error) {
 		lent, err = wire.ParseLent(clone(body), len(batch), len(s.pairs))
 		return err
 	})
 	b.count.grants.Add(1)
 	b.count.wanted.Add(uint64(len(batch)))
 	if err != nil {
-		b.refused(s, err, done)
+		b.refused(s, err, append(done, owed{wire.LeaseOf(request), time.Now().Add(s.lease)})) // the owner may have lent all the same
 		for _, w := range batch {
 			w.tell(promise{why: noGrant})
 		}
@@ -176,8 +184,8 @@ func (b *borrower) grant(s *borrowed, batch []*wish, done []uint64) {
 	}
 }
 
-// refused notes that a Grant had no answer, or a bad one.
-func (b *borrower) refused(s *borrowed, err error, done []uint64) {
+// refused notes that a Grant had no answer, or a bad one, and gives back what it had to tell as done, and the lease that it may have begun.
+func (b *borrower) refused(s *borrowed, err error, done []owed) {
 	var status wire.Status
 	switch known := errors.As(err, &status); {
 	case known && status == wire.Miss:
@@ -185,35 +193,55 @@ func (b *borrower) refused(s *borrowed, err error, done []uint64) {
 	case known && status != wire.Busy && status != wire.Deadline:
 		b.fail(s, "the peer refuses to lend", err)
 	default:
-		for _, id := range done {
-			b.giveBack(s, id)
+		b.giveBack(s, done...)
+	}
+}
+
+// giveBack notes that leases are done with.
+func (b *borrower) giveBack(s *borrowed, done ...owed) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.s != s {
+		return
+	}
+	s.owe(done)
+	if b.asking == 0 {
+		b.flushLater(releaseAfter)
+	}
+}
+
+// owe has leases be given back later. b.mu is held.
+func (s *borrowed) owe(done []owed) {
+	for _, d := range done {
+		if len(s.done) < wire.MaxDone { // further ones end by themselves
+			s.done = append(s.done, d)
 		}
 	}
 }
 
-// giveBack notes that a lease is done with.
-func (b *borrower) giveBack(s *borrowed, id uint64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.s != s || id == 0 {
-		return
+// takeDone takes out what is to be given back and has not ended by itself. b.mu is held.
+func (s *borrowed) takeDone() []owed {
+	now := time.Now()
+	done := slices.DeleteFunc(s.done, func(d owed) bool { return d.id == 0 || !now.Before(d.until) })
+	s.done = nil
+	return done
+}
+
+func idsOf(done []owed) (ids []uint64) {
+	for _, d := range done {
+		ids = append(ids, d.id)
 	}
-	if len(s.done) < wire.MaxDone { // further ones end by themselves
-		s.done = append(s.done, id)
-	}
-	if b.asking == 0 {
-		b.flushLater()
-	}
+	return ids
 }
 
 // flushLater has leases given back soon, unless a Grant takes them along. mu is held.
-func (b *borrower) flushLater() {
+func (b *borrower) flushLater(after time.Duration) {
 	if b.flushing || b.closed || b.s == nil || len(b.s.done) == 0 {
 		return
 	}
 	b.flushing = true
 	b.work.Go(func() {
-		t := time.NewTimer(releaseAfter)
+		t := time.NewTimer(after)
 		defer t.Stop()
 		select {
 		case <-t.C:
@@ -223,21 +251,35 @@ func (b *borrower) flushLater() {
 	})
 }
 
+// flush gives leases back. What comes meanwhile waits for it: one Release is under way at a time.
 func (b *borrower) flush() {
 	b.mu.Lock()
-	b.flushing = false
 	s := b.s
-	if s == nil || b.asking > 0 || len(s.done) == 0 || b.closed {
+	var done []owed
+	if s != nil && b.asking == 0 && !b.closed {
+		done = s.takeDone()
+	}
+	if len(done) == 0 {
+		b.flushing = false
 		b.mu.Unlock()
 		return
 	}
-	done := s.done
-	s.done = nil
 	b.mu.Unlock()
 	ctx, cancel := context.WithTimeout(b.life, releaseIn)
 	defer cancel()
-	err := b.ask(ctx, wire.Release, (&wire.Returned{Session: s.id, Leases: done}).Append(nil), func([]byte) error { return nil })
+	err := b.ask(ctx, wire.Release, 0, (&wire.Returned{Session: s.id, Leases: idsOf(done)}).Append(nil), func([]byte) error { return nil })
 	if b.count.releases.Add(1); errors.Is(err, wire.Miss) {
 		b.fail(s, "the peer has ended the session", err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.flushing = false
+	again := releaseAfter
+	if err != nil && b.s == s {
+		s.owe(done)
+		again = releaseAgain
+	}
+	if b.asking == 0 {
+		b.flushLater(again)
 	}
 }

@@ -78,7 +78,7 @@ func TestSlowBlock(t *testing.T) {
 	})
 }
 
-// TestSlowGrant: an owner that does not come to lend is not waited for, and other grants are asked for meanwhile.
+// TestSlowGrant: an owner whose card takes long is not waited for, other grants are asked for meanwhile, and the session stays.
 func TestSlowGrant(t *testing.T) {
 	inVirtualTime(t, lentOptions{}, func(t *testing.T, l *lent, p *Peer) {
 		l.lend("first", 100_000)
@@ -87,7 +87,7 @@ func TestSlowGrant(t *testing.T) {
 		l.f.set(func() {
 			l.f.granted = func() {
 				if grants.Add(1) == 1 {
-					time.Sleep(5 * time.Second)
+					time.Sleep(bindWithin - time.Second)
 				}
 			}
 		})
@@ -103,10 +103,41 @@ func TestSlowGrant(t *testing.T) {
 		}
 		both.Wait()
 		time.Sleep(10 * time.Second)
-		if s := l.pool.Stats().RDMA; s.Reads != 1 || s.Fallbacks["no_grant"] != 1 || s.Broken != 0 || l.server.Lending().Leases != 0 || l.store.holds() != 0 {
-			t.Errorf("%+v %+v", s, l.server.Lending())
+		s, o := l.pool.Stats().RDMA, l.server.Lending()
+		if s.Reads != 1 || s.Fallbacks["no_grant"] != 1 || s.Broken != 0 || o.Open != 1 || o.Sessions != 1 || o.Leases != 0 || l.store.holds() != 0 {
+			t.Errorf("%+v %+v", s, o)
 		}
 	})
+}
+
+// TestStuckCard: a card that neither makes nor revokes windows ends the session, and nothing stays lent.
+func TestStuckCard(t *testing.T) {
+	for what, hook := range map[string]func(f *fabric) *func(){
+		"makes": func(f *fabric) *func() { return &f.granted }, "revokes": func(f *fabric) *func() { return &f.revoked },
+	} {
+		t.Run(what, func(t *testing.T) {
+			inVirtualTime(t, lentOptions{server: longLease}, func(t *testing.T, l *lent, p *Peer) {
+				want := l.lend("b", 100_000)
+				l.f.set(func() { *hook(l.f) = func() { time.Sleep(bindWithin + time.Second) } })
+				got, _, err := l.read(t.Context(), p, "b")
+				if err != nil {
+					t.Fatal(err)
+				}
+				same(t, "read", got, want)
+				time.Sleep(bindWithin / 2)
+				if l.store.holds() != 1 {
+					t.Error("it is let go of while it may be read")
+				}
+				time.Sleep(bindWithin)
+				if s := l.server.Lending(); s.Open != 0 || s.Leases != 0 || l.store.holds() != 0 {
+					t.Errorf("%+v", s)
+				}
+				l.f.set(func() { *hook(l.f) = nil })
+				time.Sleep(time.Second)
+				l.awaitReady(p)
+			})
+		})
+	}
 }
 
 // TestLentUnderCap: blocks are lent as long as the owner's cap has been paid for, others come by streams, which wait for it; a caller who wants an answer soon has one.

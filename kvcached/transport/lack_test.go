@@ -70,3 +70,36 @@ func TestDemandedIsSaidAgain(t *testing.T) {
 	said(2)
 	said(2)
 }
+
+// TestMissed: that a pair broke while nothing was asked for is nothing that was missed.
+func TestMissed(t *testing.T) {
+	inVirtualTime(t, lentOptions{}, func(t *testing.T, l *lent, p *Peer) {
+		l.lend("b", 100_000)
+		l.f.unplug("near0")
+		time.Sleep(time.Hour)
+		if s := p.status(); s.RDMA || s.Error == "" || !s.Missed.IsZero() {
+			t.Errorf("%+v", s)
+		}
+		if _, _, err := l.read(t.Context(), p, "b"); err != nil {
+			t.Fatal(err)
+		}
+		if s := p.status(); s.RDMA || time.Since(s.Missed) > time.Minute {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestLossIsSaid: that a peer is not read by RDMA any more is a warning, that it was not yet is none.
+func TestLossIsSaid(t *testing.T) {
+	var log bytes.Buffer
+	b := newBorrower(nil, nil, Trusted, slog.New(slog.NewTextHandler(&log, nil)), nil)
+	b.told("not yet")
+	b.s = &borrowed{b: b}
+	b.told("")
+	b.s = nil
+	b.told("a pair broke")
+	b.told("still")
+	if text := log.String(); strings.Count(text, "level=WARN") != 1 || !strings.Contains(text, `any more, they go over QUIC or TLS meanwhile" reason="a pair broke"`) {
+		t.Error(text)
+	}
+}

@@ -18,14 +18,14 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// A lane carries operations to one peer. The two there are work on streams; one that reads the peer's memory
-// itself needs no more than these methods.
+// A lane carries operations to one peer, on streams.
 type lane interface {
 	// get also returns how many bytes came, whether or not that was all.
 	get(ctx context.Context, g *Get) (Found, int64, error)
 	put(ctx context.Context, p *Put) error
-	// call sends a small body and hands the answer's to got, which must not keep it.
-	call(ctx context.Context, op wire.Op, flags wire.Flags, body []byte, got func(body []byte) error) error
+	// call sends a small body and hands the answer's to got, which must not keep it. request is the frame's, one that request of the pool has given; 0: the next.
+	call(ctx context.Context, op wire.Op, flags wire.Flags, request uint64, body []byte, got func(body []byte) error) error
+	connected() bool
 	close()
 }
 
@@ -42,6 +42,7 @@ type exchange interface {
 // opener makes exchanges. stripe picks the connection where there are several, and read says that the operation may be sent before the handshake is done.
 type opener interface {
 	open(ctx context.Context, stripe int, read bool) (exchange, error)
+	connected() bool // there is a connection that the next exchange can be on
 	close()
 }
 
@@ -70,7 +71,10 @@ var errAgain = errors.New("connection broke")
 func (l *streams) ask(ctx context.Context, stripe int, f *wire.Frame, body []byte, got func(w flow, a *wire.Frame, r *wire.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	f.Version, f.Request, f.Body = wire.Version, l.request.Add(1), uint64(len(body))
+	if f.Request == 0 {
+		f.Request = l.request.Add(1)
+	}
+	f.Version, f.Body = wire.Version, uint64(len(body))
 	for attempt := 0; ; attempt++ {
 		if end, ok := ctx.Deadline(); ok {
 			f.DeadlineMS = uint32(max(1, min(time.Until(end).Milliseconds(), 1<<31)))
@@ -198,8 +202,8 @@ func checkItem(it *Item, length int) error {
 	return nil
 }
 
-func (l *streams) call(ctx context.Context, op wire.Op, flags wire.Flags, body []byte, got func([]byte) error) error {
-	f := wire.Frame{Op: op, Flags: flags, CRC: block.Sum(body)}
+func (l *streams) call(ctx context.Context, op wire.Op, flags wire.Flags, request uint64, body []byte, got func([]byte) error) error {
+	f := wire.Frame{Op: op, Flags: flags, Request: request, CRC: block.Sum(body)}
 	return l.ask(ctx, int(l.request.Load()), &f, body, func(w flow, a *wire.Frame, r *wire.Reader) error {
 		answer := make([]byte, a.Body)
 		if err := w.receive(ctx, r, answer, func([]byte) {}); err != nil {

@@ -3,19 +3,11 @@ package transport
 import (
 	"context"
 	"errors"
-	"sync"
-	"sync/atomic"
+	"slices"
 	"time"
 
-	"github.com/cognitora/dataplane/kvcached/block"
 	"github.com/cognitora/dataplane/kvcached/wire"
 	"github.com/cognitora/dataplane/rdma"
-)
-
-// Blocks of one Grant are looked up several at a time, for those on SSD take a while. What is not there in getIn goes by stream, so that others do not wait for it.
-const (
-	gettingAtOnce = 8
-	getIn         = 50 * time.Millisecond
 )
 
 // lease is some blocks that a peer may read until it ends. Their windows end before they are let go of, never after.
@@ -30,13 +22,13 @@ type lease struct {
 	timer   *time.Timer
 }
 
-// grant lends what can be lent of the blocks that are wanted, and takes back what the peer has done with.
-func (s *session) grant(ctx context.Context, w *wire.Wanted) ([]byte, error) {
+// grant lends what can be lent of the blocks that are wanted, under the lease id, and takes back what the peer has done with. begun is id, or 0 where nothing is lent.
+func (s *session) grant(ctx context.Context, w *wire.Wanted, id uint64) (answer []byte, begun uint64, err error) {
 	l := s.l
 	s.giveBack(w.Done)
 	l.count.grants.Add(1)
 	out := &wire.Lent{Blocks: make([]wire.LentBlock, len(w.Addrs))}
-	t := &lease{s: s, windows: make([][]rdma.Window, len(s.ends))}
+	t := &lease{id: id, s: s, windows: make([][]rdma.Window, len(s.ends))}
 	if s.reserve() {
 		defer s.unreserve()
 		s.take(ctx, t, w.Addrs, out)
@@ -51,38 +43,32 @@ func (s *session) grant(ctx context.Context, w *wire.Wanted) ([]byte, error) {
 		}
 	}
 	if len(t.blocks) == 0 {
-		return out.Append(nil), nil
-	}
-	if err := ctx.Err(); err != nil {
-		t.forget()
-		return nil, err
+		return out.Append(nil), 0, nil
 	}
 	blocks, bytes := uint64(t.lent), uint64(t.bytes)
-	out.Lease, out.MS = s.number(t), uint32(l.lease.Milliseconds())
-	body := out.Append(nil) // with keys that lie in the blocks, which may be let go of from begin on
-	if !s.begin(t) {
+	out.Lease, out.MS = id, uint32(l.lease.Milliseconds())
+	answer = out.Append(nil) // with keys that lie in the blocks, which may be let go of from begin on
+	if err = ctx.Err(); err == nil {
+		err = s.begin(t)
+	}
+	if err != nil {
 		t.forget()
-		return nil, wire.Miss
+		return nil, 0, err
 	}
 	l.count.blocks.Add(blocks)
 	l.count.bytes.Add(bytes)
-	return body, nil
-}
-
-// number gives a lease its number.
-func (s *session) number(t *lease) uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.last++
-	t.id = s.last
-	return t.id
+	return answer, id, nil
 }
 
 // reserve tells whether the session may have another lease, and keeps room for it until unreserve.
 func (s *session) reserve() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.leases)+s.making >= mostLeases {
+	most := mostLeases
+	if s.kept {
+		most = mostKept
+	}
+	if len(s.leases)+s.making >= most {
 		return false
 	}
 	s.making++
@@ -95,12 +81,15 @@ func (s *session) unreserve() {
 	s.making--
 }
 
-// begin has the lease run from now on; false: the session has ended.
-func (s *session) begin(t *lease) bool {
+// begin has the lease run from now on. wire.Miss: the session has ended; wire.Deadline: nobody waits for the lease any more.
+func (s *session) begin(t *lease) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		return false
+		return wire.Miss
+	}
+	if s.leases[t.id] != nil || slices.Contains(s.undone[:], t.id) { // asked for once more, after a connection broke; or given back before it began
+		return wire.Deadline
 	}
 	s.leases[t.id] = t
 	c := &s.l.count
@@ -109,30 +98,48 @@ func (s *session) begin(t *lease) bool {
 	s.l.work.Add(1)
 	t.timer = time.AfterFunc(s.l.lease, func() {
 		defer s.l.work.Done()
-		if s.remove(t.id) != nil {
+		if s.expire(t.id) {
 			c.ended.Add(1)
 			t.undo()
 			t.uncount()
 		}
 	})
+	return nil
+}
+
+// expire takes out a lease that has run out, after which less is lent until one is given back; false: somebody else ends it, or has.
+func (s *session) expire(id uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leases[id] == nil {
+		return false
+	}
+	delete(s.leases, id)
+	s.kept = true
 	return true
 }
 
-// remove takes a lease out; nil: somebody else ends it, or has.
-func (s *session) remove(id uint64) *lease {
+// returned takes out a lease that the peer has done with; one that is not there will not begin. nil: somebody else ends it, or has.
+func (s *session) returned(id uint64) *lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.leases[id]
+	if t == nil {
+		s.undone[s.oldest] = id
+		s.oldest = (s.oldest + 1) % len(s.undone)
+		return nil
+	}
 	delete(s.leases, id)
+	s.kept = false
 	return t
 }
 
-// giveBack ends leases that the peer has done with, all windows of a pair with one wait.
+// giveBack ends leases that the peer has done with, or has given up, all windows of a pair with one wait.
 func (s *session) giveBack(ids []uint64) {
 	all := &lease{s: s, windows: make([][]rdma.Window, len(s.ends))}
 	var done []*lease
 	for _, id := range ids {
-		t := s.remove(id)
+		t := s.returned(id)
 		if t == nil {
 			continue
 		}
@@ -167,7 +174,7 @@ func (t *lease) forget() {
 
 // revoke returns when nobody reads through the lease's windows any more.
 func (t *lease) revoke() {
-	ctx, cancel := context.WithTimeout(context.Background(), revokeWithin)
+	ctx, cancel := context.WithTimeout(context.Background(), bindWithin)
 	defer cancel()
 	for i, w := range t.windows {
 		if len(w) > 0 {
@@ -198,94 +205,6 @@ func (t *lease) release() {
 	t.blocks, t.held = nil, nil
 }
 
-// take puts into t, and into the answer, what can be lent of the blocks.
-func (s *session) take(ctx context.Context, t *lease, addrs []block.Addr, out *wire.Lent) {
-	got := s.get(ctx, addrs, out)
-	size := 0
-	for i, b := range got {
-		if b == nil {
-			continue
-		}
-		e := &out.Blocks[i]
-		if e.Status = s.admit(t, b, e, wire.MaxSmall-64-len(addrs)-size); e.Status != wire.OK {
-			b.Release()
-			got[i] = nil
-			continue
-		}
-		it := b.Found().Item
-		s.l.s.unsure.read(s.host, &it)
-		size += e.Size()
-	}
-	if !s.open(ctx, t, got, out) {
-		t.forget()
-		t.windows, t.lent, t.bytes = make([][]rdma.Window, len(s.ends)), 0, 0
-		for i, b := range got {
-			if b != nil {
-				out.Blocks[i] = wire.LentBlock{Status: wire.ByStream}
-			}
-		}
-	}
-}
-
-// get looks up the blocks; nil: it has a status instead.
-func (s *session) get(ctx context.Context, addrs []block.Addr, out *wire.Lent) []Block {
-	got := make([]Block, len(addrs))
-	h, logger := s.l.s.o.Handler, s.l.s.o.Logger
-	brief, cancel := context.WithTimeout(context.WithValue(ctx, remoteKey{}, s.remote), getIn)
-	defer cancel()
-	one := func(i int) {
-		b, err := h.Get(brief, addrs[i])
-		if err == nil {
-			got[i] = b
-			return
-		}
-		if out.Blocks[i].Status = statusOf(err); errors.Is(err, context.DeadlineExceeded) {
-			out.Blocks[i].Status = wire.ByStream
-		} else if out.Blocks[i].Status == wire.Internal {
-			logger.Warn("operation failed", "op", wire.Grant, "peer", s.remote.Host, "role", s.remote.Role, "error", err)
-		}
-	}
-	if len(addrs) == 1 {
-		one(0)
-		return got
-	}
-	var next atomic.Int64
-	var all sync.WaitGroup
-	for range min(gettingAtOnce, len(addrs)) {
-		all.Go(func() {
-			for i := int(next.Add(1)) - 1; i < len(addrs); i = int(next.Add(1)) - 1 {
-				one(i)
-			}
-		})
-	}
-	all.Wait()
-	return got
-}
-
-// admit takes a block into the lease, and fills in what is told of it in at most room bytes. The windows of its parts come later.
-func (s *session) admit(t *lease, b Block, e *wire.LentBlock, room int) wire.Status {
-	payload, f := b.Bytes(), b.Found()
-	if !s.l.rails.holds(payload) {
-		return wire.ByStream
-	}
-	*e = wire.LentBlock{CRC: f.CRC, Length: uint64(len(payload)), Parent: f.Item.Parent, Expires: f.Item.Expires, Key: f.Item.Key, Attr: f.Item.Attr}
-	s.split(e)
-	if e.Size() > room {
-		return wire.ByStream
-	}
-	release, err := s.l.s.holdFor(s.host, len(payload))
-	if err != nil {
-		return statusOf(err)
-	}
-	if !s.host.gates.take(outward, len(payload)) { // others of the same Grant would wait for it
-		release()
-		return wire.ByStream
-	}
-	t.blocks, t.held = append(t.blocks, b), append(t.held, release)
-	t.lent, t.bytes = t.lent+1, t.bytes+len(payload)
-	return wire.OK
-}
-
 // split has a large block read over all rails, and others over one after the other.
 func (s *session) split(e *wire.LentBlock) {
 	rails := s.railsUsed()
@@ -309,8 +228,15 @@ func (s *session) railsUsed() (used []int) {
 	return used
 }
 
+// grant makes windows whether or not somebody waits for them still: a pair breaks when its context ends meanwhile, and the session with it.
+func (e *lentEnd) grant(ctx context.Context, mems [][]byte) ([]rdma.Window, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bindWithin)
+	defer cancel()
+	return e.pair.Grant(ctx, mems)
+}
+
 // open makes the windows of all parts, those of a pair with one wait; false: the cards do not take them.
-func (s *session) open(ctx context.Context, t *lease, got []Block, out *wire.Lent) bool {
+func (s *session) open(ctx context.Context, t *lease, got []picked, out *wire.Lent) bool {
 	for rail, end := range s.ends {
 		if end == nil {
 			continue
@@ -318,7 +244,7 @@ func (s *session) open(ctx context.Context, t *lease, got []Block, out *wire.Len
 		var mems [][]byte
 		var parts []*wire.Window
 		for i, b := range got {
-			if b == nil {
+			if b.Block == nil {
 				continue
 			}
 			at := uint64(0)
@@ -333,11 +259,14 @@ func (s *session) open(ctx context.Context, t *lease, got []Block, out *wire.Len
 		if len(mems) == 0 {
 			continue
 		}
-		windows, err := end.pair.Grant(ctx, mems)
+		if ctx.Err() != nil {
+			return false
+		}
+		windows, err := end.grant(ctx, mems)
 		t.windows[rail] = windows
 		if err != nil || len(windows) != len(parts) {
 			if !errors.Is(err, rdma.ErrFull) {
-				s.l.s.o.Logger.Warn("blocks cannot be lent", "card", end.rail.name, "peer", s.remote.Host, "error", err)
+				s.l.unlent.warn(s.l.s.o.Logger, "blocks cannot be lent", "card", end.rail.name, "peer", s.remote.Host, "error", err)
 			}
 			return false
 		}

@@ -4,8 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
-	"net/netip"
-	"slices"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,25 +15,29 @@ import (
 
 // Bounds of what is lent, besides Server's on bytes.
 const (
-	mostPairs        = 1024              // of all sessions, none of which has two on one card; beyond, no session begins
+	mostPairs        = 1024              // of all sessions, none of which has two on one card; beyond, none is made, and no session begins that needs one
 	mostHostSessions = 8                 // of one host in one role; a further one takes the place of that which was used least recently
 	mostLeases       = 64                // of one session; beyond, blocks go by stream
+	mostKept         = 1                 // the same, of one whose last lease to end was not given back
 	mostWindows      = 2 * wire.MaxGrant // of a pair, and one for probes
 	sessionIdle      = 5 * time.Minute   // a session that is not used for so long ends
-	revokeWithin     = 5 * time.Second   // for a card to revoke windows; then the pair is closed, which revokes them, too
+	bindWithin       = 5 * time.Second   // for a card to make windows, or to revoke them; then the pair is closed, which revokes them, too
 	drainLeases      = time.Second       // that peers have to read what is lent when the server closes
 )
 
 // lender lends blocks of this host to peers that read them by themselves.
 type lender struct {
-	s     *Server
-	rails *Rails
-	lease time.Duration
-	count lendCounters
-	work  sync.WaitGroup // ends of leases, and watchers of pairs
+	s                            *Server
+	rails                        *Rails
+	lease                        time.Duration
+	count                        lendCounters
+	bytes                        atomic.Int64 // lent, or about to be
+	unconnected, unlent, unfound seldom
+	work                         sync.WaitGroup // ends of leases, and watchers of pairs
 
 	mu       sync.Mutex
 	sessions map[uint64]*session
+	pairs    int // made and not closed yet, or about to be made
 	closing  bool
 }
 
@@ -42,6 +45,21 @@ type lender struct {
 type lendCounters struct {
 	grants, blocks, bytes, byStream, ended, sessions, refused atomic.Uint64
 	leases, leased                                            atomic.Int64
+}
+
+// seldomIn is how often one thing that peers cause is logged.
+const seldomIn = time.Minute
+
+// seldom logs what peers can cause as often as they want: the first, and after seldomIn the next, with how many were left out.
+type seldom struct{ until, left atomic.Int64 }
+
+func (s *seldom) warn(to *slog.Logger, what string, args ...any) {
+	now, until := time.Now().UnixNano(), s.until.Load()
+	if now < until || !s.until.CompareAndSwap(until, now+int64(seldomIn)) {
+		s.left.Add(1)
+		return
+	}
+	to.Warn(what, append(args, "left_out", s.left.Swap(0))...)
 }
 
 // session is what one peer reads through.
@@ -56,9 +74,11 @@ type session struct {
 
 	mu     sync.Mutex
 	leases map[uint64]*lease
-	making int           // leases that there is room for
-	last   uint64        // lease
-	over   chan struct{} // closed when it has ended
+	making int                // leases that there is room for
+	kept   bool               // the last lease that has ended was not given back
+	undone [mostLeases]uint64 // numbers that were given back and are none of leases: they do not begin, should their Grants come late. The oldest makes room
+	oldest int                // of undone
+	over   chan struct{}      // closed when it has ended
 	ended  bool
 }
 
@@ -74,7 +94,7 @@ func newLender(s *Server, o *ServerOptions) *lender {
 }
 
 // lends carries out Connect, Grant or Release.
-func (op *operation) lends(ctx context.Context, body []byte) ([]byte, error) {
+func (op *operation) lends(ctx context.Context, body []byte) (answer []byte, err error) {
 	l := op.link.s.lender
 	if l == nil {
 		return nil, wire.UnknownOp
@@ -85,7 +105,8 @@ func (op *operation) lends(ctx context.Context, body []byte) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		return l.connect(ctx, op.link, c)
+		answer, op.session, err = l.connect(ctx, op.link, c)
+		return answer, err
 	case wire.Grant:
 		w, err := wire.ParseWanted(body)
 		if err != nil {
@@ -95,7 +116,9 @@ func (op *operation) lends(ctx context.Context, body []byte) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		return s.grant(ctx, w)
+		op.session = s
+		answer, op.lease, err = s.grant(ctx, w, wire.LeaseOf(op.f.Request))
+		return answer, err
 	}
 	r, err := wire.ParseReturned(body)
 	if err != nil {
@@ -123,126 +146,27 @@ func (l *lender) find(id uint64, who Remote) (*session, error) {
 	return s, nil
 }
 
-// connect makes the other ends of a peer's pairs. wire.ByStream: it cannot be, on any of its rails.
-func (l *lender) connect(ctx context.Context, p *link, c *wire.Connection) ([]byte, error) {
-	s := &session{l: l, remote: p.who(), host: p.host, ends: make([]*lentEnd, len(c.Ends)), leases: map[uint64]*lease{}, over: make(chan struct{})}
-	a := &wire.Connected{LeaseMS: uint32(l.lease.Milliseconds()), IdleMS: uint32(sessionIdle.Milliseconds()), Most: wire.MaxGrant, CRC: l.rails.crc,
-		Ends: make([]wire.End, len(c.Ends)), Probes: make([]wire.Window, len(c.Ends))}
-	cards, some := l.rails.usable(l.rails.o.LendAny), false
-	for i := range c.Ends {
-		a.Probes[i].Rail = uint32(i)
-		if e := l.join(ctx, cards, &c.Ends[i]); e != nil {
-			s.ends[i], some = e, true
-			cards = slices.DeleteFunc(cards, func(r *rail) bool { return r == e.rail })
-			key := e.probe.Key()
-			a.Ends[i], a.Probes[i] = wireEnd(e.pair.Local()), wire.Window{Rail: uint32(i), RKey: key.RKey, Addr: key.Addr, Length: probeSize}
-		}
+// untold ends what the operation has begun and the peer has not been told of.
+func (op *operation) untold() {
+	switch {
+	case op.lease != 0:
+		op.session.giveBack([]uint64{op.lease})
+	case op.session != nil && op.f.Op == wire.Connect:
+		op.session.end()
 	}
-	if !some {
-		l.count.refused.Add(1)
-		return nil, wire.ByStream
-	}
-	if !l.enter(s) {
-		s.closePairs()
-		l.count.refused.Add(1)
-		return nil, wire.Busy
-	}
-	a.Session = s.id
-	return a.Append(nil), nil
 }
 
-// join makes the other end of one of the peer's pairs; nil: none of the cards is for it.
-func (l *lender) join(ctx context.Context, cards []*rail, far *wire.End) *lentEnd {
-	from := addrOf(far.GID)
-	if far.QPN == 0 || !l.rails.o.LendAny && !l.rails.trusts(from) {
-		return nil
-	}
-	r := nearest(cards, from)
-	if r == nil {
-		return nil
-	}
-	e := &lentEnd{rail: r}
-	err := e.connect(ctx, far, l.rails.page[:probeSize])
-	if err == nil {
-		return e
-	}
-	if e.pair != nil {
-		_ = e.pair.Close()
-	}
-	l.s.o.Logger.Warn("a peer's card cannot be connected to", "card", r.name, "peer_card", from.String(), "error", err)
-	return nil
-}
-
-func (e *lentEnd) connect(ctx context.Context, far *wire.End, probe []byte) (err error) {
-	if e.pair, err = e.rail.dev.Pair(rdma.PairOptions{MaxWindows: mostWindows + 1}); err != nil {
-		return err
-	}
-	if err = e.pair.Connect(cardEnd(far)); err != nil {
-		return err
-	}
-	windows, err := e.pair.Grant(ctx, [][]byte{probe})
-	if err == nil {
-		e.probe = windows[0]
-	}
-	return err
-}
-
-// nearest is the card whose address has most in common with another, the first of several; nil: there is none.
-func nearest(cards []*rail, to netip.Addr) (best *rail) {
-	most := -1
-	for _, r := range cards {
-		if n := common(r.addr, to); n > most {
-			best, most = r, n
-		}
-	}
-	return best
-}
-
-// common is how many bits two addresses begin with.
-func common(a, b netip.Addr) (bits int) {
-	for bits < 128 {
-		p, err := a.Prefix(bits + 1)
-		if err != nil || a.BitLen() != b.BitLen() || !p.Contains(b) {
-			break
-		}
-		bits++
-	}
-	return bits
-}
-
-func wireEnd(e rdma.Endpoint) wire.End {
-	return wire.End{GID: e.GID, QPN: e.QPN, PSN: e.PSN, MTU: uint32(e.MTU), Reads: uint32(e.MaxReads)}
-}
-
-func cardEnd(e *wire.End) rdma.Endpoint {
-	return rdma.Endpoint{GID: e.GID, QPN: e.QPN, PSN: e.PSN, MTU: int(min(e.MTU, 4096)), MaxReads: int(min(e.Reads, 1<<16))}
-}
-
-// enter takes in a session; false where that would be too many.
+// enter takes in a session that was made; false: the server closes.
 func (l *lender) enter(s *session) bool {
 	s.used.Store(time.Now().UnixNano())
 	l.s.attach(s.host)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	pairs := s.pairs()
-	for _, other := range l.sessions {
-		pairs += other.pairs()
-	}
-	if l.closing || pairs > mostPairs {
+	if l.closing {
 		l.work.Go(func() { l.s.detach(s.remote.Host) }) // whose lock comes before this one
 		return false
 	}
-	var oldest *session
-	n := 0
-	for _, other := range l.sessions {
-		if other.remote != s.remote {
-			continue
-		}
-		if n++; oldest == nil || other.used.Load() < oldest.used.Load() {
-			oldest = other
-		}
-	}
-	if n >= mostHostSessions {
+	if oldest := l.yields(s.remote); oldest != nil {
 		delete(l.sessions, oldest.id)
 		l.work.Go(oldest.end)
 	}
@@ -298,6 +222,9 @@ func (s *session) end() {
 	delete(l.sessions, s.id)
 	l.mu.Unlock()
 	s.closePairs()
+	l.mu.Lock()
+	l.pairs -= s.pairs()
+	l.mu.Unlock()
 	for _, t := range leases {
 		if t.timer.Stop() {
 			l.work.Done()

@@ -56,6 +56,12 @@ func newLent(t *testing.T, o lentOptions) *lent {
 		if cards, pairs := l.f.left(); cards != 0 || pairs != 0 {
 			t.Errorf("%d cards and %d pairs are left open", cards, pairs)
 		}
+		for _, what := range l.f.misused {
+			t.Error(what)
+		}
+		if l.site != nil && l.server.lender != nil && l.server.lender.pairs != 0 {
+			t.Errorf("%d pairs count as made", l.server.lender.pairs)
+		}
 	})
 	t.Cleanup(func() { _ = l.nearRails.Close(); _ = l.farRails.Close() })
 	if o.server.Rails = l.farRails; near.Open == nil || o.old {

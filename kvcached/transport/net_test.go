@@ -56,7 +56,9 @@ func simulated(t *testing.T, so ServerOptions, po PoolOptions) (*site, *lossy) {
 	if so.Handler == nil {
 		so.Handler = s.store
 	}
-	so.Identity, so.Logger = identity(t, dir, pki.KVCached), quiet()
+	if so.Identity = identity(t, dir, pki.KVCached); so.Logger == nil {
+		so.Logger = quiet()
+	}
 	so.UDP = []net.PacketConn{end("1.0.0.1", 7072)}
 	if err := network.Start(); err != nil {
 		t.Fatal(err)

@@ -184,3 +184,29 @@ func TestIdleSession(t *testing.T) {
 		}
 	})
 }
+
+// TestIdleSessionOverTLS: a session whose peer has seen the last connection close for lack of use, and has ended it for that, is made anew without an error, too.
+func TestIdleSessionOverTLS(t *testing.T) {
+	const idle = 100 * time.Millisecond
+	l := newLent(t, lentOptions{server: ServerOptions{Idle: 2 * idle}, pool: PoolOptions{Idle: idle}})
+	p, err := l.pool.Peer(Target{Address: l.address, Lane: TLS, Cards: Demanded})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := l.lend("b", 100_000)
+	l.ready(p)
+	eventually(t, "the peer ends the session", func() bool { return l.server.Lending().Open == 0 })
+	b := p.borrow
+	b.mu.Lock()
+	b.s.asked = b.s.asked.Add(-time.Minute)
+	b.mu.Unlock()
+	got, _, err := l.read(t.Context(), p, "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "read", got, want)
+	eventually(t, "another session", func() bool { return l.pool.Stats().RDMA.Sessions == 2 })
+	if s := l.pool.Stats().RDMA; s.Broken != 0 || s.Unmade != 0 || p.status().Error != "" {
+		t.Errorf("%+v %s", s, p.status().Error)
+	}
+}

@@ -100,6 +100,7 @@ type Target struct {
 	Name    string // DNS name or IP address that the certificate must have; empty: the role kvcached is enough
 	Lane    Lane   // empty: Auto
 	Cards   OneSided
+	Cache   string // id of the cache, for the log
 }
 
 // NewPool returns a pool without connections.
@@ -163,8 +164,9 @@ func (p *Pool) newPeer(t Target) (*Peer, error) {
 	if err != nil {
 		return nil, err
 	}
+	log := p.o.Logger.With("cache", t.Cache, "address", t.Address)
 	peer := &Peer{pool: p, target: t, gates: p.o.Bandwidth.of(host), lengths: map[string]lengths{}}
-	peer.choice.init(t.Lane, p.o.Logger.With("peer", t.Address), [2]*laneCounters{overQUIC: &p.quic, overTLS: &p.tcp})
+	peer.choice.init(t.Lane, log, [2]*laneCounters{overQUIC: &p.quic, overTLS: &p.tcp})
 	on := func(o opener, c *laneCounters, stripes int) lane {
 		return &streams{opener: o, gates: peer.gates, stall: p.o.Stall, timeout: p.o.Timeout, request: &p.request, count: c, stripes: stripes}
 	}
@@ -178,7 +180,7 @@ func (p *Pool) newPeer(t Target) (*Peer, error) {
 			timeout: min(5*time.Second, p.o.Timeout), count: &p.tcp}, p.o.TLSConns), &p.tcp, 1)
 	}
 	if t.Cards != NoCards && p.o.Rails != nil {
-		peer.borrow = newBorrower(peer, p.o.Rails, t.Cards, p.o.Logger.With("peer", t.Address), &p.borrow)
+		peer.borrow = newBorrower(peer, p.o.Rails, t.Cards, log, &p.borrow)
 	}
 	peer.used.Store(time.Now().UnixNano())
 	return peer, nil
@@ -224,11 +226,16 @@ func (p *Peer) on(large bool, fn func(l lane, which int) error) error {
 // over is on for who has begun already.
 func (p *Peer) over(large bool, fn func(l lane, which int) error) error {
 	which := p.choice.pick(large)
-	err := fn(p.lanes[which], which)
+	err := p.try(which, fn)
 	if errors.Is(err, ErrUnreachable) && p.choice.failed(which, err) {
-		err = fn(p.lanes[1-which], 1-which)
+		err = p.try(1-which, fn)
 	}
 	return err
+}
+
+// connected tells whether there is a connection to the peer that is used again.
+func (p *Peer) connected() bool {
+	return slices.ContainsFunc(p.lanes[:], func(l lane) bool { return l != nil && l.connected() })
 }
 
 // overRDMA is the index of what was read from the peer's memory, after those of lanes.
@@ -337,7 +344,7 @@ func (p *Peer) call(ctx context.Context, op wire.Op, flags wire.Flags, body []by
 }
 
 func call(ctx context.Context, op wire.Op, flags wire.Flags, body []byte, got func(body []byte) error) func(lane, int) error {
-	return func(l lane, _ int) error { return l.call(ctx, op, flags, body, got) }
+	return func(l lane, _ int) error { return l.call(ctx, op, flags, 0, body, got) }
 }
 
 func stat(ctx context.Context, addrs []block.Addr, out []wire.Info) func(lane, int) error {

@@ -29,7 +29,7 @@ func (p *Peer) Probe(ctx context.Context) error {
 		if l := p.lanes[which]; l != nil {
 			waiting++
 			go func() { // the loop below waits for it
-				answers <- answer{which, l.call(ctx, wire.Ping, 0, nil, func([]byte) error { return nil })}
+				answers <- answer{which, l.call(ctx, wire.Ping, 0, 0, nil, func([]byte) error { return nil })}
 			}()
 		}
 	}
@@ -51,6 +51,9 @@ func (p *Peer) Probe(ctx context.Context) error {
 			switch {
 			case a.err != nil && !errors.As(a.err, &status):
 				failed[a.which] = a.err
+				if blamed(a.err) {
+					p.carried[a.which].note(a.err)
+				}
 				also = a.which == first && !both
 			case a.which == first:
 				good = true

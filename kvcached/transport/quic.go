@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quic-go/quic-go"
@@ -27,9 +28,12 @@ type backoff struct {
 	err   error
 }
 
+// errResting says that a lane was not tried because it had failed just before.
+var errResting = errors.New("not tried again yet")
+
 func (b *backoff) check() error {
 	if b.err != nil && time.Now().Before(b.until) {
-		return fmt.Errorf("%w: not tried again yet: %w", ErrUnreachable, b.err)
+		return fmt.Errorf("%w: %w: %w", ErrUnreachable, errResting, b.err)
 	}
 	return nil
 }
@@ -65,6 +69,7 @@ type quicLane struct {
 	end     context.CancelFunc
 	slots   []*slot
 	watch   sync.WaitGroup // goroutines that wait for connections to end
+	live    atomic.Int64   // connections
 }
 
 // slot is one of the connections. Whoever holds the token in free may use the fields.
@@ -112,6 +117,8 @@ func (l *quicLane) open(ctx context.Context, stripe int, read bool) (exchange, e
 		}
 	}
 }
+
+func (l *quicLane) connected() bool { return l.live.Load() > 0 }
 
 // broken says what err of a connection means for the caller. A server that does not like the client's certificate says so when the client's
 // part of the handshake is done, so that any use of the connection may be what learns of it.
@@ -172,8 +179,10 @@ func (l *quicLane) dial(ctx context.Context, s *slot, read bool) error {
 		return fmt.Errorf("%w: windows of all connections are at their bound", wire.Busy)
 	}
 	s.conn = c
+	l.live.Add(1)
 	l.watch.Go(func() {
 		<-c.Context().Done()
+		l.live.Add(-1)
 		l.budget.drop(c)
 	})
 	return nil

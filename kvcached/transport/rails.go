@@ -118,26 +118,31 @@ func NewRails(o RailsOptions) (*Rails, error) {
 	return r, nil
 }
 
-// Close closes the cards: nobody reads or writes Memory by them any more.
+// Close closes the cards: without an error nobody reads or writes Memory by them any more.
 func (r *Rails) Close() error {
 	r.mu.Lock() // Release begins nothing any more
 	r.end()
 	r.mu.Unlock()
 	r.work.Wait()
+	var open []rdma.Device
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	var errs []error
 	for _, c := range r.cards {
 		if c.rail != nil {
-			errs = append(errs, c.rail.dev.Close())
+			open = append(open, c.rail.dev)
 			c.rail = nil
 		}
 	}
-	if r.page != nil {
-		errs = append(errs, unix.Munmap(r.page))
-		r.page = nil
+	page := r.page
+	r.page = nil
+	r.mu.Unlock()
+	var errs []error
+	for _, dev := range open { // which may take as long as its driver does
+		errs = append(errs, dev.Close())
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil || page == nil {
+		return err
+	}
+	return unix.Munmap(page)
 }
 
 // follow looks for cards that have come back.
@@ -240,7 +245,10 @@ func (r *Rails) closed(name string, c *card, why error) {
 // warn says that a card is not used.
 func (r *Rails) warn(why error, about ...any) {
 	level := slog.LevelWarn
-	if r.o.Demanded || errors.Is(why, rdma.ErrMemlock) {
+	switch {
+	case errors.Is(why, errKept):
+		level = slog.LevelInfo
+	case r.o.Demanded || errors.Is(why, rdma.ErrMemlock):
 		level = slog.LevelError
 	}
 	r.o.Logger.Log(context.Background(), level, "a card is not used for RDMA, blocks go over QUIC or TLS meanwhile", append(about, "reason", why)...)

@@ -99,6 +99,7 @@ func (b *borrower) get(ctx context.Context, g *Get) (found Found, done bool, err
 		return Found{}, true, err
 	}
 	if b.session() == nil {
+		b.miss()
 		return Found{}, false, b.fallen(noSession)
 	}
 	g.Alloc = (&once{alloc: g.Alloc}).take

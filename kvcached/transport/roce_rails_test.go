@@ -64,7 +64,7 @@ func secondCard(t *testing.T) (name, link string) {
 	command(t, "ip addr add 198.51.100.1/24 dev "+link)
 	command(t, "ip link set "+link+" up")
 	command(t, "rdma link add "+name+" type rxe netdev "+link)
-	eventually(t, "it has its address", func() bool {
+	awaited(t, "it has its address", func() bool {
 		gids, _ := filepath.Glob("/sys/class/infiniband/" + name + "/ports/1/gids/*")
 		for _, file := range gids {
 			if gid, _ := os.ReadFile(file); strings.Contains(string(gid), "ffff:c633:6401") {
@@ -134,7 +134,7 @@ func TestRoCETwoRails(t *testing.T) {
 	})
 	s.disturb(t, "link down", func() {
 		command(t, "ip link set "+link+" down")
-		eventually(t, "the card is closed", func() bool { return len(s.nearRails.Open())+len(s.farRails.Open()) == 2 })
+		awaited(t, "the card is closed", func() bool { return len(s.nearRails.Open())+len(s.farRails.Open()) == 2 })
 		alone("link down")
 		command(t, "ip link set "+link+" up")
 		grows("link up", first, second)

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/kvcached/store"
 	"github.com/cognitora/dataplane/kvcached/wire"
 	"github.com/cognitora/dataplane/rdma"
 	"github.com/cognitora/dataplane/rdma/verbs"
@@ -28,6 +29,15 @@ func roce(t *testing.T, lease time.Duration) *twoStores { return roceBy(t, lease
 // roceBy is roce by windows, or by registrations.
 func roceBy(t *testing.T, lease time.Duration, windows bool) *twoStores {
 	t.Helper()
+	o := roceRails(t, windows)
+	s := newTwoStores(t, o, o, PoolOptions{GrantIn: 20 * time.Second}, lease)
+	s.awaitCards("a session")
+	return s
+}
+
+// roceRails has the card that RDMA_DEVICE names.
+func roceRails(t *testing.T, windows bool) RailsOptions {
+	t.Helper()
 	card := os.Getenv("RDMA_DEVICE")
 	if card == "" {
 		if os.Getenv("RDMA_REQUIRED") != "" {
@@ -35,13 +45,10 @@ func roceBy(t *testing.T, lease time.Duration, windows bool) *twoStores {
 		}
 		t.Skip("RDMA_DEVICE names no card: make check-rdma runs this in a virtual machine that has one")
 	}
-	o := RailsOptions{
+	return RailsOptions{
 		Wanted: []string{card}, Present: roceThere, Open: func(name string) (rdma.Device, error) { return verbs.Open(name, verbs.Options{LooseWindows: windows}) },
 		Trusted: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}, Poll: 100 * time.Millisecond,
 	}
-	s := newTwoStores(t, o, o, PoolOptions{GrantIn: 20 * time.Second}, lease)
-	s.awaitCards("a session")
-	return s
 }
 
 // byBoth runs a test with windows and without.
@@ -62,20 +69,28 @@ func roceThere() map[string]string {
 	return out
 }
 
-// awaitCards waits until blocks are read by RDMA.
-func (s *twoStores) awaitCards(what string) {
-	s.t.Helper()
-	end := time.Now().Add(60 * time.Second)
-	for s.peer.borrow.session() == nil {
+// awaited waits for what may take long on a busy host whose machine is emulated, without taking its CPU meanwhile.
+func awaited(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			s.t.Fatalf("%s: none after 60 s: %s", what, s.peer.status().Why)
+			t.Fatal("waited for a minute: ", what)
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 }
 
-// TestRoCEReads: many blocks at a time come by RDMA, with few messages, and not by a stream.
-func TestRoCEReads(t *testing.T) { byBoth(t, 30*time.Second, roceReads) }
+// awaitCards waits until blocks are read by RDMA.
+func (s *twoStores) awaitCards(what string) {
+	s.t.Helper()
+	for end := time.Now().Add(time.Minute); s.peer.borrow.session() == nil; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			s.t.Fatalf("%s: none after a minute: %s", what, s.peer.status().Why)
+		}
+	}
+}
+
+// TestRoCEReads: many blocks at a time come by RDMA, with few messages, and not by a stream, and are given back: their leases do not end before the test's time has.
+func TestRoCEReads(t *testing.T) { byBoth(t, time.Hour, roceReads) }
 
 func roceReads(t *testing.T, s *twoStores) {
 	const keys = 32
@@ -104,7 +119,7 @@ func roceReads(t *testing.T, s *twoStores) {
 	if there, err := s.pull(t.Context(), 100); !there || err != nil {
 		t.Error("4 MiB:", err)
 	}
-	eventually(t, "all is given back", func() bool { return s.server.Lending().Leases == 0 && s.far.Stats().RAM.Held == 0 })
+	awaited(t, "all is given back", func() bool { return s.server.Lending().Leases == 0 && s.far.Stats().RAM.Held == 0 })
 }
 
 // TestRoCERevoked: what a lease has lent cannot be read when it has ended; the pair breaks by the try, and another is made.
@@ -114,12 +129,11 @@ func roceRevoked(t *testing.T, s *twoStores) {
 	if err := s.set(1, 1, 64<<10); err != nil {
 		t.Fatal(err)
 	}
-	w := s.peer.borrow.want(addr("1"))
-	p := <-w.answer
+	p := <-s.peer.borrow.want(addr("1")).answer
 	if p.block == nil || p.block.Status != wire.OK {
 		t.Fatalf("%+v", p.block)
 	}
-	eventually(t, "the lease ends", func() bool { return s.server.Lending().Expired == 1 && s.far.Stats().RAM.Held == 0 })
+	awaited(t, "the lease ends", func() bool { return s.server.Lending().Expired == 1 && s.far.Stats().RAM.Held == 0 })
 	d := s.near.Arena().Slice(0, 64<<10)
 	before := string(d)
 	err := p.loan.s.read(t.Context(), p.block.Parts, d, time.Now().Add(10*time.Second))
@@ -145,12 +159,44 @@ func roceReusedUnderReaders(t *testing.T, s *twoStores) {
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)
 	good, miss, rest := s.churn(soak(15*time.Second), seed)
+	for tries := 0; s.pool.Stats().RDMA.Reads == 0 && tries < 5; tries++ { // on a busy host leases may end before their turn
+		more, _, _ := s.churn(15*time.Second, seed)
+		good += more
+	}
 	r := s.pool.Stats().RDMA
 	t.Logf("%d blocks read, %d misses, %d given up; %+v", good, miss, rest, r)
 	if r.Reads == 0 || r.Corrupt != 0 {
 		t.Error("nothing was read by RDMA, or blocks change while they are lent")
 	}
-	eventually(t, "all leases end", func() bool { return s.server.Lending().Leases == 0 && s.far.Stats().RAM.Held == 0 })
+	awaited(t, "all leases end", func() bool { return s.server.Lending().Leases == 0 && s.far.Stats().RAM.Held == 0 })
+}
+
+// TestRoCERottenBytes: a block whose bytes are not those that were stored is never an answer, by RDMA or by QUIC; the session that brought it ends, and RDMA is used again.
+func TestRoCERottenBytes(t *testing.T) { byBoth(t, time.Hour, roceRottenBytes) }
+
+func roceRottenBytes(t *testing.T, s *twoStores) {
+	d, err := s.far.Create(t.Context(), store.Item{Addr: addr("1"), Namespace: namespace, Key: []byte("1")}, 64<<10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Abort()
+	stored := d.Bytes()
+	fillFor(stored, 1, 1)
+	if _, err := d.Commit(t.Context(), store.CommitOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	stored[60<<10]++
+	if there, err := s.pull(t.Context(), 1); there {
+		t.Error("it is an answer:", err)
+	}
+	stored[60<<10]--
+	s.awaitCards("after it")
+	if there, err := s.pull(t.Context(), 1); !there || err != nil {
+		t.Error("as it was:", err)
+	}
+	if r := s.pool.Stats().RDMA; r.Corrupt != 1 || r.Fallbacks["checksum"] != 1 || r.Broken != 1 || r.Reads != 1 {
+		t.Errorf("%+v", r)
+	}
 }
 
 // disturb reads all the time while something is done, and returns how many blocks came by RDMA since.
@@ -162,7 +208,7 @@ func (s *twoStores) disturb(t *testing.T, what string, fn func()) {
 	for w := range 4 {
 		all.Go(func() {
 			for !stop.Load() {
-				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				if there, err := s.pull(ctx, w); !there || err != nil {
 					t.Errorf("%s: %v", what, err)
 				}
@@ -196,7 +242,7 @@ func (s *twoStores) disturb(t *testing.T, what string, fn func()) {
 
 func command(t *testing.T, line string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second) // cleanups have commands, too
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // cleanups have commands, too
 	defer cancel()
 	words := strings.Fields(line)
 	if out, err := exec.CommandContext(ctx, words[0], words[1:]...).CombinedOutput(); err != nil {
@@ -206,8 +252,9 @@ func command(t *testing.T, line string) {
 
 // TestRoCETakenAway: under load the link goes down and comes back, and the card is given away, deleted and added anew: blocks come by QUIC meanwhile, none is wrong or
 // lost, and RDMA is used again.
-func TestRoCETakenAway(t *testing.T) {
-	s := roce(t, 5*time.Second)
+func TestRoCETakenAway(t *testing.T) { byBoth(t, 5*time.Second, roceTakenAway) }
+
+func roceTakenAway(t *testing.T, s *twoStores) {
 	for key := range 4 {
 		if err := s.set(key, 1, 128<<10); err != nil {
 			t.Fatal(err)
@@ -215,17 +262,14 @@ func TestRoCETakenAway(t *testing.T) {
 	}
 	s.disturb(t, "link down", func() {
 		command(t, "ip link set rdma0 down")
-		end := time.Now().Add(60 * time.Second)
-		for s.pool.Stats().RDMA.Broken == 0 && time.Now().Before(end) {
-			time.Sleep(10 * time.Millisecond)
-		}
+		awaited(t, "its sessions end", func() bool { return s.pool.Stats().RDMA.Broken > 0 })
 		command(t, "ip link set rdma0 up")
 	})
 	t.Logf("%+v", s.pool.Stats().RDMA)
 	s.disturb(t, "card deleted", func() {
 		start := time.Now()
 		for _, rails := range []*Rails{s.nearRails, s.farRails} {
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			if err := rails.Release(ctx, os.Getenv("RDMA_DEVICE")); err != nil {
 				t.Error(err)
 			}
@@ -234,9 +278,7 @@ func TestRoCETakenAway(t *testing.T) {
 		t.Log("given away in", time.Since(start))
 		command(t, "rdma link delete "+os.Getenv("RDMA_DEVICE"))
 		before := s.pool.Stats().RDMA.Fallbacks["no_session"]
-		for end := time.Now().Add(30 * time.Second); s.pool.Stats().RDMA.Fallbacks["no_session"] < before+20 && time.Now().Before(end); {
-			time.Sleep(10 * time.Millisecond)
-		}
+		awaited(t, "blocks come by QUIC", func() bool { return s.pool.Stats().RDMA.Fallbacks["no_session"] >= before+20 })
 		command(t, "rdma link add "+os.Getenv("RDMA_DEVICE")+" type rxe netdev rdma0")
 	})
 	r := s.pool.Stats().RDMA

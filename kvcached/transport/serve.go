@@ -25,6 +25,9 @@ type operation struct {
 	left    uint64     // bytes of the request's body that were not read
 	head    []byte     // of the answer, with a small body behind it
 	addrs   []block.Addr
+
+	session *session // of a Grant, or that a Connect began; nil: none
+	lease   uint64   // that it began; 0: none
 }
 
 // operations keeps those not in use, with their buffers.
@@ -45,7 +48,7 @@ func (op *operation) reset(p *link, st stream) {
 func (op *operation) free() {
 	op.link, op.flow = nil, flow{}
 	op.r.Reset(nil)
-	op.f = wire.Frame{}
+	op.f, op.session, op.lease = wire.Frame{}, nil, 0
 	if cap(op.addrs) > maxKept {
 		op.addrs = nil
 	}
@@ -54,7 +57,7 @@ func (op *operation) free() {
 
 // next reads the next request.
 func (op *operation) next() error {
-	op.left = 0
+	op.left, op.session, op.lease = 0, nil, 0
 	if err := op.r.Next(&op.f); err == io.ErrUnexpectedEOF {
 		return errCut
 	} else if err != nil {
@@ -74,6 +77,9 @@ func (op *operation) serve(parent context.Context) error {
 	err := op.admit()
 	if err == nil {
 		answered, err = op.admitted(context.WithValue(ctx, remoteKey{}, op.link.who()))
+	}
+	if err != nil || parent.Err() != nil {
+		op.untold()
 	}
 	switch {
 	case errors.Is(err, errStream) && errors.Is(err, os.ErrDeadlineExceeded):

@@ -38,7 +38,7 @@ type ServerOptions struct {
 	MaxPeers    int           // hosts connected at a time; 0: 256. Connections of others are closed
 	MaxConns    int           // connections of one host; 0: 64. More are closed
 	MaxOps      int           // operations of one host at a time; 0: 256. More are answered with wire.Busy
-	MaxInFlight int64         // payload bytes of all operations at a time, of which one host may have a quarter; 0: 1 GiB. More are answered with wire.Busy
+	MaxInFlight int64         // payload bytes of all operations at a time, of which one host may have a quarter, and half may be lent; 0: 1 GiB. More are answered with wire.Busy
 	OpTimeout   time.Duration // longest operation, whatever its frame says; 0: 60 s
 	Stall       time.Duration // longest time without progress of 1 MiB (64 KiB where capped); 0: 15 s
 	Idle        time.Duration // TLS connections without an operation are closed; 0: 2 min
@@ -107,6 +107,8 @@ type host struct {
 	ops   atomic.Int64
 	bytes atomic.Int64 // in flight
 	gates *gates
+
+	joining bool // a session is being made. Guarded by lender.mu
 }
 
 // NewServer starts to answer on the sockets in o.

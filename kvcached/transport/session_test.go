@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"sync"
@@ -127,6 +128,15 @@ func TestBetterSession(t *testing.T) {
 // connect asks for a session over so many pairs, which all have one card here, and returns what came of each.
 func (l *lent) connect(p *Peer, pairs int) (ends []wire.End) {
 	l.t.Helper()
+	ends, err := l.connection(l.t.Context(), p, pairs)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return ends
+}
+
+func (l *lent) connection(ctx context.Context, p *Peer, pairs int) (ends []wire.End, err error) {
+	l.t.Helper()
 	dev, err := l.f.open("near0")
 	if err != nil {
 		l.t.Fatal(err)
@@ -140,16 +150,14 @@ func (l *lent) connect(p *Peer, pairs int) (ends []wire.End) {
 		}
 		c.Ends = append(c.Ends, wireEnd(pair.Local()))
 	}
-	if err := p.call(l.t.Context(), wire.Connect, 0, c.Append(nil), func(body []byte) error {
+	err = p.call(ctx, wire.Connect, 0, c.Append(nil), func(body []byte) error {
 		a, err := wire.ParseConnected(body, pairs)
 		if err == nil {
 			ends = a.Ends
 		}
 		return err
-	}); err != nil {
-		l.t.Fatal(err)
-	}
-	return ends
+	})
+	return ends, err
 }
 
 // TestPairsOfOnePeer: a session has one pair on each card, however many are asked for.

@@ -10,6 +10,9 @@ import (
 // leave room for others. It is a divisor.
 const HostShare = 4
 
+// LentShare is the part of MaxInFlight that may be lent, so that blocks always come by stream: a lease costs its borrower nothing. It is a divisor.
+const LentShare = 2
+
 // smallest is the longest body of a question that counts for nothing, so that questions pass while blocks take all of a
 // host's share; MaxOps bounds how many there are.
 const smallest = 4 << 10
@@ -39,6 +42,20 @@ func (s *Server) holdFor(h *host, n int) (release func(), err error) {
 		return nil, err
 	}
 	return func() { all(); mine() }, nil
+}
+
+// holdLent is holdFor of what is to be lent.
+func (s *Server) holdLent(h *host, n int) (release func(), err error) {
+	lent, err := hold(&s.lender.bytes, s.o.MaxInFlight/LentShare, n)
+	if err != nil {
+		return nil, err
+	}
+	all, err := s.holdFor(h, n)
+	if err != nil {
+		lent()
+		return nil, err
+	}
+	return func() { all(); lent() }, nil
 }
 
 func (op *operation) hold(n int) (release func(), err error) {

@@ -68,6 +68,13 @@ func (l *tlsLane) take() (*tlsExchange, error) {
 	return x, nil
 }
 
+func (l *tlsLane) connected() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := len(l.unused)
+	return len(l.all) > n || n > 0 && time.Since(l.unused[n-1].used) < l.idle
+}
+
 // expire closes what has not been used for long. The peer does so too, a little later.
 func (l *tlsLane) expire() {
 	n := 0

@@ -145,10 +145,14 @@ func ParseConnected(body []byte, rails int) (*Connected, error) {
 	return a, nil
 }
 
+// LeaseOf is the number of the lease that a Grant begins, of which Request is its frame's. So who has had no answer can give it back: the lease ends, or does not begin.
+// Owners that do not number leases so have none of that number.
+func LeaseOf(request uint64) uint64 { return request | 1<<63 }
+
 // Wanted is the body of Grant: who asks wants to read blocks, and has done with others.
 type Wanted struct {
 	Session uint64
-	Done    []uint64     // leases, at most MaxDone
+	Done    []uint64     // leases, at most MaxDone; of those of LeaseOf, some that who asks does not know to have begun
 	Addrs   []block.Addr // at most MaxGrant
 }
 
@@ -193,7 +197,7 @@ func (c *cursor) numbers() (out []uint64) {
 
 // Lent is the answer to Grant. All blocks in it are under one lease.
 type Lent struct {
-	Lease  uint64 // 0: nothing is lent
+	Lease  uint64 // LeaseOf the Grant's; 0: nothing is lent
 	MS     uint32 // how long it lasts, in ms
 	Blocks []LentBlock
 }
@@ -289,7 +293,7 @@ func (c *cursor) lent(e *LentBlock, rails uint32) error {
 // Returned is the body of Release: blocks have been read.
 type Returned struct {
 	Session uint64
-	Leases  []uint64 // at most MaxDone
+	Leases  []uint64 // as Wanted.Done
 	End     bool     // of the session, with all that it has
 }
 

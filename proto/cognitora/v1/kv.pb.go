@@ -2895,9 +2895,9 @@ type PeerPath struct {
 	Peer              string                 `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`                                                          // cache id
 	Address           string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`                                                    // HOST:PORT that it announces
 	Wanted            string                 `protobuf:"bytes,3,opt,name=wanted,proto3" json:"wanted,omitempty"`                                                      // auto, rdma, quic or tls, as it is configured
-	Lane              string                 `protobuf:"bytes,4,opt,name=lane,proto3" json:"lane,omitempty"`                                                          // in use for large blocks: rdma, quic or tls; empty: not connected
+	Lane              string                 `protobuf:"bytes,4,opt,name=lane,proto3" json:"lane,omitempty"`                                                          // in use for large blocks: rdma, quic or tls; empty: not connected, or nothing gets through
 	WhyNotRdma        string                 `protobuf:"bytes,5,opt,name=why_not_rdma,json=whyNotRdma,proto3" json:"why_not_rdma,omitempty"`                          // one sentence; empty: lane is rdma
-	Lanes             []*LaneUse             `protobuf:"bytes,6,rep,name=lanes,proto3" json:"lanes,omitempty"`                                                        // those used
+	Lanes             []*LaneUse             `protobuf:"bytes,6,rep,name=lanes,proto3" json:"lanes,omitempty"`                                                        // those used, or tried in vain
 	Pairs             uint32                 `protobuf:"varint,7,opt,name=pairs,proto3" json:"pairs,omitempty"`                                                       // queue pairs open to it
 	LeasesHeld        uint32                 `protobuf:"varint,8,opt,name=leases_held,json=leasesHeld,proto3" json:"leases_held,omitempty"`                           // blocks of the other host that this one may read now
 	LeasesGranted     uint32                 `protobuf:"varint,9,opt,name=leases_granted,json=leasesGranted,proto3" json:"leases_granted,omitempty"`                  // blocks of this host that the other one may read now
@@ -3030,7 +3030,7 @@ type LaneUse struct {
 	Bytes           uint64                 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`                                                // of their payloads
 	Errors          uint64                 `protobuf:"varint,4,opt,name=errors,proto3" json:"errors,omitempty"`                                              // operations that were not done, over no lane
 	Fallbacks       uint64                 `protobuf:"varint,5,opt,name=fallbacks,proto3" json:"fallbacks,omitempty"`                                        // operations that were done, or tried, over another lane instead
-	LastError       string                 `protobuf:"bytes,6,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`                        // of both; empty: none yet
+	LastError       string                 `protobuf:"bytes,6,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`                        // of both, or why the lane did not get through; empty: none yet
 	LastErrorUnixMs int64                  `protobuf:"varint,7,opt,name=last_error_unix_ms,json=lastErrorUnixMs,proto3" json:"last_error_unix_ms,omitempty"` // 0: none yet
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache

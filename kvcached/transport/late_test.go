@@ -1,0 +1,245 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/wire"
+)
+
+// The leases of these tests last for an hour: what ends was given back.
+var longLease = ServerOptions{Lease: time.Hour}
+
+// connectAll makes all connections of a peer, so that no operation waits for one.
+func (l *lent) connectAll(p *Peer) {
+	l.t.Helper()
+	for range 2 * l.pool.o.Stripes {
+		if err := p.Ping(l.t.Context()); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+}
+
+// TestLateAnswer: the answer to a Grant is on its way when the reader gives up. What it lends is let go of as soon as that is told.
+func TestLateAnswer(t *testing.T) {
+	inVirtualTime(t, lentOptions{server: longLease}, func(t *testing.T, l *lent, p *Peer) {
+		l.lend("b", 100_000)
+		l.connectAll(p)
+		l.f.set(func() {
+			l.f.granted = func() { time.Sleep(l.pool.o.GrantIn - 15*time.Millisecond) } // it takes 10 ms there, and 10 ms back
+		})
+		if _, _, err := l.read(t.Context(), p, "b"); err != nil {
+			t.Error(err)
+		}
+		if s := l.server.Lending(); s.Blocks != 1 || l.pool.Stats().RDMA.Fallbacks["no_grant"] != 1 {
+			t.Errorf("the answer is not late: %+v %+v", s, l.pool.Stats().RDMA)
+		}
+		time.Sleep(100 * time.Millisecond)
+		if s := l.server.Lending(); s.Open != 1 || s.Leases != 0 || s.Leased != 0 || s.Expired != 0 || l.store.holds() != 0 || l.f.readable(l.far) {
+			t.Errorf("%+v, %d blocks are held", s, l.store.holds())
+		}
+	})
+}
+
+// granted asks for one block, as the request of that number.
+func granted(ctx context.Context, l lane, session, request uint64, key string) (lease uint64, err error) {
+	body := (&wire.Wanted{Session: session, Addrs: []block.Addr{addr(key)}}).Append(nil)
+	err = l.call(ctx, wire.Grant, 0, request, body, func(body []byte) error {
+		a, err := wire.ParseLent(body, 1, 1)
+		if err == nil {
+			lease = a.Lease
+		}
+		return err
+	})
+	return lease, err
+}
+
+// TestGivenBackTooEarly: a lease that is given back before it begins does not begin, as far as so many are remembered, and others do.
+func TestGivenBackTooEarly(t *testing.T) {
+	l := newLent(t, lentOptions{server: longLease})
+	p := l.borrower(Trusted)
+	l.ready(p)
+	session, lane := p.borrow.session().id, p.lanes[overQUIC]
+	l.lend("b", 1000)
+	back := func(leases ...uint64) {
+		t.Helper()
+		if err := p.call(t.Context(), wire.Release, 0, (&wire.Returned{Session: session, Leases: leases}).Append(nil), func([]byte) error { return nil }); err != nil {
+			t.Error(err)
+		}
+	}
+	early := l.pool.request.Add(1)
+	l.store.hook(func(h *hooks) {
+		h.onGet = func(context.Context, block.Addr) error { back(wire.LeaseOf(early)); return nil }
+	})
+	if lease, err := granted(t.Context(), lane, session, early, "b"); !errors.Is(err, wire.Deadline) {
+		t.Errorf("lease %d, %v", lease, err)
+	}
+	l.settled()
+	l.store.hook(func(h *hooks) { h.onGet = nil })
+	next := l.pool.request.Add(1)
+	if lease, err := granted(t.Context(), lane, session, next, "b"); err != nil || lease != wire.LeaseOf(next) {
+		t.Errorf("lease %d, %v", lease, err)
+	}
+	if lease, err := granted(t.Context(), lane, session, next, "b"); !errors.Is(err, wire.Deadline) || l.server.Lending().Leases != 1 {
+		t.Errorf("two leases of one number: %d, %v", lease, err)
+	}
+	var others []uint64
+	for range mostLeases {
+		others = append(others, wire.LeaseOf(l.pool.request.Add(1)))
+	}
+	back(others...)
+	if lease, err := granted(t.Context(), lane, session, early, "b"); err != nil {
+		t.Errorf("more is remembered than there may be: lease %d, %v", lease, err)
+	}
+	back(wire.LeaseOf(early), wire.LeaseOf(next))
+	l.settled()
+}
+
+// dropping has the last TLS connection go when something is granted.
+func (l *lent) dropping(last *atomic.Pointer[net.TCPConn]) {
+	l.f.set(func() {
+		l.f.granted = func() { _, _ = last.Load().SetLinger(0), last.Load().Close() }
+	})
+}
+
+// lastDialled has the last TLS connection be known.
+func lastDialled(last *atomic.Pointer[net.TCPConn]) PoolOptions {
+	return PoolOptions{DialTCP: func(ctx context.Context, address string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+		if err == nil {
+			last.Store(c.(*net.TCPConn))
+		}
+		return c, err
+	}}
+}
+
+// TestAnswerGetsLost: the connection goes before the answer is written. Nothing stays lent.
+func TestAnswerGetsLost(t *testing.T) {
+	var last atomic.Pointer[net.TCPConn]
+	l := newLent(t, lentOptions{server: longLease, pool: lastDialled(&last)})
+	p := l.borrower(Trusted) // whose connections stay
+	l.ready(p)
+	l.lend("b", 1000)
+	l.dropping(&last)
+	if lease, err := granted(t.Context(), l.peer(TLS).lanes[overTLS], p.borrow.session().id, 0, "b"); err == nil {
+		t.Errorf("lease %d", lease)
+	}
+	eventually(t, "it was lent", func() bool { return l.server.Lending().Blocks == 1 })
+	l.settled()
+	if n := l.server.Lending().Open; n != 1 {
+		t.Errorf("%d sessions: it ended because of that", n)
+	}
+}
+
+// TestSessionGetsLost: the same with the answer to Connect. The session ends.
+func TestSessionGetsLost(t *testing.T) {
+	var last atomic.Pointer[net.TCPConn]
+	l := newLent(t, lentOptions{pool: lastDialled(&last)})
+	if err := l.peer(QUIC).Ping(t.Context()); err != nil { // a connection that stays
+		t.Fatal(err)
+	}
+	l.dropping(&last)
+	body := (&wire.Connection{Ends: []wire.End{{GID: netip.MustParseAddr("10.0.0.1").As16(), QPN: 1, MTU: 1024}}}).Append(nil)
+	if err := l.peer(TLS).call(t.Context(), wire.Connect, 0, body, func([]byte) error { return nil }); err == nil {
+		t.Error("it was answered")
+	}
+	eventually(t, "it was made, and has ended", func() bool { s := l.server.Lending(); return s.Sessions == 1 && s.Open == 0 })
+}
+
+// TestGivesUpAnywhere: readers give up at any moment of a Grant, on both lanes. Nothing stays lent.
+func TestGivesUpAnywhere(t *testing.T) {
+	onBothLanes(t, func(t *testing.T, which Lane) {
+		l := newLent(t, lentOptions{server: longLease})
+		p := l.borrower(Trusted) // whose connections stay
+		l.ready(p)
+		l.lend("b", 1000)
+		session, asks := p.borrow.session().id, l.peer(which).lanes[overTLS]
+		if which == QUIC {
+			asks = p.lanes[overQUIC]
+		}
+		once := func(ctx context.Context) {
+			request := l.pool.request.Add(1)
+			_, _ = granted(ctx, asks, session, request, "b")
+			back := (&wire.Returned{Session: session, Leases: []uint64{wire.LeaseOf(request)}}).Append(nil)
+			if err := p.call(t.Context(), wire.Release, 0, back, func([]byte) error { return nil }); err != nil {
+				t.Error(err)
+			}
+		}
+		start := time.Now()
+		once(t.Context())
+		took := time.Since(start)
+		var all sync.WaitGroup
+		const readers, each = 4, 100
+		for range readers {
+			all.Go(func() {
+				for range each {
+					ctx, cancel := context.WithTimeout(t.Context(), rand.N(2*took))
+					once(ctx)
+					cancel()
+				}
+			})
+		}
+		all.Wait()
+		l.settled()
+		n := l.server.Lending()
+		if n.Expired != 0 || n.Open != 1 {
+			t.Errorf("%+v", n)
+		}
+		t.Logf("%d of %d Grants came, and %d were lent under", n.Grants, 1+readers*each, n.Blocks)
+	})
+}
+
+// TestReleaseFails: what could not be given back is given back later, as long as it may be lent, and not all the time.
+func TestReleaseFails(t *testing.T) {
+	var deaf atomic.Bool
+	allow := func(r pki.Role, op wire.Op) bool { return DefaultAllow(r, op) && (op != wire.Release || !deaf.Load()) }
+	inVirtualTime(t, lentOptions{server: ServerOptions{Lease: 5 * time.Second, Allow: allow}}, func(t *testing.T, l *lent, p *Peer) {
+		l.lend("b", 100_000)
+		l.connectAll(p)
+		deaf.Store(true)
+		read := func(leases int64) {
+			t.Helper()
+			if _, _, err := l.read(t.Context(), p, "b"); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(2 * time.Second)
+			if s := l.server.Lending(); s.Leases != leases {
+				t.Errorf("%+v", s)
+			}
+		}
+		tries := func() uint64 { return l.pool.Stats().RDMA.Releases }
+		read(1)
+		if n := tries(); n < 4 || n > 9 {
+			t.Errorf("asked %d times in 2 s", n)
+		}
+		read(1) // the next Grant takes along what the last has left
+		deaf.Store(false)
+		time.Sleep(releaseAgain + time.Second)
+		if s := l.server.Lending(); s.Leases != 0 || s.Expired != 0 || l.store.holds() != 0 {
+			t.Errorf("%+v", s)
+		}
+		deaf.Store(true)
+		read(1)
+		time.Sleep(4 * time.Second)
+		n := tries()
+		if time.Sleep(time.Minute); tries() != n || l.server.Lending().Expired != 1 || p.borrow.session() == nil {
+			t.Errorf("%d tries after the lease has ended by itself: %+v", tries()-n, l.server.Lending())
+		}
+		s := p.borrow.session()
+		p.borrow.giveBack(s, make([]owed, 2*wire.MaxDone)...)
+		p.borrow.mu.Lock()
+		defer p.borrow.mu.Unlock()
+		if len(s.done) != wire.MaxDone {
+			t.Errorf("%d leases wait to be given back", len(s.done))
+		}
+	})
+}

@@ -1,0 +1,136 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/wire"
+	"github.com/cognitora/dataplane/rdma"
+)
+
+// Blocks of one Grant are looked up several at a time, for those on SSD take a while. What is not there in getIn goes by stream, so that others do not wait for it.
+const (
+	gettingAtOnce = 8
+	getIn         = 50 * time.Millisecond
+)
+
+// picked is a block that is to be lent, and counts as in flight until release.
+type picked struct {
+	Block   // nil: it has a status instead
+	uncount func()
+}
+
+func (p *picked) drop() {
+	p.Release()
+	p.uncount()
+	p.Block = nil
+}
+
+// take puts into t, and into the answer, what can be lent of the blocks.
+func (s *session) take(ctx context.Context, t *lease, addrs []block.Addr, out *wire.Lent) {
+	got := s.pick(ctx, addrs, out)
+	size := 0
+	for i := range got {
+		b := &got[i]
+		if b.Block == nil {
+			continue
+		}
+		e := &out.Blocks[i]
+		if e.Status = s.admit(t, b, e, wire.MaxSmall-64-len(addrs)-size); e.Status != wire.OK {
+			b.drop()
+			continue
+		}
+		it := b.Found().Item
+		s.l.s.unsure.read(s.host, &it)
+		size += e.Size()
+	}
+	if !s.open(ctx, t, got, out) {
+		t.forget()
+		t.windows, t.lent, t.bytes = make([][]rdma.Window, len(s.ends)), 0, 0
+		for i := range got {
+			if got[i].Block != nil {
+				out.Blocks[i] = wire.LentBlock{Status: wire.ByStream}
+			}
+		}
+	}
+}
+
+// pick looks up the blocks.
+func (s *session) pick(ctx context.Context, addrs []block.Addr, out *wire.Lent) []picked {
+	got, infos := make([]picked, len(addrs)), make([]wire.Info, len(addrs))
+	brief, cancel := context.WithTimeout(context.WithValue(ctx, remoteKey{}, s.remote), getIn)
+	defer cancel()
+	one := func(i int) {
+		err := s.pickOne(brief, addrs[i:i+1], infos[i:i+1], &got[i])
+		if err == nil {
+			return
+		}
+		status := statusOf(err)
+		switch {
+		case errors.Is(err, context.DeadlineExceeded):
+			status = wire.ByStream
+		case status == wire.Internal && ctx.Err() == nil:
+			s.l.unfound.warn(s.l.s.o.Logger, "operation failed", "op", wire.Grant, "peer", s.remote.Host, "role", s.remote.Role, "error", err)
+		}
+		out.Blocks[i].Status = status
+	}
+	if len(addrs) == 1 {
+		one(0)
+		return got
+	}
+	var next atomic.Int64
+	var all sync.WaitGroup
+	for range min(gettingAtOnce, len(addrs)) {
+		all.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(addrs); i = int(next.Add(1)) - 1 {
+				one(i)
+			}
+		})
+	}
+	all.Wait()
+	return got
+}
+
+// pickOne looks up a block whose length counts before: what has no room is not brought into RAM.
+func (s *session) pickOne(ctx context.Context, a []block.Addr, info []wire.Info, to *picked) error {
+	h := s.l.s.o.Handler
+	if err := h.Stat(ctx, a, info); err != nil {
+		return err
+	}
+	uncount, err := s.l.s.holdLent(s.host, int(info[0].Length))
+	if err != nil {
+		return err
+	}
+	b, err := h.Get(ctx, a[0])
+	switch {
+	case err != nil:
+	case len(b.Bytes()) != int(info[0].Length): // another one since
+		b.Release()
+		err = wire.ByStream
+	default:
+		*to = picked{b, uncount}
+		return nil
+	}
+	uncount()
+	return err
+}
+
+// admit takes a block into the lease, and fills in what is told of it in at most room bytes. The windows of its parts come later.
+func (s *session) admit(t *lease, b *picked, e *wire.LentBlock, room int) wire.Status {
+	payload, f := b.Bytes(), b.Found()
+	if !s.l.rails.holds(payload) {
+		return wire.ByStream
+	}
+	*e = wire.LentBlock{CRC: f.CRC, Length: uint64(len(payload)), Parent: f.Item.Parent, Expires: f.Item.Expires, Key: f.Item.Key, Attr: f.Item.Attr}
+	s.split(e)
+	if e.Size() > room || !s.host.gates.take(outward, len(payload)) { // others of the same Grant would wait for it
+		return wire.ByStream
+	}
+	t.blocks, t.held = append(t.blocks, b.Block), append(t.held, b.uncount)
+	t.lent, t.bytes = t.lent+1, t.bytes+len(payload)
+	return wire.OK
+}

@@ -1,0 +1,180 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kvcached/wire"
+)
+
+// grant asks for blocks in the peer's session, and returns the lease and what became of each.
+func (l *lent) grant(ctx context.Context, p *Peer, keys ...string) (lease uint64, each []wire.Status, err error) {
+	w := wire.Wanted{Session: p.borrow.session().id}
+	for _, key := range keys {
+		w.Addrs = append(w.Addrs, addr(key))
+	}
+	err = p.call(ctx, wire.Grant, 0, w.Append(nil), func(body []byte) error {
+		a, err := wire.ParseLent(body, len(keys), 1)
+		if err != nil {
+			return err
+		}
+		lease = a.Lease
+		for i := range a.Blocks {
+			each = append(each, a.Blocks[i].Status)
+		}
+		return nil
+	})
+	return lease, each, err
+}
+
+func count(all []wire.Status, of wire.Status) (n int) {
+	for _, s := range all {
+		if s == of {
+			n++
+		}
+	}
+	return n
+}
+
+// TestGrantWithoutRoom: blocks that a peer has no room for are not fetched.
+func TestGrantWithoutRoom(t *testing.T) {
+	const size = 1 << 20
+	l := newLent(t, lentOptions{server: ServerOptions{MaxInFlight: HostShare * 3 * size, Lease: time.Hour}})
+	p := l.borrower(Trusted)
+	l.ready(p)
+	var keys []string
+	for i := range 24 {
+		keys = append(keys, fmt.Sprint("b", i))
+		l.lend(keys[i], size)
+	}
+	var fetched atomic.Int64
+	l.store.hook(func(h *hooks) {
+		h.onGet = func(context.Context, block.Addr) error { fetched.Add(1); return nil }
+	})
+	for try, lends := range []int{3, 0} {
+		_, each, err := l.grant(t.Context(), p, keys...)
+		if err != nil || count(each, wire.OK) != lends || count(each, wire.Busy) != len(keys)-lends || fetched.Load() != 3 || l.store.holds() != 3 {
+			t.Errorf("try %d: %v %v, %d fetched, %d held", try, err, each, fetched.Load(), l.store.holds())
+		}
+	}
+	if n := l.server.Stats().InFlight; n != 3*size {
+		t.Errorf("%d bytes count", n)
+	}
+}
+
+// TestReplacedMeanwhile: a block that has another length than what was counted for it is not lent.
+func TestReplacedMeanwhile(t *testing.T) {
+	l := newLent(t, lentOptions{})
+	p := l.borrower(Trusted)
+	l.ready(p)
+	l.lend("b", 1000)
+	l.store.hook(func(h *hooks) {
+		h.onGet = func(context.Context, block.Addr) error { l.lend("b", 2000); return nil }
+	})
+	if _, each, err := l.grant(t.Context(), p, "b"); err != nil || each[0] != wire.ByStream || l.store.holds() != 0 || l.server.Stats().InFlight != 0 {
+		t.Errorf("%v %v, %d held", err, each, l.store.holds())
+	}
+}
+
+// TestLentLeavesRoom: however many hosts borrow, streams have the other half.
+func TestLentLeavesRoom(t *testing.T) {
+	l := newLent(t, lentOptions{server: ServerOptions{MaxInFlight: 16 << 20}})
+	const quarter = 4 << 20
+	var held []func()
+	for i := range HostShare {
+		release, err := l.server.holdLent(&host{}, quarter)
+		if (err == nil) != (i < HostShare/LentShare) {
+			t.Errorf("borrower %d: %v", i, err)
+		}
+		if err == nil {
+			held = append(held, release)
+		}
+	}
+	for i := range HostShare / LentShare {
+		release, err := l.server.holdFor(&host{}, quarter)
+		if err != nil {
+			t.Fatalf("stream %d: %v", i, err)
+		}
+		held = append(held, release)
+	}
+	for _, release := range held {
+		release()
+	}
+	if n, lent := l.server.Stats().InFlight, l.server.lender.bytes.Load(); n != 0 || lent != 0 {
+		t.Errorf("%d bytes count, %d as lent", n, lent)
+	}
+}
+
+// TestKeptLease: who lets a lease run out has one at a time, until it gives one back.
+func TestKeptLease(t *testing.T) {
+	inVirtualTime(t, lentOptions{server: ServerOptions{Lease: time.Second}}, func(t *testing.T, l *lent, p *Peer) {
+		l.lend("b", 1000)
+		grant := func(want wire.Status) (lease uint64) {
+			t.Helper()
+			lease, each, err := l.grant(t.Context(), p, "b")
+			if err != nil || each[0] != want {
+				t.Errorf("%v %v", err, each)
+			}
+			return lease
+		}
+		back := func(leases ...uint64) {
+			t.Helper()
+			body := (&wire.Returned{Session: p.borrow.session().id, Leases: leases}).Append(nil)
+			if err := p.call(t.Context(), wire.Release, 0, body, func([]byte) error { return nil }); err != nil {
+				t.Error(err)
+			}
+		}
+		a, b := grant(wire.OK), grant(wire.OK)
+		back(a)
+		time.Sleep(2 * time.Second)
+		if s := l.server.Lending(); s.Expired != 1 {
+			t.Errorf("%+v", s)
+		}
+		back(b) // too late
+		a = grant(wire.OK)
+		grant(wire.ByStream)
+		back(a)
+		a, b = grant(wire.OK), grant(wire.OK)
+		back(a, b)
+	})
+}
+
+// TestLookupsGivenUp: that nobody waits for them is not logged, block for block; what the store cannot do is, once.
+func TestLookupsGivenUp(t *testing.T) {
+	var log lines
+	inVirtualTime(t, lentOptions{server: ServerOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))}}, func(t *testing.T, l *lent, p *Peer) {
+		var keys []string
+		for i := range 32 {
+			keys = append(keys, fmt.Sprint("b", i))
+			l.lend(keys[i], 1000)
+		}
+		l.connectAll(p)
+		l.store.hook(func(h *hooks) {
+			h.onGet = func(ctx context.Context, _ block.Addr) error { <-ctx.Done(); return ctx.Err() }
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(25*time.Millisecond, cancel) // it takes 10 ms there
+		if _, _, err := l.grant(ctx, p, keys...); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		time.Sleep(time.Second)
+		if n := log.count("operation failed"); n != 0 {
+			t.Errorf("%d lines", n)
+		}
+		l.store.hook(func(h *hooks) {
+			h.onGet = func(context.Context, block.Addr) error { return errors.New("broken inside") }
+		})
+		if _, each, err := l.grant(t.Context(), p, keys...); err != nil || count(each, wire.Internal) != len(keys) {
+			t.Error(err, each)
+		}
+		if n := log.count("operation failed"); n != 1 {
+			t.Errorf("%d lines", n)
+		}
+	})
+}

@@ -1,0 +1,167 @@
+//go:build linux && cgo && rdma
+
+package transport
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// inUse is what the kernel says is in use of the card, and this process has.
+type inUse struct {
+	QP, CQ, PD, MR, Ctx int
+	fds, goroutines     int
+}
+
+// memoryUsed is what is in use of Go's heap, and in memory of this process at all, in bytes.
+func memoryUsed(t *testing.T) (heap, resident int64) {
+	t.Helper()
+	debug.FreeOSMemory()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := strconv.ParseInt(strings.Fields(string(text))[1], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int64(m.HeapAlloc), pages * int64(os.Getpagesize())
+}
+
+func used(t *testing.T) inUse {
+	t.Helper()
+	card := os.Getenv("RDMA_DEVICE")
+	out, err := exec.CommandContext(t.Context(), "rdma", "-j", "resource", "show", card).CombinedOutput()
+	var all []inUse
+	if err == nil {
+		err = json.Unmarshal(out, &all)
+	}
+	if err != nil || len(all) != 1 {
+		t.Fatalf("rdma resource show: %v: %s", err, out)
+	}
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all[0].fds, all[0].goroutines = len(fds), runtime.NumGoroutine()
+	return all[0]
+}
+
+// awaitUsed waits until no more is in use than before, of cards exactly as much: both sides end in the background.
+func awaitUsed(t *testing.T, what string, before inUse) {
+	t.Helper()
+	now := before
+	defer func() {
+		if t.Failed() {
+			t.Logf("in use before: %+v, now: %+v", before, now)
+		}
+	}()
+	awaited(t, what+" are gone", func() bool {
+		now = used(t)
+		cards := now
+		cards.fds, cards.goroutines = before.fds, before.goroutines
+		return cards == before && now.fds <= before.fds && now.goroutines <= before.goroutines
+	})
+}
+
+// cycle makes a session, reads a block by it and has it end as one does that was not used for long.
+func (s *twoStores) cycle() {
+	s.t.Helper()
+	s.awaitCards("a session")
+	reads := s.pool.Stats().RDMA.Reads
+	if there, err := s.pull(s.t.Context(), 1); !there || err != nil || s.pool.Stats().RDMA.Reads != reads+1 {
+		s.t.Fatal(there, err)
+	}
+	b := s.peer.borrow
+	b.mu.Lock()
+	b.s.idle = 1
+	b.mu.Unlock()
+	for now := b.session(); now != nil && now.idle == 1; now = b.session() { // as long as its block is not let go of
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestRoCENothingLeaks: sessions of a reader and an owner, one after the other, leave nothing of the card, no descriptor, no goroutine and no memory behind.
+func TestRoCENothingLeaks(t *testing.T) { byBoth(t, 30*time.Second, roceNothingLeaks) }
+
+func roceNothingLeaks(t *testing.T, s *twoStores) {
+	cycles := 100
+	if n, err := strconv.Atoi(os.Getenv("RDMA_CYCLES")); err == nil {
+		cycles = n
+	}
+	if err := s.set(1, 1, 64<<10); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		s.cycle()
+	}
+	s.awaitCards("a session")
+	awaited(t, "others have ended", func() bool { return s.server.Lending().Open == 1 })
+	before := used(t)
+	heap, resident := memoryUsed(t)
+	start := time.Now()
+	for range cycles {
+		s.cycle()
+	}
+	s.awaitCards("a session")
+	took := time.Since(start)
+	awaitUsed(t, "sessions", before)
+	heapAfter, residentAfter := memoryUsed(t)
+	t.Logf("%d sessions in %v; in use: %+v; heap %d KiB, then %d; resident %d KiB, then %d", cycles, took, before, heap>>10, heapAfter>>10, resident>>10, residentAfter>>10)
+	if heapAfter > heap+1<<20 || residentAfter > resident+8<<20 {
+		t.Error("memory is left behind")
+	}
+	if r := s.pool.Stats().RDMA; r.Sessions < uint64(cycles) || r.Corrupt != 0 || r.Broken != 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestRoCEPeers: 100 hosts read from one at a time, and leave nothing of the card, no descriptor and no goroutine behind.
+func TestRoCEPeers(t *testing.T) {
+	const peers = 100
+	s := roce(t, 30*time.Second)
+	if err := s.set(1, 1, 64<<10); err != nil {
+		t.Fatal(err)
+	}
+	before := used(t)
+	start := time.Now()
+	readers := make([]twoStores, peers)
+	for i := range readers {
+		r := &readers[i]
+		r.t, r.near, r.far, r.server = t, s.near, s.far, s.server
+		r.pool = newPool(t, PoolOptions{Rails: s.nearRails, Stripes: 1, GrantIn: 20 * time.Second, ListenUDP: func() (net.PacketConn, error) {
+			return net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 1, byte(i+1))})
+		}})
+		var err error
+		if r.peer, err = r.pool.Peer(s.peer.target); err != nil {
+			t.Fatal(err)
+		}
+		r.awaitCards(fmt.Sprint("peer ", i))
+	}
+	during := used(t)
+	for i := range readers {
+		if there, err := readers[i].pull(t.Context(), 1); !there || err != nil || readers[i].pool.Stats().RDMA.Reads != 1 {
+			t.Error(i, there, err)
+		}
+	}
+	took := time.Since(start)
+	if n := s.server.Lending().Open; n < peers+1 || during.QP < before.QP+2*peers { // more, where one was tried twice
+		t.Errorf("%d sessions, in use: %+v, before: %+v", n, during, before)
+	}
+	for i := range readers {
+		_ = readers[i].pool.Close()
+	}
+	awaitUsed(t, "peers", before)
+	t.Logf("%d peers at a time, in %v; in use meanwhile: %+v, before and after: %+v", peers, took, during, before)
+}
