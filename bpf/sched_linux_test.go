@@ -36,9 +36,9 @@ func (h *host) script(cpu int, script string) *exec.Cmd {
 // schedstat reads CPU time, waits and runs of all threads of a process: the kernel's own count.
 func schedstat(t testing.TB, pid int) (cpu, delay time.Duration, runs uint64) {
 	t.Helper()
-	files, _ := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "task/*/schedstat"))
-	for _, name := range files {
-		f := strings.Fields(string(must[[]byte](t)(os.ReadFile(name))))
+	tasks := filepath.Join("/proc", strconv.Itoa(pid), "task")
+	for _, task := range must[[]os.DirEntry](t)(os.ReadDir(tasks)) {
+		f := strings.Fields(string(must[[]byte](t)(os.ReadFile(filepath.Join(tasks, task.Name(), "schedstat")))))
 		cpu += time.Duration(must[int64](t)(strconv.ParseInt(f[0], 10, 64)))
 		delay += time.Duration(must[int64](t)(strconv.ParseInt(f[1], 10, 64)))
 		runs += uint64(must[int64](t)(strconv.ParseInt(f[2], 10, 64)))

@@ -72,6 +72,11 @@ func paced(t *testing.T, s *Set) *pace {
 // counted stops the streams, and holds what the programs counted of them to what was sent.
 func (p *pace) counted(h *host, s *Set) {
 	p.stop()
+	defer func() {
+		if h.t.Failed() {
+			h.t.Logf("%+v", h.port(s, p.port))
+		}
+	}()
 	within(h.t, "all streams have ended", func() bool { return h.port(s, p.port).Closed == streams })
 	sent, c := p.tokens.Load(), h.port(s, p.port)
 	k := must[Tokens](h.t)(s.Tokens(p.port))
