@@ -55,6 +55,9 @@ func (a *app) withEtcd(ctx context.Context, fn func(ctx context.Context, c *clus
 	}
 	defer c.Close()
 	err = fn(ctx, c)
+	if tls := (*cluster.HandshakeError)(nil); errors.As(c.Why(ctx, err), &tls) {
+		return hinted{fmt.Errorf("TLS with etcd at %s fails: %w", tls.Endpoint, tls.Err), "are --etcd-ca, --etcd-cert and --etcd-key of its CA, and is it to be spoken to by TLS?"}
+	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return hinted{fmt.Errorf("etcd does not answer at %s", strings.Join(a.etcd.Endpoints, ", ")),
 			"is it running? Give its address with --etcd HOST:PORT or CGN_ETCD (cgn-ctl up prints the one it uses)."}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/etcdserver"
+	"github.com/cognitora/dataplane/internal/pki"
 )
 
 // fleetState runs an etcd with one registered node, n1.
@@ -132,6 +133,20 @@ func TestDrainWritesOneDocument(t *testing.T) {
 func TestEtcdThatDoesNotAnswer(t *testing.T) {
 	_, err := ctl(t, nil, "cluster", "nodes", "--etcd", "127.0.0.1:1")
 	if err == nil || !strings.Contains(err.Error(), "etcd does not answer at 127.0.0.1:1") || !strings.Contains(hintOf(err), "--etcd") {
+		t.Errorf("got %v, hint %q", err, hintOf(err))
+	}
+}
+
+// TestEtcdWithoutTLS: an etcd that is spoken to as it is not is not said to be down.
+func TestEtcdWithoutTLS(t *testing.T) {
+	dir := t.TempDir()
+	if err := pki.Bootstrap(dir, pki.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	files := pki.FilesIn(dir, pki.Ctl)
+	env := fleetState(t)
+	_, err := ctl(t, env, "cluster", "nodes", "--etcd-ca", files.CA, "--etcd-cert", files.Cert, "--etcd-key", files.Key)
+	if err == nil || !strings.Contains(err.Error(), "TLS with etcd at 127.0.0.1:") || !strings.Contains(hintOf(err), "--etcd-ca") {
 		t.Errorf("got %v, hint %q", err, hintOf(err))
 	}
 }

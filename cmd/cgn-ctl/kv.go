@@ -25,6 +25,7 @@ type kv struct {
 	*app
 	sock, address string
 	files         pki.Files
+	sockFlag      *pflag.Flag   // that of sock
 	limit         time.Duration // of soon; 0: kvDeadline
 }
 
@@ -39,7 +40,8 @@ func newKV(a *app, getenv func(string) string) *cobra.Command {
 func (k *kv) flags(f *pflag.FlagSet, getenv func(string) string) {
 	f.StringVar(&k.sock, "sock", firstSet(getenv, "", envSock),
 		"the cache's gRPC socket, a path or unix:///path (env "+envSock+"); default: kv.sock in /run/cognitora, else in the daemon's default data directory")
-	f.StringVar(&k.address, "address", "", "HOST:PORT of the cache's [grpc] listener instead, with the three --tls flags")
+	k.sockFlag = f.Lookup("sock")
+	f.StringVar(&k.address, "address", "", "HOST:PORT of the [grpc] listener of a cache, of this host or another, instead of --sock, with the three --tls flags")
 	f.StringVar(&k.files.CA, "tls-ca", "", "PEM file of the fleet's CA, for --address")
 	f.StringVar(&k.files.Cert, "tls-cert", "", "own certificate, for --address: that of the role ctl may do everything")
 	f.StringVar(&k.files.Key, "tls-key", "", "key of the certificate")

@@ -25,6 +25,22 @@ import (
 // usualSock is where the socket is of a daemon that systemd runs.
 const usualSock = "/run/cognitora/kv.sock"
 
+// daemon names the cache that is called.
+func (k *kv) daemon() string {
+	if k.address != "" {
+		return "the cache daemon at " + k.address
+	}
+	return "the cache daemon at " + k.path()
+}
+
+// ambiguous refuses two flags that each say which cache is meant. The environment says it only where no flag does.
+func (k *kv) ambiguous() error {
+	if k.address != "" && k.sockFlag != nil && k.sockFlag.Changed {
+		return errors.New("--sock and --address both say which cache is meant: give one of them")
+	}
+	return nil
+}
+
 // path is the socket to call.
 func (k *kv) path() string {
 	if k.sock != "" {
@@ -53,6 +69,8 @@ func (k *kv) dial() (conn *grpc.ClientConn, where string, err error) {
 	}
 	host, _, err := net.SplitHostPort(k.address)
 	switch {
+	case k.ambiguous() != nil:
+		return nil, "", k.ambiguous()
 	case err != nil || host == "" || strings.HasPrefix(k.address, "unix:"):
 		return nil, "", fmt.Errorf("--address %q: give HOST:PORT, as the cache's [grpc] section has it; a socket goes with --sock", k.address)
 	case k.files.CA == "" || k.files.Cert == "" || k.files.Key == "":

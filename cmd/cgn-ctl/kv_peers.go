@@ -58,7 +58,7 @@ func newKVPeers(k *kv) *cobra.Command {
 	return &cobra.Command{
 		Use: "peers", Short: "Say over which lane blocks come from each other host, and where that is not RDMA, why", Args: cobra.NoArgs,
 		Long: "STATE says whether the other host answers, or for how long it has not: it is not asked then until it does. WANTED is what the configuration asks for, LANE what\n" +
-			"large blocks take now; small ones may go over QUIC all the same. RDMA, QUIC and TLS have what went over each since the other host came, or came back, into the\n" +
+			"large blocks take now, - where nothing gets through; small ones may go over QUIC all the same. RDMA, QUIC and TLS have what went over each since the other host came, or came back, into the\n" +
 			"fleet. ERRORS are gets and puts that were not done, FELL BACK those that were done, or tried, over another lane instead. PAIRS are queue pairs; HELD are blocks\n" +
 			"of the other host that this one may read now by RDMA, GRANTED those of this host that the other one may read. The last error of each lane is below.\n" +
 			"-o json has each lane's operations, bytes, errors and fallbacks.",
@@ -119,6 +119,7 @@ func (v *kvPeers) write(t *table, now time.Time) {
 		}
 		t.row(p.Peer, p.Address, p.state(now), dash(p.Wanted), dash(p.Lane), p.over("rdma"), p.over("quic"), p.over("tls"), errs, fell, p.Pairs, p.LeasesHeld, p.LeasesGranted)
 	}
+	v.whyNotRDMA(t)
 	for i := range v.Peers {
 		v.Peers[i].explain(t, now)
 	}
@@ -139,17 +140,40 @@ func (p *kvPeer) state(now time.Time) string {
 	return "silent for " + age(now, p.SilentSinceMS)
 }
 
+// mostNamed is how many hosts a line names that is about several.
+const mostNamed = 4
+
+// whyNotRDMA has a line for each reason, whatever number of hosts it is about. Where nothing gets through it does not matter.
+func (v *kvPeers) whyNotRDMA(t *table) {
+	var reasons []string
+	hosts := map[string][]string{}
+	for i := range v.Peers {
+		p := &v.Peers[i]
+		if p.WhyNotRDMA == "" || p.SilentSinceMS != 0 {
+			continue
+		}
+		if hosts[p.WhyNotRDMA] == nil {
+			reasons = append(reasons, p.WhyNotRDMA)
+		}
+		hosts[p.WhyNotRDMA] = append(hosts[p.WhyNotRDMA], p.Peer)
+	}
+	for _, why := range reasons {
+		names, more := hosts[why], ""
+		if len(names) > mostNamed {
+			names, more = names[:mostNamed], fmt.Sprintf(" and %d more", len(names)-mostNamed)
+		}
+		t.line(fmt.Sprintf("\n%s%s: not over RDMA: %s", strings.Join(names, ", "), more, why))
+	}
+}
+
 // explain has a line for what went wrong on each lane.
 func (p *kvPeer) explain(t *table, now time.Time) {
-	if p.WhyNotRDMA != "" {
-		t.line(fmt.Sprintf("\n%s: not over RDMA: %s", p.Peer, p.WhyNotRDMA))
-	}
-	if p.LastError != "" {
+	if p.LastError != "" && p.LastError != p.WhyNotRDMA {
 		t.line(fmt.Sprintf("\n%s: last error of RDMA, %s ago: %s", p.Peer, age(now, p.LastErrorMS), p.LastError))
 	}
 	for _, lane := range []string{"rdma", "quic", "tls"} {
 		if l := p.Lanes[lane]; l.LastError != "" && l.LastError != p.LastError {
-			t.line(fmt.Sprintf("\n%s: last error of an operation over %s, %s ago: %s", p.Peer, strings.ToUpper(lane), age(now, l.LastErrorMS), l.LastError))
+			t.line(fmt.Sprintf("\n%s: last error over %s, %s ago: %s", p.Peer, strings.ToUpper(lane), age(now, l.LastErrorMS), l.LastError))
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,17 +26,30 @@ type rdmaHost struct {
 
 func newRDMA(a *app, getenv func(string) string) *cobra.Command {
 	r := &rdmaHost{kv: &kv{app: a}}
-	c := group("rdma", "Look at this host's RDMA devices, say what they lack, and have the cache let go of one",
+	c := group("rdma", "Look at this host's RDMA devices, say what they lack, and have a cache let go of one",
 		newRDMADevices(r), newRDMACheck(r), newRDMARelease(r))
+	c.Long = "devices and check look at the host below --root. check also asks the cache daemon at --sock, and release asks it to act: the one of this host, unless\n" +
+		"--address gives another, whose devices are those of the host that it is on."
 	r.flags(c.PersistentFlags(), getenv)
 	c.PersistentFlags().StringVar(&r.root, "root", "/", "folder with the host's sys, proc and dev, such as /host in a container")
 	return c
 }
 
+const rootHint = "give the folder with the host's sys, proc and dev, such as /host in a container; without --root it is /"
+
 // rooted says why there is nothing to look at below --root.
 func (r *rdmaHost) rooted() error {
 	if info, err := os.Stat(r.root); err != nil || !info.IsDir() {
-		return hinted{fmt.Errorf("--root %s: there is no such folder", r.root), "give the one with the host's sys, proc and dev, such as /host in a container; without --root it is /"}
+		return hinted{fmt.Errorf("--root %s: there is no such folder", r.root), rootHint}
+	}
+	var missing []string
+	for _, name := range []string{"sys", "proc"} {
+		if info, err := os.Stat(filepath.Join(r.root, name)); err != nil || !info.IsDir() {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) > 0 {
+		return hinted{fmt.Errorf("--root %s has no %s: is it the host's root?", r.root, strings.Join(missing, " and ")), rootHint}
 	}
 	return nil
 }
@@ -108,9 +122,9 @@ func newRDMACheck(r *rdmaHost) *cobra.Command {
 		Long: "Looks at each port of each RDMA device, and fails if none can be used. A cache reads other hosts' memory over ports that are active, have an\n" +
 			"address of RoCE v2 and a device file that may be opened, and if it may lock all of its arena in memory (memlock). Each device of a daemon\n" +
 			"locks the arena once more: with two, --arena takes twice its size.\n\n" +
-			"The limit of locked memory is that of the process --pid; without it, of the cgn-kvcached that listens on the socket; without that, of this very\n" +
-			"command, which says little of a daemon that systemd starts. Whether a device file may be opened is asked with the rights of this command.\n" +
-			"The daemon is also asked what it makes of its devices. -o json: memlock is that limit in bytes, -1 for none; daemon is null where nobody answers.",
+			"The limit of locked memory is that of the process --pid; without it, of the cgn-kvcached that listens on the socket; without that, and with --root or\n" +
+			"--address, of this very command (DIR/proc/self), which says little of a daemon that systemd starts, and is said. Whether a device file may be opened is asked with the rights of this command.\n" +
+			"The daemon, with --address that of another host perhaps, is also asked what it makes of its devices. -o json: memlock is that limit in bytes, -1 for none; daemon is null where nobody answers.",
 		Example: "  cgn-ctl rdma check --arena 64GiB\n  sudo -u cognitora cgn-ctl rdma check --pid $(pidof cgn-kvcached) -o json",
 		RunE:    func(c *cobra.Command, _ []string) error { return r.check(c.Context(), uint64(arena), pid) },
 	}
@@ -121,8 +135,9 @@ func newRDMACheck(r *rdmaHost) *cobra.Command {
 
 func newRDMARelease(r *rdmaHost) *cobra.Command {
 	return &cobra.Command{
-		Use: "release DEV", Short: "Have the cache of this host close an RDMA device, so that it can be taken away", Args: oneArgument("DEV"),
-		Long: "Asks the cgn-kvcached of this host to close its context of a device, and returns when that is done: what is under way over it ends, and\n" +
+		Use: "release DEV", Short: "Have the cache daemon close an RDMA device, so that it can be taken away", Args: oneArgument("DEV"),
+		Long: "Asks the cgn-kvcached at --sock, which is this host's, or the one at --address, whatever host that is on, to close its context of a device,\n" +
+			"and returns when that is done: what is under way over it ends, and\n" +
 			"blocks come over QUIC from then on. A device that is not open counts as closed, and that is said. Without that the kernel may wait for the daemon for ever: rdma link delete of a soft-RoCE device on\n" +
 			"Linux 6.1 does. The daemon opens a device of that name again once the kernel has it anew.",
 		Example: "  cgn-ctl rdma release rxe0 && rdma link delete rxe0",
@@ -134,13 +149,14 @@ type rdmaReleased struct {
 	Device  string `json:"device"`
 	Pairs   uint32 `json:"pairs"`
 	WasOpen bool   `json:"was_open"`
+	daemon  string
 }
 
 func (v *rdmaReleased) write(t *table) {
 	if v.WasOpen {
-		t.line(fmt.Sprintf("%s is closed, and with it %d queue pairs", v.Device, v.Pairs))
+		t.line(fmt.Sprintf("%s is closed, and with it %d queue pairs, by %s", v.Device, v.Pairs, v.daemon))
 	} else {
-		t.line(v.Device + " was not open: the daemon had nothing to close")
+		t.line(v.Device + " was not open: " + v.daemon + " had nothing to close")
 	}
 }
 
@@ -149,7 +165,7 @@ func (r *rdmaHost) release(ctx context.Context, device string) error {
 		done, err := client.ReleaseDevice(ctx, &pb.ReleaseDeviceRequest{Device: device})
 		switch code := status.Code(err); {
 		case code == codes.OK:
-			v := &rdmaReleased{device, done.Pairs, !done.WasNotOpen}
+			v := &rdmaReleased{device, done.Pairs, !done.WasNotOpen, r.daemon()}
 			return r.show(v, v.write)
 		case code == codes.NotFound:
 			return hinted{errors.New(status.Convert(err).Message()), "cgn-ctl kv peers lists the devices that the daemon uses, cgn-ctl rdma devices those of the host"}

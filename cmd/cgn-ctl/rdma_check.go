@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,19 +27,21 @@ type rdmaChecked struct {
 	PID    int         `json:"memlock_pid"` // whose limit it is; 0: that of cgn-ctl itself
 	Daemon *[]kvDevice `json:"daemon"`      // as the daemon sees its devices; null: none answers, or it knows no RDMA
 	daemon error       // why
+	asked  string      // the daemon
+	limit  string      // why the limit is not the daemon's; empty: it is, or no daemon answers
 }
 
 func (r *rdmaHost) check(ctx context.Context, arena uint64, pid int) error {
 	if pid < 0 {
 		return fmt.Errorf("--pid %d: must be that of a process, or 0", pid)
 	}
-	if err := r.rooted(); err != nil {
+	if err := cmp.Or(r.ambiguous(), r.rooted()); err != nil {
 		return err
 	}
 	if pid == 0 && r.root == "/" && r.address == "" {
 		pid = listener(r.path())
 	}
-	v := rdmaChecked{Report: devices.Check(devices.Options{Root: r.root, Arena: arena, PID: pid}), PID: pid}
+	v := rdmaChecked{Report: devices.Check(devices.Options{Root: r.root, Arena: arena, PID: pid}), PID: pid, asked: r.daemon()}
 	ctx, cancel := context.WithTimeout(ctx, rdmaDaemonWait)
 	defer cancel()
 	v.daemon = r.call(ctx, func(ctx context.Context, client pb.KvClient) error {
@@ -47,6 +51,9 @@ func (r *rdmaHost) check(ctx context.Context, arena uint64, pid int) error {
 		}
 		return err
 	})
+	if v.daemon == nil && pid == 0 {
+		v.limit = r.whoseLimit()
+	}
 	if err := r.show(v, v.write); err != nil {
 		return err
 	}
@@ -54,6 +61,18 @@ func (r *rdmaHost) check(ctx context.Context, arena uint64, pid int) error {
 		return hinted{errors.New("no RDMA device of this host can be used"), "a cache without one moves blocks over QUIC, as do all towards it"}
 	}
 	return nil
+}
+
+// whoseLimit says why the limit is not that of the daemon that answers.
+func (r *rdmaHost) whoseLimit() string {
+	why := "whose process cannot be seen from here"
+	switch {
+	case r.address != "":
+		why = "which may be on another host"
+	case r.root != "/":
+		why = "whose process is not looked for below --root, where it may have another number"
+	}
+	return fmt.Sprintf("note: the limit of locked memory is that of %s, not of %s, %s\n  give its process with --pid", filepath.Join(r.root, "proc/self"), r.daemon(), why)
 }
 
 // listener is the process that listens on a Unix socket; 0: nobody does, or it cannot be seen from here.
@@ -94,13 +113,16 @@ func (v *rdmaChecked) write(t *table) {
 	for _, p := range v.Ports {
 		texts = append(texts, problemTexts(fmt.Sprintf("%s port %s: ", p.Device, portName(p.Port)), p.Problems)...)
 	}
+	if v.limit != "" {
+		texts = append(texts, v.limit)
+	}
 	switch {
 	case v.daemon != nil:
 		texts = append(texts, fmt.Sprintf("not asked what it makes of them: %v", v.daemon))
 	case len(*v.Daemon) == 0:
-		texts = append(texts, "the cache daemon is to use none of them: its rdma.devices is empty")
+		texts = append(texts, v.asked+" is to use no device: its rdma.devices is empty, or it knows no other cache (etcd.endpoints, quic.listen)")
 	default:
-		texts = append(texts, "as the cache daemon has it:")
+		texts = append(texts, "as "+v.asked+" has its devices:")
 	}
 	for i, text := range texts {
 		if i > 0 || len(v.Ports) > 0 {

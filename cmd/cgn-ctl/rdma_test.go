@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -42,6 +43,18 @@ func rdmaTree(t *testing.T) string {
 			t.Fatal(err)
 		}
 		if err := os.Symlink("../../.."+strings.TrimSuffix(to, "/"), at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+// bareTree is a host without RDMA.
+func bareTree(t *testing.T) string {
+	t.Helper()
+	root := t.TempDir()
+	for _, name := range []string{"sys", "proc"} {
+		if err := os.Mkdir(filepath.Join(root, name), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -100,14 +113,17 @@ func TestRDMADevices(t *testing.T) {
 	if err != nil || json.Unmarshal([]byte(out), &all) != nil || len(all) != 1 || all[0]["driver"] != "rdma_rxe" {
 		t.Errorf("%v: %s", err, out)
 	}
-	if out, err = ctl(t, nil, "rdma", "devices", "--root", t.TempDir()); err != nil || !strings.Contains(out, "has no RDMA device") {
+	if out, err = ctl(t, nil, "rdma", "devices", "--root", bareTree(t)); err != nil || !strings.Contains(out, "has no RDMA device") {
 		t.Errorf("%v: %s", err, out)
 	}
-	if out, err = ctl(t, nil, "rdma", "devices", "--root", t.TempDir(), "-o", "json"); err != nil || out != "[]\n" {
+	if out, err = ctl(t, nil, "rdma", "devices", "--root", bareTree(t), "-o", "json"); err != nil || out != "[]\n" {
 		t.Errorf("%v: %s", err, out)
 	}
 	for _, what := range []string{"devices", "check"} {
 		if _, err = ctl(t, nil, "rdma", what, "--root", "/nonexist"); err == nil || !strings.Contains(err.Error(), "--root /nonexist: there is no such folder") {
+			t.Errorf("%s: %v", what, err)
+		}
+		if _, err = ctl(t, nil, "rdma", what, "--root", t.TempDir()); err == nil || !strings.Contains(err.Error(), "has no sys and proc: is it the host's root?") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -136,10 +152,10 @@ func TestRDMACheck(t *testing.T) {
 		t.Error("an arena beyond the limit passes")
 	}
 	want(t, out, "PROBLEM: this process may lock 8 MiB, and the arena has 1 GiB", "LimitMEMLOCK=infinity", "1      memlock")
-	if out, _ = ctl(t, nobody, "rdma", "check", "--root", t.TempDir()); !strings.HasPrefix(out, "PROBLEM: no RDMA device") {
+	if out, _ = ctl(t, nobody, "rdma", "check", "--root", bareTree(t)); !strings.HasPrefix(out, "PROBLEM: no RDMA device") {
 		t.Errorf("%q", out)
 	}
-	out, err = ctl(t, nobody, "rdma", "check", "--root", t.TempDir(), "-o", "json")
+	out, err = ctl(t, nobody, "rdma", "check", "--root", bareTree(t), "-o", "json")
 	var v struct {
 		Usable bool
 		Host   []struct{ Code string }
@@ -152,11 +168,21 @@ func TestRDMACheck(t *testing.T) {
 		t.Error(err)
 	}
 	daemon := &laneServer{peers: &pb.PeersResponse{Devices: []*pb.RdmaDevice{{Name: "rxe0", State: pb.RdmaDevice_STATE_UNUSABLE, Why: "built without rdma"}}}}
-	out, err = ctl(t, map[string]string{envSock: serveLanes(t, daemon)}, "rdma", "check", "--root", root)
+	sock := serveLanes(t, daemon)
+	out, err = ctl(t, map[string]string{envSock: sock}, "rdma", "check", "--root", root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, out, "as the cache daemon has it:", "unusable  built without rdma", "note: ")
+	want(t, out, "as the cache daemon at "+sock+" has its devices:", "unusable  built without rdma",
+		"note: the limit of locked memory is that of "+root+"/proc/self, not of the cache daemon at "+sock+", whose process is not looked for below --root")
+	for _, args := range [][]string{{"rdma", "release", "rxe0"}, {"rdma", "check", "--root", root}, {"kv", "peers"}} {
+		if _, err = ctl(t, nil, append(args, "--sock", sock, "--address", "127.0.0.1:1")...); err == nil || !strings.Contains(err.Error(), "--sock and --address both") {
+			t.Error(args, err)
+		}
+	}
+	if _, err = ctl(t, map[string]string{envSock: sock}, "rdma", "release", "rxe0", "--address", "127.0.0.1:1"); err == nil || !strings.Contains(err.Error(), "needs --tls-ca") {
+		t.Error(err)
+	}
 }
 
 // TestListener: the limit that counts is that of the process which listens.
@@ -172,7 +198,7 @@ func TestListener(t *testing.T) {
 func TestRDMARelease(t *testing.T) {
 	env := map[string]string{envSock: serveLanes(t, &laneServer{})}
 	out, err := ctl(t, env, "rdma", "release", "rxe0")
-	if err != nil || !strings.Contains(out, "rxe0 is closed, and with it 3 queue pairs") {
+	if err != nil || !strings.Contains(out, "rxe0 is closed, and with it 3 queue pairs, by the cache daemon at "+env[envSock]) {
 		t.Errorf("%v: %s", err, out)
 	}
 	if out, err = ctl(t, env, "rdma", "release", "rxe1"); err != nil || !strings.Contains(out, "rxe1 was not open") {
@@ -216,7 +242,7 @@ func TestKVPeers(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, out, "9.0 MiB in 9", "4.0 KiB in 3", "gpu3: not over RDMA: its address is in none", "last error of RDMA, 1m3", "s ago: probe", "rxe1    released  cgn-ctl rdma release", "rxe0    open      -",
-		"  52  ", "  61  ", "silent for 1m1", "gpu2: last error of an operation over QUIC, 1m2", "s ago: no answer in time", "  answers  ")
+		"  52  ", "  61  ", "silent for 1m1", "gpu2: last error over QUIC, 1m2", "s ago: no answer in time", "  answers  ")
 	out, err = ctl(t, env, "kv", "peers", "-o", "json")
 	var v kvPeers
 	if err != nil || json.Unmarshal([]byte(out), &v) != nil || len(v.Peers) != 2 || v.Peers[0].Lanes["rdma"].Bytes != 9<<20 || v.Peers[1].WhyNotRDMA == "" || len(v.Devices) != 2 {
@@ -230,6 +256,24 @@ func TestKVPeers(t *testing.T) {
 	if out, err = ctl(t, env, "kv", "peers"); err != nil || !strings.Contains(out, "knows no other") {
 		t.Errorf("%v: %s", err, out)
 	}
+}
+
+// TestWhyNotRDMAOnce: a reason that many hosts share is said once, and not where nothing gets through at all.
+func TestWhyNotRDMAOnce(t *testing.T) {
+	const why = "no card is open here: mlx5_0: it is not there"
+	told := &pb.PeersResponse{}
+	for i := range 30 {
+		told.Peers = append(told.Peers, &pb.PeerPath{Peer: fmt.Sprint("gpu", i), Lane: "quic", WhyNotRdma: why, LastError: why, LastErrorUnixMs: time.Now().UnixMilli()})
+	}
+	told.Peers = append(told.Peers, &pb.PeerPath{
+		Peer: "lost", WhyNotRdma: "it was built without", SilentSinceUnixMs: time.Now().UnixMilli(),
+		Lanes: []*pb.LaneUse{{Lane: "tls", LastError: "certificate signed by unknown authority", LastErrorUnixMs: time.Now().UnixMilli()}},
+	})
+	out, err := ctl(t, map[string]string{envSock: serveLanes(t, &laneServer{peers: told})}, "kv", "peers")
+	if err != nil || strings.Count(out, why) != 1 || strings.Contains(out, "built without") {
+		t.Errorf("%v: %s", err, out)
+	}
+	want(t, out, "\ngpu0, gpu1, gpu2, gpu3 and 26 more: not over RDMA: "+why, "lost: last error over TLS, 0s ago: certificate signed by unknown authority")
 }
 
 // TestRDMADaemon asks a daemon that uses no device.
@@ -246,5 +290,5 @@ func TestRDMADaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, out, "the cache daemon is to use none of them")
+	want(t, out, "the cache daemon at "+sock+" is to use no device")
 }
