@@ -109,6 +109,7 @@ row check-kill
 row check-abuse
 row check-seen promtool
 row check-bpf bpftool root
+row check-vm xz
 row check-bpf-vm xz
 row check-ipmi-vm xz
 row check-llama python
