@@ -32,14 +32,30 @@ func Completions(to netip.AddrPort, body string, n int, between func() error) (S
 	}
 	done := make(chan result)
 	go func() {
-		runtime.LockOSThread() // not unlocked: the thread ends with its priority
-		_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, 0)
+		end := urgent()
 		c := client{}
 		err := c.streams(to, body, n, between)
+		end()
 		done <- result{Streams{c.read.Times, c.came.Times}, err}
 	}()
 	r := <-done
 	return r.Streams, r.err
+}
+
+// urgent gives the calling goroutine a thread with real-time priority, where that is permitted, until the function that it returns is called. The thread lives on: were it to end, the kernel would kill
+// the processes that it has started to be killed with their parent (Pdeathsig).
+func urgent() (end func()) {
+	runtime.LockOSThread()
+	was, err := unix.SchedGetAttr(0, 0)
+	if err == nil {
+		err = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, 0)
+	}
+	return func() {
+		if err == nil && unix.SchedSetAttr(0, was, 0) != nil {
+			return // a thread that cannot be given back
+		}
+		runtime.UnlockOSThread()
+	}
 }
 
 type client struct {
