@@ -48,7 +48,7 @@ test: ## vet and test everything in pure Go (no C compiler needed)
 	@CGO_ENABLED=0 $(GO) test ./...
 	@perf/tools.sh
 
-check: check-generate check-race check-gpu check-fuzz check-sdk check-kv check-tokens check-net check-layout check-takeover check-outage check-kill check-abuse check-seen check-bpf check-vm check-bpf-vm check-ipmi-vm check-llama ## everything slow: what is generated anew, race detector, fuzzing, SDK suites, caches on a bad path, upgrades, BPF programs in two kernels, real llama.cpp engines
+check: check-generate check-race check-gpu check-fuzz check-sdk check-kv check-tokens check-net check-layout check-takeover check-outage check-kill check-abuse check-seen check-bpf check-vm check-bpf-vm check-ipmi-vm check-rdma check-llama ## everything slow: what is generated anew, race detector, fuzzing, SDK suites, caches on a bad path, upgrades, BPF programs in two kernels, RDMA in one and in two virtual machines, real llama.cpp engines
 
 GENERATED := deploy/reference/*.md internal/config/variables.txt proto/cognitora/v1/*.pb.go bpf/*_bpfel.go bpf/*_bpfel.o
 check-generate: ## whether what is generated is what its sources make (needs protoc, and Debian 12's clang, llvm and libbpf-dev; not root)
@@ -150,7 +150,7 @@ VERBS   := perf/vm/vm.sh cgo $(GO)
 RDMA_VM := VM_RDMA=1 VM_CPU=qemu64
 # Sessions one after the other, which are to leave nothing behind: 1000 take 2 minutes more.
 RDMA_CYCLES ?= 100
-check-rdma: ## reads between cards, RoCE in software, in one and in two machines with Debian 12's kernel, in qemu, with checks of pointers, of races and of C's memory, and cache daemons that read so, in one machine and in two whose cable is pulled, in 8 minutes on a quiet machine (not yet in check; needs a C compiler and Debian's apt; no root, no KVM, no card; fetches 120 MB once)
+check-rdma: ## reads between cards, RoCE in software, in one and in two machines with Debian 12's kernel, in qemu, with checks of pointers, of races and of C's memory, and cache daemons that read so, in one machine and in two whose cable is pulled, in 8 minutes on a quiet machine (needs a C compiler and Debian's apt; no root, no KVM, no card; fetches 120 MB once)
 	@perf/tools.sh cc xz
 	@mkdir -p .cache
 	$(VERBS) vet -tags rdma ./...

@@ -112,5 +112,6 @@ row check-bpf bpftool root
 row check-vm xz
 row check-bpf-vm xz
 row check-ipmi-vm xz
+row check-rdma cc xz
 row check-llama python
-echo 'not in make check either: make check-vllm, check-rdma'
+echo 'not in make check either: make check-vllm'
