@@ -51,7 +51,7 @@ func TestCheck(t *testing.T) {
 		{"as it is", nil, Options{Arena: 8 << 20}, "", "small_packets", "ip link set cgn0 mtu 9000", true},
 		{"large packets", map[string]string{"/sys/devices/virtual/net/cgn0/mtu": "9000"}, Options{Arena: 1 << 20}, "", "", "", true},
 		{"no arena given", nil, Options{}, "memlock", "small_packets", "8 MiB", true},
-		{"arena over the limit", nil, Options{Arena: 8<<20 + 4096}, "MEMLOCK", "small_packets", "without memory windows once more for each host", false},
+		{"arena over the limit", nil, Options{Arena: 8<<20 + 4096}, "MEMLOCK", "small_packets", "without memory windows up to twice more for each host", false},
 		{"unlimited", map[string]string{limits: "Max locked memory         unlimited            unlimited            bytes"}, Options{}, "", "small_packets", "", true},
 		{"CAP_IPC_LOCK", map[string]string{"/proc/self/status": "CapEff:\t000001ffffffffff"}, Options{Arena: 1 << 40}, "", "small_packets", "", true},
 		{"CAP_IPC_LOCK of a user namespace", map[string]string{"/proc/self/status": "CapEff:\t000001ffffffffff", "/proc/self/uid_map": "0 1000 1"}, Options{Arena: 1 << 40}, "MEMLOCK", "small_packets", "1 TiB", false},

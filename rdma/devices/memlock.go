@@ -28,9 +28,9 @@ func memlock(o *Options) (limit uint64, problem *Problem) {
 	const fix = "in a systemd unit LimitMEMLOCK=infinity, for a login /etc/security/limits.conf, in a shell ulimit -l unlimited, for a container --ulimit memlock=-1"
 	switch {
 	case o.Arena == 0:
-		return soft, &Problem{Memlock, fmt.Sprintf("%s may lock no more than %s; registering an arena locks all of it, and a card without memory windows once more for each host that it reads from", whose, size(soft)), "hold it to the arena: --arena SIZE; " + fix, false}
+		return soft, &Problem{Memlock, fmt.Sprintf("%s may lock no more than %s; registering an arena locks all of it, and a card without memory windows up to twice more for each host that it reads from", whose, size(soft)), "hold it to the arena: --arena SIZE; " + fix, false}
 	case o.Arena > soft:
-		return soft, &Problem{Memlock, fmt.Sprintf("%s may lock %s, and the arena has %s, all of which is locked when it is registered, and by a card without memory windows once more for each host that it reads from", whose, size(soft), size(o.Arena)), fix, true}
+		return soft, &Problem{Memlock, fmt.Sprintf("%s may lock %s, and the arena has %s, all of which is locked when it is registered, and by a card without memory windows up to twice more for each host that it reads from", whose, size(soft), size(o.Arena)), fix, true}
 	}
 	return soft, nil
 }

@@ -226,16 +226,21 @@ func pulled(t *testing.T, k *talk, p *pair, into []byte, l letter) {
 	begins(t, into)
 	k.send(letter{Pull: true})
 	began, since := time.Now(), awake.Clock()
+	k.spent()
 	select {
 	case err := <-ended:
+		cpu, runs := k.spent()
 		if took := since(); took >= outage {
 			t.Errorf("reads from a host that is cut off end when it is back, after %v in which the machine ran", took)
 		}
 		if !errors.Is(err, rdma.ErrUnreachable) || strings.Contains(err.Error(), "flushed") {
 			t.Errorf("reads from a host that is cut off end with %v", err)
 		}
+		if took := time.Since(began); cpu > took.Seconds()/2 {
+			t.Errorf("%.3f s of CPU in %v, while reads waited", cpu, took)
+		}
 		came := len(into) - bytes.Count(into, []byte{0})
-		t.Logf("cut off: told after %v, %d reads and about %d of %d bytes of the first or next, of 1 s from the last packet: %v", time.Since(began), reads.Load(), came, len(into), err)
+		t.Logf("cut off: told after %v, %d reads and about %d of %d bytes of the first or next, of 1 s from the last packet, with %.0f ms of CPU, in which threads ran %d times: %v", time.Since(began), reads.Load(), came, len(into), cpu*1e3, runs, err)
 	case <-time.After(outage + time.Minute):
 		since()
 		t.Error("reads from a host that is cut off do not end")

@@ -8,12 +8,46 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/netip"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/cognitora/dataplane/rdma"
 )
+
+// counting counts completions, of the type that take takes.
+func counting[T any](_ func([]T), n *int) func([]T) {
+	return func(done []T) { *n += len(done) }
+}
+
+// TestChainSaysOnce: the card says that a chain is done, not that each of its reads is.
+func TestChainSaysOnce(t *testing.T) {
+	const reads, size = 16, 4096
+	d := opened(t)
+	from, into := registeredIn(t, d, reads*size), registeredIn(t, d, reads*size)
+	fill(from, 9)
+	r, w := connected(t, d, d, rdma.PairOptions{})
+	key := granted(t, w, from)[0].Key()
+	var wanted []rdma.Read
+	for at := 0; at < reads*size; at += size {
+		wanted = append(wanted, rdma.Read{Into: into[at:][:size], From: key, Skip: uint64(at)})
+	}
+	parts, err := r.parts(nil, wanted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	done, err := r.q.reads(0, parts)
+	said := len(done)
+	for ctx := within(t); err == nil && (said == 0 || !bytes.Equal(into, from)); runtime.Gosched() {
+		err = errors.Join(r.cq.all(counting(r.deliver, &said)), ctx.Err())
+	}
+	if err != nil || said != 1 {
+		t.Errorf("%d completions of a chain of %d reads, %v", said, reads, err)
+	}
+}
 
 // TestBatches: many reads of several windows, from many goroutines, over two pairs of a device, more than a pair may have under way.
 func TestBatches(t *testing.T) {

@@ -200,11 +200,20 @@ func (p *pair) register(_ context.Context, mems [][]byte) ([]rdma.Window, error)
 	return granted, nil
 }
 
+// unregister ends a registration. One that cannot be ended counts as granted, so that it is tried again when the pair is closed.
+func (p *pair) unregister(w *window) error {
+	err := w.r.close()
+	if err != nil {
+		p.windows.add([]rdma.Window{w})
+	}
+	return err
+}
+
 // deregister undoes register, or breaks the pair.
 func (p *pair) deregister(granted []rdma.Window) error {
 	var errs []error
 	for _, w := range granted {
-		errs = append(errs, w.(*window).r.close())
+		errs = append(errs, p.unregister(w.(*window)))
 	}
 	err := errors.Join(errs...)
 	if err != nil {
@@ -259,7 +268,7 @@ func (p *pair) end(ctx context.Context, all []*window) error {
 	openings := make([]*opening, 0, len(all))
 	for _, w := range all {
 		if w.r != nil {
-			errs = append(errs, w.r.close())
+			errs = append(errs, p.unregister(w))
 			continue
 		}
 		openings = append(openings, w.o)

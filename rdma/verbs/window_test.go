@@ -93,11 +93,11 @@ func TestGrantFails(t *testing.T) {
 func TestGrantStays(t *testing.T) {
 	d := opened(t)
 	d.limit.Windows = false
-	w, err := d.pair(rdma.PairOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	half, err := w.register(context.Background(), [][]byte{registeredIn(t, d, 1<<20)})
+	mem := registeredIn(t, d, 1<<20)
+	_, r := connected(t, d, d, rdma.PairOptions{})
+	before := used(t, d.name)
+	w := lending(t, d, r)
+	half, err := w.register(context.Background(), [][]byte{mem})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,8 @@ func TestGrantStays(t *testing.T) {
 		t.Errorf("broken: %v, %v", w.isBroken(), err)
 	}
 	stuck.held--
-	if err := errors.Join(w.deregister(half), w.Close()); err != nil {
+	if err := w.Close(); err != nil {
 		t.Error(err)
 	}
+	closedWith(t, w, before)
 }
