@@ -25,11 +25,11 @@ func (e *HandshakeError) Unwrap() error { return e.Err }
 
 // How long the search for a failing handshake takes at most, and how long etcd may take to say that it does not like the client's certificate.
 const (
-	handshakeIn = time.Second
-	refusalIn   = 250 * time.Millisecond
+	handshakeIn = 3 * time.Second
+	refusalIn   = time.Second
 )
 
-// Why is err of a request that had no answer in time; where TLS with an endpoint fails, it wraps the *HandshakeError, too. It takes a second at most.
+// Why is err of a request that had no answer in time; where TLS with an endpoint fails, it wraps the *HandshakeError, too. It takes 3 s at most.
 func (c *Client) Why(ctx context.Context, err error) error {
 	return why(ctx, c.etcd.Endpoints(), c.tls, err)
 }
