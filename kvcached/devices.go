@@ -213,7 +213,20 @@ func (d *Daemon) aroundDevices(ctx context.Context, f func() error) error {
 	if err != nil {
 		d.store.Arena().Keep()
 	}
+	if errors.Is(err, errStuckDevice) {
+		d.stuck.Store(true)
+	}
 	return err
+}
+
+// ended waits for the parts of the daemon, but for deviceLimit only where a device is stuck, for which one of them may wait.
+func (d *Daemon) ended(wait func() error) error {
+	if !d.stuck.Load() {
+		return wait()
+	}
+	over, end := context.WithCancel(context.Background())
+	end()
+	return within(over, deviceLimit, errStuckDevice, wait)
 }
 
 // deviceFolder is where the kernel lists RDMA devices.

@@ -52,6 +52,7 @@ type Daemon struct {
 	recorder  *recording // nil: accesses are not recorded
 	serving   atomic.Bool
 	draining  atomic.Bool
+	stuck     atomic.Bool // a step of the drain was left behind, for an RDMA device that does not answer
 }
 
 // part is one server of a daemon.
@@ -206,9 +207,7 @@ func (d *Daemon) Run(ctx, force context.Context) error {
 	d.log.Info("stopping: running operations have drain_timeout; a second signal ends it now", "drain_timeout", d.config.Daemon.DrainTimeout.String())
 	d.draining.Store(true)
 	err := r.drain(force)
-	over, end := context.WithCancel(context.Background())
-	end()
-	return errors.Join(d.aroundDevices(over, r.group.Wait), err)
+	return errors.Join(d.ended(r.group.Wait), err)
 }
 
 // announce logs what runs where.

@@ -257,7 +257,7 @@ func reasonOf(err error) string {
 	case errors.Is(err, wire.ByStream):
 		return "the other cache lends nothing to this host's cards: none of its own is open, or they or these are in none of its rdma.trusted_networks; cgn-ctl kv peers there says which"
 	case errors.Is(err, wire.Busy):
-		return "the other cache has as many sessions as it takes"
+		return "the other cache has as many sessions as it takes, or is making another one of this host's"
 	}
 	return "no session: " + err.Error()
 }

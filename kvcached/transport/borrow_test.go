@@ -252,7 +252,13 @@ func TestRottenBytes(t *testing.T) {
 	payload[5]--
 	l.ready(p)
 	var once sync.Once
-	l.f.set(func() { l.f.spoil = func(b []byte) { once.Do(func() { b[7]++ }) } })
+	l.f.set(func() {
+		l.f.spoil = func(b []byte) {
+			if len(b) > probeSize {
+				once.Do(func() { b[7]++ })
+			}
+		}
+	})
 	got, _, err := l.read(t.Context(), p, "b")
 	if err != nil {
 		t.Fatal("a card that spoils bytes:", err)
@@ -267,6 +273,28 @@ func TestRottenBytes(t *testing.T) {
 	if s.Corrupt != 2 || s.Fallbacks["checksum"] != 2 || s.Broken != 2 || s.Reads != 1 || !strings.Contains(p.status().Error, "checksum") {
 		t.Errorf("%+v %+v", s, p.status())
 	}
+}
+
+// TestRottenProbe: cards between which bytes rot are not used.
+func TestRottenProbe(t *testing.T) {
+	l := newLent(t, lentOptions{})
+	payload := l.lend("b", 100_000)
+	l.f.set(func() { l.f.spoil = func(b []byte) { b[len(b)-1]++ } })
+	p := l.borrower(Trusted)
+	eventually(t, "a probe's bytes are not what the owner has", func() bool { return p.borrow.session() == nil && l.pool.Stats().RDMA.Unmade > 0 })
+	if why := p.status().Why; !strings.Contains(why, "what a probe read") {
+		t.Error(why)
+	}
+	got, _, err := l.read(t.Context(), p, "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "by a stream", got, payload)
+	if s := l.pool.Stats().RDMA; s.Unmade == 0 || s.Sessions != 0 || s.Reads != 0 {
+		t.Errorf("%+v", s)
+	}
+	l.f.set(func() { l.f.spoil = nil })
+	l.ready(p)
 }
 
 // TestCardWithoutMemory: a card that may not lock what is to be read into ends the session, with that as its reason, and is tried again.

@@ -23,7 +23,7 @@ type fabric struct {
 	granted func()            // called while a card makes windows
 	revoked func()            // called while it revokes them
 	misused []string          // what no card is to be asked
-	spoil   func(b []byte)    // called with what was read of a block
+	spoil   func(b []byte)    // called with what was read
 	refuse  error             // of reads of blocks, which leaves the pair whole; nil: none
 }
 

@@ -119,7 +119,7 @@ func (s *borrowed) probe(ctx context.Context, i int, a *wire.Connected) error {
 	select {
 	case at := <-r.slots:
 		defer func() { r.slots <- at }()
-		into := r.page[at:][:probeSize]
+		into := r.probes[at:][:probeSize]
 		w := a.Probes[i]
 		if w.Length != probeSize {
 			return fmt.Errorf("%w: a probe of %d bytes", wire.BadFrame, w.Length)
@@ -129,7 +129,7 @@ func (s *borrowed) probe(ctx context.Context, i int, a *wire.Connected) error {
 			return err
 		}
 		if block.Sum(into) != a.CRC {
-			return fmt.Errorf("%w: a probe", wire.Corrupt)
+			return fmt.Errorf("%w: what a probe read is not what the owner has", wire.Corrupt)
 		}
 		return nil
 	case <-ctx.Done():

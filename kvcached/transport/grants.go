@@ -158,7 +158,10 @@ func (b *borrower) grant(s *borrowed, batch []*wish, done []owed) {
 	b.count.grants.Add(1)
 	b.count.wanted.Add(uint64(len(batch)))
 	if err != nil {
-		b.refused(s, err, append(done, owed{wire.LeaseOf(request), time.Now().Add(s.lease)})) // the owner may have lent all the same
+		if !errors.Is(err, wire.Busy) {
+			done = append(done, owed{wire.LeaseOf(request), time.Now().Add(s.lease)}) // the owner may have lent all the same
+		}
+		b.refused(s, err, done)
 		for _, w := range batch {
 			w.tell(promise{why: noGrant})
 		}
@@ -219,10 +222,10 @@ func (s *borrowed) owe(done []owed) {
 	}
 }
 
-// takeDone takes out what is to be given back and has not ended by itself. b.mu is held.
+// takeDone takes out what is to be given back, but for what the owner has ended by itself: its lease began after ours, by as much as a Grant may take. b.mu is held.
 func (s *borrowed) takeDone() []owed {
-	now := time.Now()
-	done := slices.DeleteFunc(s.done, func(d owed) bool { return d.id == 0 || !now.Before(d.until) })
+	past := time.Now().Add(-s.b.p.pool.o.GrantIn)
+	done := slices.DeleteFunc(s.done, func(d owed) bool { return d.id == 0 || !past.Before(d.until) })
 	s.done = nil
 	return done
 }

@@ -104,7 +104,7 @@ func (l *lender) join(ctx context.Context, s *session, cards []*rail, ends []wir
 		from := addrOf(ends[i].GID)
 		e := &lentEnd{rail: nearest(cards, from)}
 		cards = slices.DeleteFunc(cards, func(r *rail) bool { return r == e.rail })
-		err := e.connect(ctx, &ends[i], l.rails.page[:probeSize])
+		err := e.connect(ctx, &ends[i], l.rails.probes[:probeSize])
 		if err == nil {
 			s.ends[i] = e
 			continue

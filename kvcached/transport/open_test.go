@@ -187,7 +187,7 @@ func TestIdleSession(t *testing.T) {
 
 // TestIdleSessionOverTLS: a session whose peer has seen the last connection close for lack of use, and has ended it for that, is made anew without an error, too.
 func TestIdleSessionOverTLS(t *testing.T) {
-	const idle = 100 * time.Millisecond
+	const idle = time.Second
 	l := newLent(t, lentOptions{server: ServerOptions{Idle: 2 * idle}, pool: PoolOptions{Idle: idle}})
 	p, err := l.pool.Peer(Target{Address: l.address, Lane: TLS, Cards: Demanded})
 	if err != nil {

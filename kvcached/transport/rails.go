@@ -54,13 +54,13 @@ type RailsOptions struct {
 // Rails are the cards by which this host reads the memory of others, and they its own. Servers and pools share them. A card that goes away is closed, and opened again
 // when it is there again.
 type Rails struct {
-	o     RailsOptions
-	page  []byte // what probes read, and where to
-	crc   uint32 // of its beginning
-	slots chan int
-	stop  context.Context
-	end   context.CancelFunc
-	work  sync.WaitGroup
+	o      RailsOptions
+	probes []byte // what probes read, and where to
+	crc    uint32 // of its beginning
+	slots  chan int
+	stop   context.Context
+	end    context.CancelFunc
+	work   sync.WaitGroup
 
 	opened atomic.Uint64 // cards, so far
 
@@ -90,11 +90,11 @@ type rail struct {
 	addr netip.Addr
 }
 
-// Sizes of what a probe reads, and of a place for it, in bytes.
-const (
-	probeSize = 64
-	pageSize  = 4096
-)
+// probeSize is what a probe reads, in bytes: a whole packet, for which the MTU of something between the hosts may be too small.
+const probeSize = wire.MaxProbe
+
+// mostProbes is how many may be under way; a further one waits.
+const mostProbes = 63
 
 // NewRails opens the cards that are there. A card that cannot be opened is no error: it is logged, told by Cards, and tried again.
 func NewRails(o RailsOptions) (*Rails, error) {
@@ -102,15 +102,15 @@ func NewRails(o RailsOptions) (*Rails, error) {
 		o.Logger = slog.Default()
 	}
 	o.Poll = orDuration(o.Poll, 2*time.Second)
-	page, err := unix.Mmap(-1, 0, pageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	probes, err := unix.Mmap(-1, 0, (1+mostProbes)*probeSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
-		return nil, fmt.Errorf("transport: a page for probes: %w", err)
+		return nil, fmt.Errorf("transport: memory for probes: %w", err)
 	}
-	r := &Rails{o: o, page: page, slots: make(chan int, pageSize/probeSize-1), cards: map[string]*card{}}
-	_, _ = rand.Read(page[:probeSize])
-	r.crc = block.Sum(page[:probeSize])
-	for at := probeSize; at < pageSize; at += probeSize {
-		r.slots <- at
+	r := &Rails{o: o, probes: probes, slots: make(chan int, mostProbes), cards: map[string]*card{}}
+	_, _ = rand.Read(probes[:probeSize])
+	r.crc = block.Sum(probes[:probeSize])
+	for i := range mostProbes {
+		r.slots <- (1 + i) * probeSize
 	}
 	r.stop, r.end = context.WithCancel(context.Background())
 	r.look()
@@ -132,17 +132,17 @@ func (r *Rails) Close() error {
 			c.rail = nil
 		}
 	}
-	page := r.page
-	r.page = nil
+	probes := r.probes
+	r.probes = nil
 	r.mu.Unlock()
 	var errs []error
 	for _, dev := range open { // which may take as long as its driver does
 		errs = append(errs, dev.Close())
 	}
-	if err := errors.Join(errs...); err != nil || page == nil {
+	if err := errors.Join(errs...); err != nil || probes == nil {
 		return err
 	}
-	return unix.Munmap(page)
+	return unix.Munmap(probes)
 }
 
 // follow looks for cards that have come back.
@@ -300,10 +300,10 @@ func (r *Rails) prepare(name string) (*rail, error) {
 }
 
 func (r *Rails) register(name string, dev rdma.Device) (*rail, error) {
-	for _, mem := range [][]byte{r.o.Memory, r.page} {
+	for _, mem := range [][]byte{r.o.Memory, r.probes} {
 		if err := dev.Register(mem); err != nil {
 			if errors.Is(err, rdma.ErrMemlock) {
-				err = fmt.Errorf("%w; allow it to lock %d MiB: LimitMEMLOCK=infinity in the systemd unit, ulimit -l unlimited in a shell, or give less with kvcached.ram", err, (len(r.o.Memory)+pageSize)>>20+1)
+				err = fmt.Errorf("%w; allow it to lock %d MiB: LimitMEMLOCK=infinity in the systemd unit, ulimit -l unlimited in a shell, or give less with kvcached.ram", err, (len(r.o.Memory)+len(r.probes))>>20+1)
 			}
 			return nil, err
 		}

@@ -10,7 +10,8 @@ import (
 // leave room for others. It is a divisor.
 const HostShare = 4
 
-// LentShare is the part of MaxInFlight that may be lent, so that blocks always come by stream: a lease costs its borrower nothing. It is a divisor.
+// LentShare is the part of MaxInFlight that may be lent, so that blocks always go to other hosts by stream: a lease costs its borrower nothing. It is a divisor.
+// What a host has on lease counts for its HostShare, too: a stream that it asks for meanwhile may have to wait until it gives some back.
 const LentShare = 2
 
 // smallest is the longest body of a question that counts for nothing, so that questions pass while blocks take all of a

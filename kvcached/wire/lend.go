@@ -9,9 +9,10 @@ import (
 
 // Bounds of what is lent.
 const (
-	MaxRails = 8   // pairs of cards of one session
-	MaxGrant = 256 // addresses in one Grant
-	MaxDone  = 256 // leases that are given back at a time
+	MaxRails = 8    // pairs of cards of one session
+	MaxGrant = 256  // addresses in one Grant
+	MaxDone  = 256  // leases that are given back at a time
+	MaxProbe = 4096 // bytes of a probe: what the longest packet of RoCE carries
 )
 
 // Sizes of elements, in bytes.
@@ -138,7 +139,7 @@ func ParseConnected(body []byte, rails int) (*Connected, error) {
 		return nil, err
 	}
 	for i := range a.Probes {
-		if w := &a.Probes[i]; w.Rail != uint32(i) || w.Length > MaxHead {
+		if w := &a.Probes[i]; w.Rail != uint32(i) || w.Length > MaxProbe {
 			return nil, errParts
 		}
 	}

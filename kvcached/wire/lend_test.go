@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
-	"math"
 	"testing"
 
 	"github.com/cognitora/dataplane/kvcached/block"
@@ -110,7 +109,7 @@ func TestLentRefused(t *testing.T) {
 		"other rails":           {connected(Connected{Ends: make([]End, 1), Probes: make([]Window, 1)}, 2), BadFrame},
 		"probes missing":        {connected(Connected{Ends: make([]End, 1)}, 1), BadFrame},
 		"probe of another rail": {connected(Connected{Ends: make([]End, 1), Probes: []Window{part(1, 1)}}, 1), BadFrame},
-		"endless probe":         {connected(Connected{Ends: make([]End, 1), Probes: []Window{part(0, math.MaxUint64)}}, 1), BadFrame},
+		"endless probe":         {connected(Connected{Ends: make([]End, 1), Probes: []Window{part(0, MaxProbe+1)}}, 1), BadFrame},
 		"too many leases":       {wanted(behind(8, MaxDone+1)), TooLarge},
 		"leases missing":        {wanted(behind(8, 2)), BadFrame},
 		"too many addresses":    {wanted(behind(16, MaxGrant+1)), TooLarge},
