@@ -125,10 +125,10 @@ func follow(t *testing.T, etcd string, nodes int) *site {
 }
 
 // TestEtcdStoppedAndBackEmpty: no request notices, what is stale is said to be, and the fleet goes on changing afterwards.
-// The outage lasts four leases, as one of 60 s does with the agents' defaults: here all of that is a fifteenth.
+// The outage lasts four leases, as one of 60 s does with the agents' defaults: here all of that is a fifth.
 func TestEtcdStoppedAndBackEmpty(t *testing.T) {
 	t.Parallel()
-	etcdGoes(t, heartbeat, 4*time.Second)
+	etcdGoes(t, time.Second, 12*time.Second)
 }
 
 // TestEtcdStoppedForAMinute is the same with the agents' defaults.

@@ -353,7 +353,7 @@ func TestBusyForTooLong(t *testing.T) {
 	if got := b.text(addr(1)); got != "" {
 		t.Error(got)
 	}
-	if s := b.Stats(); s.PullsBusy != 1 || s.PullRetries == 0 || s.PullErrors != 0 {
+	if s := b.Stats(); s.PullsBusy != 1 || s.PullRetries == 0 || s.PullErrors > 1 { // one, if its time was over while it was asked
 		t.Errorf("%+v", s)
 	}
 }
