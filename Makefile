@@ -150,7 +150,7 @@ VERBS   := perf/vm/vm.sh cgo $(GO)
 RDMA_VM := VM_RDMA=1 VM_CPU=qemu64
 # Sessions one after the other, which are to leave nothing behind: 1000 take a minute more.
 RDMA_CYCLES ?= 100
-check-rdma: ## reads between cards, RoCE in software, in one and in two machines with Debian 12's kernel, in qemu, with checks of pointers, of races and of C's memory, and cache daemons that read so, in one machine and in two whose cable is pulled, in 8 minutes on a quiet machine, 13 the first time (needs a C compiler and Debian's apt; no root, no KVM, no card; fetches 120 MB once)
+check-rdma: ## reads between cards, RoCE in software, in one and in two machines with Debian 12's kernel, in qemu, with checks of pointers, of races and of C's memory, and cache daemons that read so, in one machine and in two whose cable is pulled, in 9 minutes on a quiet machine, more the first time (needs a C compiler and Debian's apt; no root, no KVM, no card; fetches 120 MB once)
 	@perf/tools.sh cc xz
 	@mkdir -p .cache
 	$(VERBS) vet -tags rdma ./...

@@ -139,6 +139,12 @@ func TestADeviceThatDoesNotAnswer(t *testing.T) {
 				if err := d.closeStore(ctx); err != nil {
 					t.Error(err)
 				}
+				begun = time.Now()
+				err = d.ended(func() error { time.Sleep(time.Minute); return io.EOF })
+				if took := time.Since(begun); what != "answers" && (!errors.Is(err, errStuckDevice) || took != deviceLimit) || what == "answers" && (!errors.Is(err, io.EOF) || took != time.Minute) {
+					t.Error("a part that takes long:", err, took)
+				}
+				time.Sleep(time.Minute)
 				if mapped(memory) != (what != "answers") {
 					t.Error("the memory is mapped, or not")
 				}

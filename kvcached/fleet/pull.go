@@ -155,7 +155,7 @@ func (v *View) fetch(ctx context.Context, p *pull, a block.Addr, from string) er
 		p.told = true
 		v.mu.Unlock()
 	}
-	asked := false
+	retried := false
 	for pause := busyFirst; ; pause = min(2*pause, busyLast) {
 		again, err := v.readAny(ctx, p, a, namespace, hosts, purged)
 		switch {
@@ -163,9 +163,9 @@ func (v *View) fetch(ctx context.Context, p *pull, a block.Addr, from string) er
 			return err // of this host: another source does not help
 		case len(again) > 0 && wait(ctx, pause/2+rand.N(pause)):
 			v.counts.pullRetries.Add(1)
-			hosts, asked = again, true
+			hosts, retried = again, true
 			continue
-		case len(again) > 0, asked && ctx.Err() != nil: // the time was over in a pause, or while they were asked again
+		case len(again) > 0, retried && ctx.Err() != nil: // the time was over in a pause, or while they were asked again
 			v.counts.pullsBusy.Add(1)
 		case errors.Is(err, errNowhere):
 			v.counts.pullMisses.Add(1)

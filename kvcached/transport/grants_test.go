@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -237,4 +238,19 @@ func TestLeasesAtOnce(t *testing.T) {
 	if n := l.server.Lending().Leases; n != mostLeases || lent.Load() != mostLeases {
 		t.Errorf("%d leases, %d blocks", n, lent.Load())
 	}
+}
+
+// TestOwed: a lease that is over here is given back for as long as it may last at the owner, which began it later.
+func TestOwed(t *testing.T) {
+	inVirtualTime(t, lentOptions{}, func(t *testing.T, l *lent, p *Peer) {
+		l.awaitReady(p)
+		now, late := time.Now(), l.pool.o.GrantIn
+		b := p.borrow
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.s.owe([]owed{{1, now.Add(time.Second)}, {2, now.Add(time.Nanosecond - late)}, {3, now.Add(-late)}, {0, now.Add(time.Second)}})
+		if got := idsOf(b.s.takeDone()); !slices.Equal(got, []uint64{1, 2}) {
+			t.Error(got)
+		}
+	})
 }
