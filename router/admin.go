@@ -10,6 +10,8 @@ import (
 
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/leg"
+	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
@@ -81,15 +83,18 @@ func (r *Router) debugRoute(w http.ResponseWriter, req *http.Request) {
 	if err != nil {
 		return // the client has gone
 	}
-	j := r.dispatch.Job()
-	defer r.dispatch.Discard(j)
-	j.API, j.Body = api, body
-	j.Session, j.Pin = []byte(req.Header.Get("x-cgn-session-id")), []byte(req.Header.Get("x-cgn-node"))
-	if err := scan.Scan(api, body, &j.Scan); err != nil {
+	asked := request.New()
+	defer asked.Recycle()
+	asked.API = api
+	asked.SetHead(request.Head{
+		Session: []byte(req.Header.Get("x-cgn-session-id")), Pin: []byte(req.Header.Get("x-cgn-node")),
+	})
+	asked.Own(body, nil)
+	if err := asked.Read(nil, nil); err != nil {
 		writeError(w, apierror.FromScan(err))
 		return
 	}
-	e, fail := r.dispatch.Explain(j)
+	e, fail := r.legs.Explain(asked, leg.Pinned(asked.Pin))
 	if fail != nil {
 		writeError(w, fail)
 		return

@@ -9,11 +9,11 @@ import (
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/pki"
-	"github.com/cognitora/dataplane/router/dispatch"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/gateway"
 	"github.com/cognitora/dataplane/router/holdings"
 	"github.com/cognitora/dataplane/router/kvevents"
+	"github.com/cognitora/dataplane/router/leg"
 )
 
 // backends are the static backends of both spellings.
@@ -141,10 +141,10 @@ func (t *UpstreamTLS) client(of ...pki.Role) (*tls.Config, error) {
 	return c, nil
 }
 
-func (c *Config) dispatchOptions() dispatch.Options {
+func (c *Config) legOptions() leg.Options {
 	t := &c.Timeouts
-	common := dispatch.Limits{FirstByte: t.FirstByte.Std(), Idle: t.Idle.Std(), Total: t.Total.Std(), MaxQueueDecode: c.Admission.MaxQueueDecode}
-	own := map[string]dispatch.Limits{}
+	common := leg.Limits{FirstByte: t.FirstByte.Std(), Idle: t.Idle.Std(), Total: t.Total.Std(), MaxQueueDecode: c.Admission.MaxQueueDecode}
+	own := map[string]leg.Limits{}
 	for _, m := range c.Models {
 		l := common
 		if m.FirstByte > 0 {
@@ -164,7 +164,7 @@ func (c *Config) dispatchOptions() dispatch.Options {
 		}
 		own[m.Name] = l
 	}
-	return dispatch.Options{
+	return leg.Options{
 		Limits: common, ModelLimits: own, FirstByteCold: t.FirstByteCold.Std(),
 		PatienceFloor: t.PatienceFloor.Std(), StallFloor: t.StallFloor.Std(),
 		MaxNodes: c.Retry.MaxNodes, Feedback: c.Prefix.Feedback,

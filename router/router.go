@@ -21,16 +21,18 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
-	"github.com/cognitora/dataplane/router/dispatch"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/gateway"
 	"github.com/cognitora/dataplane/router/holdings"
 	"github.com/cognitora/dataplane/router/kvevents"
+	"github.com/cognitora/dataplane/router/leg"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/peerevents"
+	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/tokens"
+	"github.com/cognitora/dataplane/router/where"
 )
 
 // Router is one router process. Make it with New, then Run it once, or Close it.
@@ -57,7 +59,7 @@ type Router struct {
 	watcher      *relay.Watcher
 	loops        *relay.Loops
 	access       *accesslog.Logger
-	dispatch     *dispatch.Dispatcher
+	legs         *leg.Dispatcher
 	gateway      *gateway.Gateway
 	admin        *http.Server
 	handover     handover
@@ -201,17 +203,21 @@ func (r *Router) joinFleet() error {
 func (r *Router) assemble() {
 	c := r.config
 	r.gate = admission.New(admission.Options{MaxQueue: c.Admission.MaxQueue, Global: c.Admission.Global})
-	var memo *dispatch.Memo
+	var memo *where.Memo
 	if c.Prefix.Memo > 0 {
-		memo = dispatch.NewMemo(int(c.Prefix.Memo))
+		memo = where.NewMemo(int(c.Prefix.Memo))
 	}
-	r.dispatch = dispatch.New(dispatch.Parts{
-		Fleet: r.fleet, Index: r.index, Policy: &r.policy, Gate: r.gate, Metrics: r.metrics,
-		Holdings: r.holdings, Tokens: r.tokens, Stored: affinity.New(c.Limits.ResponseIDs), Memo: memo, Log: r.log,
+	stored := affinity.New(c.Limits.ResponseIDs)
+	r.legs = leg.New(leg.Parts{
+		Fleet: r.fleet, Policy: &r.policy, Gate: r.gate, Metrics: r.metrics, Stored: stored, Log: r.log,
+		Where: &where.Finder{
+			Index: r.index, Memo: memo, Holdings: r.holdings, Tokens: r.tokens, Metrics: r.metrics,
+		},
 		Budget: admission.NewBudget(c.Retry.Percent, c.Retry.Floor, nil),
-	}, c.dispatchOptions())
+	}, c.legOptions())
+	plans := plan.New(plan.Parts{Legs: r.legs, Fleet: r.fleet, Stored: stored, Metrics: r.metrics, Log: r.log})
 	r.gateway = gateway.New(gateway.Parts{
-		Dispatch: r.dispatch, Fleet: r.fleet, Metrics: r.metrics,
+		Plans: plans, Scans: memo.Scans(), Fleet: r.fleet, Metrics: r.metrics,
 		Watcher: r.watcher, Loops: r.loops, Access: r.access, Log: r.log,
 	}, c.gatewayLimits(maxConnections(c.Limits.MaxConnections, r.log)), c.Router.ForwardAuth)
 	r.applyPolicy(r.policy.Load())
@@ -235,7 +241,7 @@ func (r *Router) Run(drain, force context.Context) error {
 	defer stop()
 	g := lifecycle.NewGroup(work)
 	g.Go("fleet", r.fleet.Run)
-	g.Go("dispatch", r.dispatch.Run)
+	g.Go("legs", r.legs.Run)
 	g.Go("holdings", r.holdings.Run)
 	g.Go("kv events", r.events.Run)
 	g.Go("agents' events", r.followAgents)

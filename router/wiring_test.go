@@ -55,15 +55,15 @@ func TestSettingsReachTheirParts(t *testing.T) {
 		"prefix.max_blocks":        {part(r.index, "opts", "MaxBlocks"), 5000},
 		"prefix.lifetime":          {reflect.ValueOf(r.index.Lifetime(node.Ref())), 77 * second},
 		"timeouts.dial":            {part(node.Pool, "options", "DialTimeout"), 3 * second},
-		"timeouts.first_byte":      {part(r.dispatch, "options", "Limits", "FirstByte"), 11 * second},
-		"timeouts.first_byte_cold": {part(r.dispatch, "options", "FirstByteCold"), 12 * second},
-		"timeouts.patience_floor":  {part(r.dispatch, "options", "PatienceFloor"), 13 * second},
-		"timeouts.stall_floor":     {part(r.dispatch, "options", "StallFloor"), 14 * second},
-		"timeouts.idle":            {part(r.dispatch, "options", "Limits", "Idle"), 15 * second},
-		"timeouts.total":           {part(r.dispatch, "options", "Limits", "Total"), 16 * second},
-		"retry.max_nodes":          {part(r.dispatch, "options", "MaxNodes"), 7},
-		"retry.percent":            {part(r.dispatch, "budget", "percent"), 31},
-		"retry.floor":              {part(r.dispatch, "budget", "floor"), 17},
+		"timeouts.first_byte":      {part(r.legs, "options", "Limits", "FirstByte"), 11 * second},
+		"timeouts.first_byte_cold": {part(r.legs, "options", "FirstByteCold"), 12 * second},
+		"timeouts.patience_floor":  {part(r.legs, "options", "PatienceFloor"), 13 * second},
+		"timeouts.stall_floor":     {part(r.legs, "options", "StallFloor"), 14 * second},
+		"timeouts.idle":            {part(r.legs, "options", "Limits", "Idle"), 15 * second},
+		"timeouts.total":           {part(r.legs, "options", "Limits", "Total"), 16 * second},
+		"retry.max_nodes":          {part(r.legs, "options", "MaxNodes"), 7},
+		"retry.percent":            {part(r.legs, "budget", "percent"), 31},
+		"retry.floor":              {part(r.legs, "budget", "floor"), 17},
 		"limits.max_body":          {part(r.gateway, "server", "MaxRequestBodySize"), 1 << 21},
 		"limits.max_body_total":    {part(r.gateway, "bodies", "Limit"), 1 << 23},
 		"limits.max_header":        {part(r.gateway, "server", "ReadBufferSize"), 5000},
@@ -73,14 +73,14 @@ func TestSettingsReachTheirParts(t *testing.T) {
 		"limits.body_timeout":      {part(r.gateway, "bodies", "Time"), 22 * second},
 		"limits.keep_alive":        {part(r.gateway, "server", "IdleTimeout"), 23 * second},
 		"limits.slow_reader":       {part(r.gateway, "server", "WriteTimeout"), 24 * second},
-		"limits.response_ids":      {reflect.ValueOf(part(r.dispatch, "stored", "ring").Cap()), 103},
+		"limits.response_ids":      {reflect.ValueOf(part(r.legs, "stored", "ring").Cap()), 103},
 		"log.access_queue":         {reflect.ValueOf(part(r.access, "queue").Cap()), 105},
 	} {
 		if v.got.Int() != v.want {
 			t.Errorf("%s: %d, want %d", name, v.got.Int(), v.want)
 		}
 	}
-	if part(r.dispatch, "options", "Feedback").Bool() {
+	if part(r.legs, "options", "Feedback").Bool() {
 		t.Error("prefix.feedback: on")
 	}
 }

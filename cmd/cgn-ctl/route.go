@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cognitora/dataplane/router/dispatch"
+	"github.com/cognitora/dataplane/router/leg"
 )
 
 type routeFlags struct{ api, prompt, system, file, model string }
@@ -70,7 +70,7 @@ func (a *app) routeExplain(c *cobra.Command, f routeFlags) error {
 	if err != nil {
 		return err
 	}
-	var e dispatch.Explanation
+	var e leg.Explanation
 	if err := a.adminJSON(c.Context(), "/debug/route?"+url.Values{"api": {f.api}}.Encode(), body, &e); err != nil {
 		return err
 	}
@@ -124,10 +124,10 @@ func readInput(c *cobra.Command, name string) (string, error) {
 	return string(b), err
 }
 
-func writeExplanation(t *table, e *dispatch.Explanation) {
+func writeExplanation(t *table, e *leg.Explanation) {
 	t.line(fmt.Sprintf("model %s, %s, %d blocks of prompt, mode %s\n", dash(e.Model), e.API, e.Blocks, e.Mode))
 	t.row("", "NODE", "BLOCKS", "OVERLAP", "LOAD", "POWER", "CAPACITY", "SCORE", "IN FLIGHT", "MEASURED", "NOTE")
-	powered := slices.ContainsFunc(e.Candidates, func(c dispatch.ExplainedNode) bool { return c.Watts != nil })
+	powered := slices.ContainsFunc(e.Candidates, func(c leg.ExplainedNode) bool { return c.Watts != nil })
 	for _, c := range e.Candidates {
 		cells := []any{"", c.Node, fmt.Sprintf("%d/%d", c.Matched, c.Total)}
 		if c.Node == e.Winner {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
-	"github.com/cognitora/dataplane/router/dispatch"
+	"github.com/cognitora/dataplane/router/leg"
 )
 
 // figure is a measurement and how it is shown.
@@ -50,7 +50,7 @@ func kernelCell(h *cluster.NodeHealth) string {
 }
 
 // signalsCell shows what a router knows of a node's load, where from, and how old it is.
-func signalsCell(n *dispatch.ExplainedNode) string {
+func signalsCell(n *leg.ExplainedNode) string {
 	g := &n.Signals
 	value := func(v *float64) cluster.Gauge {
 		if v == nil {

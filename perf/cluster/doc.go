@@ -1,7 +1,7 @@
 // Package cluster simulates a fleet in virtual time: the router's own choice of nodes over engines that are models.
 //
 // What is real: the policy, the prefix index with its feedback and lifetimes, the fleet's snapshot with its counts of
-// requests in flight, admission, and the dispatcher's pick (dispatch.Rehearsal); of the engine the batch, the block-level
+// requests in flight, admission, and the dispatcher's pick (leg.Rehearsal); of the engine the batch, the block-level
 // LRU cache and the cost of a step (engine.Model). What is left out: bytes, sockets, patience, retries, faults and the
 // network's delay. Every request comes once, at its time, and is answered or refused once.
 //

@@ -9,11 +9,12 @@ import (
 
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
-	"github.com/cognitora/dataplane/router/dispatch"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/leg"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/where"
 )
 
 const model = "sim"
@@ -38,7 +39,7 @@ func Modes() []string {
 
 // router is the routing half: everything of a router but its sockets.
 type router struct {
-	*dispatch.Dispatcher
+	*leg.Dispatcher
 	index *prefix.Index
 	nodes map[*fleet.Node]int
 }
@@ -67,11 +68,11 @@ func newRouter(c *Config, p *policy.Policy, now func() time.Time) (*router, erro
 	chosen := &atomic.Pointer[policy.Policy]{}
 	chosen.Store(p)
 	dice := rand.New(rand.NewPCG(c.Seed, 1))
-	r.Dispatcher = dispatch.New(dispatch.Parts{
-		Fleet: f, Index: index, Policy: chosen, Gate: admission.New(admission.Options{}),
+	r.Dispatcher = leg.New(leg.Parts{
+		Fleet: f, Where: &where.Finder{Index: index}, Policy: chosen, Gate: admission.New(admission.Options{}),
 		Budget: admission.NewBudget(20, 64, now), Metrics: metrics.New(), Stored: affinity.New(1), Log: o.Log,
-	}, dispatch.Options{
-		Limits: dispatch.Limits{FirstByte: time.Hour, Idle: time.Hour, Total: time.Hour}, Feedback: true, Random: dice.Uint64,
+	}, leg.Options{
+		Limits: leg.Limits{FirstByte: time.Hour, Idle: time.Hour, Total: time.Hour}, Feedback: true, Random: dice.Uint64,
 	})
 	return r, nil
 }

@@ -7,8 +7,8 @@ import (
 
 	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/perf/trace"
-	"github.com/cognitora/dataplane/router/dispatch"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/leg"
 	"github.com/cognitora/dataplane/router/policy"
 )
 
@@ -88,7 +88,7 @@ type node struct {
 type flight struct {
 	engine.Work
 	at        time.Duration
-	rehearsal dispatch.Rehearsal
+	rehearsal leg.Rehearsal
 }
 
 // epoch is when virtual time begins.
@@ -174,7 +174,7 @@ func (s *simulation) arrive(r *request) {
 	}
 }
 
-func (s *simulation) rehearse(known func(*fleet.Node) int32) (dispatch.Rehearsal, error) {
+func (s *simulation) rehearse(known func(*fleet.Node) int32) (leg.Rehearsal, error) {
 	r, err := s.router.Rehearse(s.keys, known, epoch.Add(s.now))
 	if err != nil {
 		return r, err

@@ -9,67 +9,83 @@ import (
 
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/internal/sse"
+	"github.com/cognitora/dataplane/router/answer"
 	"github.com/cognitora/dataplane/router/apierror"
-	"github.com/cognitora/dataplane/router/dispatch"
+	"github.com/cognitora/dataplane/router/leg"
+	"github.com/cognitora/dataplane/router/plan"
+	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// call is one request of a client while it is worked on. It observes the answer on its way
-// to the client; its memory is reused.
+// call is one request of a client while it is answered: the client's place, to which its plan hands
+// the answer, and the observer of that answer. Its memory is reused.
 type call struct {
-	g      *Gateway
-	number uint64 // of this memory, not of the request
-	job    *dispatch.Job
-	ctx    *fasthttp.RequestCtx
-	api    scan.API
-	id     []byte // x-request-id
-	pin    []byte // node of a stored response
-	stop   func() // ends the watch over the client
-	lent   bool   // to the relay's loops: there is no ctx any more
+	g       *Gateway
+	number  uint64 // of this memory, not of the request
+	request *request.Request
+	task    *plan.Task
+	ctx     *fasthttp.RequestCtx // nil: the relay's loops have the answer
+	body    *arrival             // that the request's body came with
+	id      []byte               // x-request-id
+	stop    func()               // ends the watch over the client
 
-	blind     bool // following the answer has failed: it goes on unseen
-	streaming bool // the client asked for a stream, and counts as one
-	refused   bool // by the router itself: nothing was relayed
-	status    int
-	bytes     int64  // of the answer's body, sent to the client
+	streaming bool   // the client asked for a stream, and counts as one
+	blind     bool   // following the answer has failed: it goes on unseen
+	refused   bool   // by the router itself: nothing was relayed
 	why       string // code of the router's own error
+	status    int
+	bytes     int64 // of the answer's body, sent to the client
 
-	// Methods bound once, so that handing them over costs nothing.
-	picked, left, detached func()
-	reply                  func(*relay.Exchange) error
+	bound callMethods
 }
+
+// callMethods are a call's methods, bound once, so that handing them over costs nothing.
+type callMethods struct{ sending, left, lent, giveBody func() }
 
 var callNumbers atomic.Uint64
 
 var calls = sync.Pool{New: func() any {
 	c := &call{number: callNumbers.Add(1)}
-	c.picked, c.left, c.detached, c.reply = c.onPick, c.onLeft, c.onDetach, c.onReply
+	c.bound = callMethods{c.onSend, c.onLeft, c.onLent, c.onGiveBody}
 	return c
 }}
 
-func (g *Gateway) begin(ctx *fasthttp.RequestCtx, api scan.API) *call {
+// begin takes a call for the request of ctx, which is answered by p.
+func (g *Gateway) begin(ctx *fasthttp.RequestCtx, api scan.API, p plan.Plan) *call {
 	c := calls.Get().(*call)
-	c.g, c.ctx, c.api, c.job = g, ctx, api, g.dispatch.Job()
+	r := request.New()
+	c.g, c.ctx, c.body, c.request, c.task = g, ctx, arrivingAt(ctx), r, g.plans.Task(r, c, p)
 	c.id = append(c.id[:0], ctx.Response.Header.Peek("x-request-id")...)
-	j := c.job
-	j.API, j.Received, j.OnPick, j.Reply = api, time.Now(), c.picked, c.reply
+	r.API, r.Received, r.Life.Begin = api, time.Now(), c.bound.sending
 	return c
 }
 
-// onPick begins the watch over the client: from now on there is something to cancel.
-func (c *call) onPick() {
+// answer has the call's plan answer it, once read has read the request.
+func (c *call) answer(read func(*call) *apierror.Error) {
+	defer c.g.survive(c)
+	err := read(c)
+	if err == nil {
+		err = c.task.Answer()
+	}
+	if err != nil {
+		c.refuse(err)
+	}
+}
+
+// onSend begins the watch over the client: from now on there is something to cancel.
+func (c *call) onSend() {
 	c.g.live.add(c)
 	if c.g.over.Load() { // the shutdown may have looked at the live calls before
-		c.job.Shutdown()
+		c.request.Life.Shutdown()
 	}
-	c.stop = c.g.watcher.Watch(c.ctx.Conn(), c.left)
+	c.stop = c.g.watcher.Watch(c.ctx.Conn(), c.bound.left)
 }
 
 // onLeft is called when the client's connection has gone.
-func (c *call) onLeft() { c.job.Cancel() }
+func (c *call) onLeft() { c.request.Life.Cancel() }
 
-// onReply hands an answer to fasthttp.
-func (c *call) onReply(ex *relay.Exchange) error {
+// Take hands an answer to fasthttp. It makes the call an answer.Place.
+func (c *call) Take(ex *relay.Exchange, _ answer.Source) error {
 	c.status = ex.Status()
 	h := &c.ctx.Response.Header
 	h.Reset()
@@ -78,17 +94,19 @@ func (c *call) onReply(ex *relay.Exchange) error {
 	relay.CopyHeaders(h, ex)
 	c.describe(h)
 	return relay.Reply(c.ctx, ex, relay.ReplyOptions{
-		SlowReader: c.g.limits.SlowReader, Observer: c, Stop: c.stop, MustClose: closes(c.api) && c.status < 300,
-		Lending: &c.g.lending, Lent: c.detached,
+		SlowReader: c.g.limits.SlowReader, Observer: c, Stop: c.stop, MustClose: closes(c.request.API) && c.status < 300,
+		Lending: &c.g.lending, Lent: c.bound.lent,
 	})
 }
 
-// onDetach is called when the answer goes on without the request.
-func (c *call) onDetach() {
-	c.job.Detach()
-	c.g.bodies.Give(&arrivingAt(c.ctx).Body)
-	c.ctx, c.lent = nil, true
+// onLent is called when the answer goes on without ctx.
+func (c *call) onLent() {
+	c.request.Release()
+	c.ctx = nil
 }
+
+// onGiveBody gives back the memory and the room of the request's body.
+func (c *call) onGiveBody() { c.g.bodies.Give(&c.body.Body) }
 
 // closes tells whether a stream of api has an event that says that all is said.
 func closes(api scan.API) bool {
@@ -107,7 +125,7 @@ func (c *call) Event(e sse.Event, at time.Time) (keep bool) {
 	}
 	keep = true
 	defer c.stumble()
-	return c.job.Event(e, at)
+	return c.task.Event(e, at)
 }
 
 // Body looks at a piece of the answer.
@@ -116,16 +134,16 @@ func (c *call) Body(piece []byte, whole bool) {
 		return
 	}
 	defer c.stumble()
-	c.job.Piece(piece, whole)
+	c.task.Piece(piece, whole)
 }
 
 // Tail writes the error event at the end of a stream that could not be finished.
 func (c *call) Tail(dst []byte, _ relay.Outcome, err error) (event []byte) {
 	event = dst
 	defer c.stumble()
-	e := c.job.Failure(err)
+	e := c.task.Failure(err)
 	e.RequestID = string(c.id)
-	return apierror.StreamEvent(dst, c.api, e)
+	return apierror.StreamEvent(dst, c.request.API, e)
 }
 
 // Done ends the call when the answer has been sent or given up.
@@ -133,13 +151,45 @@ func (c *call) Done(o relay.Outcome, sent int64, _ error) {
 	g := c.g
 	c.bytes = sent
 	switch {
-	case c.job.Left() || o == relay.ClientGone:
+	case o == relay.ClientGone || c.request.Life.Ended() == request.Left:
 		o = relay.ClientGone
 		g.metrics.ClientCut.WithLabelValues("left").Inc()
 	case o == relay.SlowReader:
 		g.metrics.ClientCut.WithLabelValues("slow_reader").Inc()
 	}
 	c.conclude(o)
+}
+
+// stumble keeps a bug in following an answer from ending it.
+func (c *call) stumble() {
+	if p := recover(); p != nil {
+		c.blind = true
+		c.g.bug(p)
+	}
+}
+
+// refuse ends a call that nobody answered.
+func (c *call) refuse(err *apierror.Error) {
+	if c.stop != nil {
+		c.stop()
+	}
+	c.status, c.refused = err.Status, true
+	if err == leg.ErrClientLeft {
+		c.g.metrics.ClientCut.WithLabelValues("left").Inc()
+		relay.HangUp(c.ctx)
+		c.conclude(relay.ClientGone)
+		return
+	}
+	h := &c.ctx.Response.Header
+	h.Reset()
+	c.describe(h)
+	api := c.request.API
+	if api == scan.Other {
+		api = apiOf(c.ctx.Path())
+	}
+	c.g.fail(c.ctx, api, err)
+	c.bytes, c.why = int64(len(c.ctx.Response.Body())), rejection(err)
+	c.conclude(relay.UpstreamFailed)
 }
 
 // conclude is end, and survives a bug in it: nobody may touch the call afterwards.
@@ -153,26 +203,11 @@ func (c *call) conclude(o relay.Outcome) {
 	c.end(o)
 }
 
-// stumble keeps a bug in following an answer from ending it.
-func (c *call) stumble() {
-	if p := recover(); p != nil {
-		c.blind = true
-		c.g.bug(p)
-	}
-}
-
 // end writes the access log and gives everything back, each thing even if a bug keeps another from it.
 func (c *call) end(o relay.Outcome) {
-	g, j := c.g, c.job
-	defer func() {
-		c.job, c.ctx, c.stop, c.bytes, c.status, c.why = nil, nil, nil, 0, 0, ""
-		c.lent, c.blind, c.streaming, c.refused = false, false, false, false
-		calls.Put(c)
-	}()
-	if !c.lent {
-		defer g.bodies.Give(&arrivingAt(c.ctx).Body)
-	}
-	defer g.dispatch.Finish(j, o)
+	g := c.g
+	defer c.recycle()
+	defer c.task.Finish(o)
 	defer g.live.remove(c)
 	if c.streaming {
 		g.streams.give()
@@ -180,13 +215,8 @@ func (c *call) end(o relay.Outcome) {
 	g.record(c, o)
 }
 
-// outcome is how the call ended, for the access log.
-func (c *call) outcome(o relay.Outcome) string {
-	switch {
-	case c.refused && o != relay.ClientGone:
-		return refused
-	case o == relay.UpstreamFailed && c.job.Stopped():
-		return shutdown
-	}
-	return o.String()
+// recycle lets another request have the call.
+func (c *call) recycle() {
+	*c = call{number: c.number, id: c.id[:0], bound: c.bound}
+	calls.Put(c)
 }

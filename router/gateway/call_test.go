@@ -6,13 +6,14 @@ import (
 
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/internal/sse"
+	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
 // TestBugsInFollowingAnAnswer are reported, and cost neither the answer nor what the call holds.
 func TestBugsInFollowingAnAnswer(t *testing.T) {
 	g := bare(t)
-	c := g.begin(contextAt(t, g), scan.Chat)
+	c := g.begin(contextAt(t, g), scan.Chat, plan.Direct{})
 	c.streaming = g.streams.take(1)
 	g.live.add(c)
 	for range 2 { // there is no node that an event could come from
@@ -21,14 +22,13 @@ func TestBugsInFollowingAnAnswer(t *testing.T) {
 		}
 	}
 	panics(t, g, 1)
-	job := c.job
-	c.job = nil
+	task := c.task
+	c.task = nil
 	if b := c.Tail([]byte("before"), relay.UpstreamFailed, nil); string(b) != "before" {
 		t.Errorf("the stream ends with %q", b)
 	}
 	panics(t, g, 2)
-	c.job = job
-	job.Scan.Model = []byte("m")
+	c.task = task
 	g.metrics.Requests = nil // the access log cannot be written
 	c.Done(relay.Complete, 0, nil)
 	panics(t, g, 3)

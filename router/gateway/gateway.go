@@ -22,9 +22,10 @@ import (
 	"github.com/cognitora/dataplane/internal/intake"
 	"github.com/cognitora/dataplane/internal/jsonscan"
 	"github.com/cognitora/dataplane/internal/relay"
-	"github.com/cognitora/dataplane/router/dispatch"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/plan"
+	"github.com/cognitora/dataplane/router/scan"
 )
 
 // Limits bound what clients can make the gateway hold. All are positive.
@@ -42,18 +43,20 @@ type Limits struct {
 
 // Parts are what a Gateway works with. It owns none of them.
 type Parts struct {
-	Dispatch *dispatch.Dispatcher
-	Fleet    *fleet.Fleet
-	Metrics  *metrics.Router
-	Watcher  *relay.Watcher
-	Loops    *relay.Loops      // nil: streams stay with their goroutines
-	Access   *accesslog.Logger // nil: no access log
-	Log      *slog.Logger
+	Plans   *plan.Planner
+	Scans   *scan.Memo // nil: every body is scanned from its beginning
+	Fleet   *fleet.Fleet
+	Metrics *metrics.Router
+	Watcher *relay.Watcher
+	Loops   *relay.Loops      // nil: streams stay with their goroutines
+	Access  *accesslog.Logger // nil: no access log
+	Log     *slog.Logger
 }
 
 // Gateway serves clients.
 type Gateway struct {
-	dispatch    *dispatch.Dispatcher
+	plans       *plan.Planner
+	scans       *scan.Memo
 	fleet       *fleet.Fleet
 	metrics     *metrics.Router
 	watcher     *relay.Watcher
@@ -85,7 +88,7 @@ type Gateway struct {
 // no key of their own.
 func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	g := &Gateway{
-		dispatch: p.Dispatch, fleet: p.Fleet, metrics: p.Metrics,
+		plans: p.Plans, scans: p.Scans, fleet: p.Fleet, metrics: p.Metrics,
 		watcher: p.Watcher, access: p.Access, log: p.Log, limits: l, forwardAuth: forwardAuth, started: time.Now(),
 		empty: make(chan struct{}, 1),
 	}
@@ -181,7 +184,7 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 		return nil
 	}
 	g.over.Store(true)
-	g.live.each(func(c *call) { c.job.Shutdown() })
+	g.live.each(func(c *call) { c.request.Life.Shutdown() })
 	end := time.NewTimer(lastWords)
 	defer end.Stop()
 	for g.open.n.Load() > 0 {

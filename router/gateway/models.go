@@ -6,8 +6,8 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/cognitora/dataplane/internal/jsonscan"
-	"github.com/cognitora/dataplane/router/dispatch"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/leg"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
@@ -15,7 +15,7 @@ import (
 func (g *Gateway) listModels(ctx *fasthttp.RequestCtx) {
 	known := g.fleet.Load()
 	if known.Unheard() {
-		g.fail(ctx, scan.Other, dispatch.ErrFleetUnknown)
+		g.fail(ctx, scan.Other, leg.ErrFleetUnknown)
 		return
 	}
 	b := []byte(`{"object":"list","data":[`)
@@ -37,7 +37,7 @@ func (g *Gateway) listModels(ctx *fasthttp.RequestCtx) {
 
 // getModel answers GET /v1/models/{id}: 404 for a model that nobody knows, 503 for one that no node serves now.
 func (g *Gateway) getModel(ctx *fasthttp.RequestCtx, id []byte) {
-	m, err := dispatch.Served(g.fleet.Load(), id)
+	m, err := leg.Served(g.fleet.Load(), id)
 	if err != nil {
 		g.fail(ctx, scan.Other, err)
 		return

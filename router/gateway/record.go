@@ -8,6 +8,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/accesslog"
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/request"
 )
 
 // How requests ended that the router ended itself.
@@ -18,27 +19,38 @@ const (
 
 // record counts a call and writes its line of the access log.
 func (g *Gateway) record(c *call, o relay.Outcome) {
-	j := c.job
+	r, a := c.request, c.task.Account(o)
 	unreported := func(n int64, has bool) int64 {
 		if !has {
 			return -1
 		}
 		return n
 	}
-	ttft := j.TTFT
+	ttft := a.TTFT
 	if ttft == 0 {
 		ttft = -1
 	}
-	u := &j.Usage
+	u := &a.Usage
 	g.noted(accesslog.Entry{
-		Time: j.Received, RequestID: c.id, Method: j.Method, Model: j.Model(), Asked: j.Scan.Model, Node: j.Asked(), API: c.api.String(),
-		End: c.outcome(o), Cause: cmp.Or(j.Cause(o), c.why), Status: c.status, TTFT: ttft,
+		Time: r.Received, RequestID: c.id, Method: r.Method, Model: a.Model, Asked: r.Asked(), Node: a.Asked,
+		API: r.API.String(), End: c.outcome(o), Cause: cmp.Or(a.Cause, c.why), Status: c.status, TTFT: ttft,
 		PromptTokens:     unreported(u.Prompt, u.HasPrompt),
 		CompletionTokens: unreported(u.Completion, u.HasCompletion),
 		CachedTokens:     unreported(u.Cached, u.HasCached),
-		OverlapMatched:   j.Matched(), OverlapTotal: j.Blocks, Attempts: j.Attempts,
+		OverlapMatched:   a.Matched, OverlapTotal: a.Blocks, Attempts: a.Attempts,
 		Bytes: c.bytes, Stream: c.streaming,
 	})
+}
+
+// outcome is how the call ended, for the access log.
+func (c *call) outcome(o relay.Outcome) string {
+	switch {
+	case c.refused && o != relay.ClientGone:
+		return refused
+	case o == relay.UpstreamFailed && c.request.Life.Ended() == request.Shutdown:
+		return shutdown
+	}
+	return o.String()
 }
 
 // note counts a request that was answered without a call and writes its line of the access

@@ -10,8 +10,9 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/cognitora/dataplane/internal/relay"
-	"github.com/cognitora/dataplane/router/dispatch"
+	"github.com/cognitora/dataplane/router/leg"
 	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
@@ -24,7 +25,8 @@ func bare(t *testing.T) *Gateway {
 	}
 	t.Cleanup(func() { w.Close() })
 	p := Parts{Metrics: metrics.New(), Watcher: w, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
-	p.Dispatch = dispatch.New(dispatch.Parts{Metrics: p.Metrics, Log: p.Log}, dispatch.Options{})
+	legs := leg.New(leg.Parts{Metrics: p.Metrics, Log: p.Log}, leg.Options{})
+	p.Plans = plan.New(plan.Parts{Legs: legs, Metrics: p.Metrics, Log: p.Log})
 	return New(p, Limits{
 		MaxBody: 1 << 20, MaxBodies: 4 << 20, MaxHeader: 16 << 10, MaxConnections: 8, MaxStreams: 8,
 		HeaderTimeout: time.Minute, BodyTimeout: time.Minute, KeepAlive: time.Minute, SlowReader: time.Minute,
@@ -124,10 +126,10 @@ func TestShutdownWhileServing(t *testing.T) {
 func TestPickAfterShutdown(t *testing.T) {
 	g := bare(t)
 	ctx := contextAt(t, g)
-	c := g.begin(ctx, scan.Chat)
+	c := g.begin(ctx, scan.Chat, plan.Direct{})
 	g.over.Store(true)
-	c.onPick()
-	if e := c.job.Failure(nil); e.Code != "shutting_down" {
+	c.onSend()
+	if e := c.task.Failure(nil); e.Code != "shutting_down" {
 		t.Errorf("it goes on: %v", e)
 	}
 	c.refuse(errBug)

@@ -14,11 +14,13 @@ import (
 	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
-	"github.com/cognitora/dataplane/router/dispatch"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/leg"
 	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/where"
 )
 
 // TestUnknownModelsWhileABackendIsSilent: first it may be the silent one's model, then it is nobody's, whether a request asks or
@@ -74,7 +76,7 @@ func TestNothingIsKnown(t *testing.T) {
 	if !f.Load().MayCome(time.Now().Add(time.Hour)) {
 		t.Error("all models are said to be missing before any backend has answered")
 	}
-	if _, err := dispatch.Served(f.Load(), []byte("other")); err == nil || err.Status != 503 {
+	if _, err := leg.Served(f.Load(), []byte("other")); err == nil || err.Status != 503 {
 		t.Errorf("%v", err)
 	}
 }
@@ -90,10 +92,12 @@ func serve(t *testing.T, f *fleet.Fleet, log *slog.Logger) (ask func(method, pat
 	p := Parts{Fleet: f, Metrics: metrics.New(), Watcher: w, Log: log}
 	inForce := &atomic.Pointer[policy.Policy]{}
 	inForce.Store(policy.Default())
-	p.Dispatch = dispatch.New(dispatch.Parts{
-		Fleet: f, Index: index, Policy: inForce, Gate: admission.New(admission.Options{}), Budget: admission.NewBudget(20, 64, nil),
-		Metrics: p.Metrics, Stored: affinity.New(16), Log: log,
-	}, dispatch.Options{})
+	stored := affinity.New(16)
+	legs := leg.New(leg.Parts{
+		Fleet: f, Where: &where.Finder{Index: index}, Policy: inForce, Gate: admission.New(admission.Options{}),
+		Budget: admission.NewBudget(20, 64, nil), Metrics: p.Metrics, Stored: stored, Log: log,
+	}, leg.Options{})
+	p.Plans = plan.New(plan.Parts{Legs: legs, Fleet: f, Stored: stored, Metrics: p.Metrics, Log: log})
 	g := New(p, Limits{
 		MaxBody: 1 << 20, MaxBodies: 4 << 20, MaxHeader: 16 << 10, MaxConnections: 8, MaxStreams: 8,
 		HeaderTimeout: time.Minute, BodyTimeout: time.Minute, KeepAlive: time.Minute, SlowReader: time.Minute,

@@ -1,0 +1,137 @@
+package gateway
+
+import (
+	"bytes"
+	"runtime/debug"
+	"strconv"
+	"time"
+	"unsafe"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/plan"
+	"github.com/cognitora/dataplane/router/request"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// infer answers a request with a body that names a model.
+func (g *Gateway) infer(ctx *fasthttp.RequestCtx, api scan.API) {
+	g.begin(ctx, api, plan.Direct{}).answer((*call).read)
+}
+
+// storedResponse answers a request for a stored response (GET, DELETE, cancel, input_items). rest is
+// the part of the path behind /v1/responses/.
+func (g *Gateway) storedResponse(ctx *fasthttp.RequestCtx, rest []byte) {
+	id, _, _ := bytes.Cut(rest, []byte("/"))
+	g.begin(ctx, scan.Responses, plan.Stored{ID: id}).answer((*call).readHead)
+}
+
+// survive keeps a bug in the handling of one request from ending all others.
+func (g *Gateway) survive(c *call) {
+	p := recover()
+	if p == nil {
+		return
+	}
+	g.bug(p)
+	if c.ctx.Hijacked() { // the answer goes its way
+		return
+	}
+	defer func() {
+		if recover() != nil {
+			c.ctx.SetConnectionClose()
+		}
+	}()
+	c.refuse(errBug)
+}
+
+// bug reports a panic. It is called while that is being recovered from.
+func (g *Gateway) bug(p any) {
+	g.log.Error("request handling failed, this is a bug", "panic", p, "stack", string(debug.Stack()))
+	g.metrics.Panics.Inc()
+}
+
+// read fills the request from what the client has sent.
+func (c *call) read() *apierror.Error {
+	h := &c.ctx.Request.Header
+	if err := c.readHead(); err != nil {
+		return err
+	}
+	if coding := h.ContentEncoding(); len(coding) > 0 && !bytes.EqualFold(coding, []byte("identity")) {
+		return errEncoding
+	}
+	r := c.request
+	if r.API == scan.Other && len(r.Body()) == 0 {
+		return errNotPassed
+	}
+	if err := r.Read(h.ContentType(), c.g.scans); err != nil {
+		if e := apierror.FromScan(err); r.API != scan.Other || e.Param != "model" {
+			return e
+		}
+		return errNotPassed
+	}
+	if r.Scan.Stream {
+		if !c.g.streams.take(c.g.limits.MaxStreams) {
+			return errStreams
+		}
+		c.streaming = true
+	}
+	return nil
+}
+
+// readHead takes over what goes to the engine as it is, and the client's wishes in its headers.
+func (c *call) readHead() *apierror.Error {
+	r, from := c.request, &c.ctx.Request
+	h := &from.Header
+	head := request.Head{
+		Method: h.Method(), Path: from.URI().RequestURI(), // normalised, as it was routed
+		Session: h.Peek("x-cgn-session-id"), Pin: h.Peek("x-cgn-node"),
+	}
+	if c.g.forwardAuth {
+		head.Auth = h.Peek("Authorization")
+	}
+	r.SetHead(head)
+	r.Header = relay.AppendForwardHeaders(r.Header[:0], h)
+	r.Own(from.Body(), c.bound.giveBody)
+	return c.readDeadline()
+}
+
+// readDeadline reads the client's own deadline.
+func (c *call) readDeadline() *apierror.Error {
+	v := c.ctx.Request.Header.Peek("x-cgn-deadline-ms")
+	if len(v) == 0 {
+		return nil
+	}
+	ms, err := strconv.ParseInt(stringOf(v), 10, 32)
+	if err != nil || ms <= 0 {
+		return errDeadline
+	}
+	c.request.Deadline = c.request.Received.Add(time.Duration(ms) * time.Millisecond)
+	return nil
+}
+
+// stringOf is b as a string without a copy, valid for as long as b is.
+func stringOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// describe adds the router's own headers to an answer.
+func (c *call) describe(h *fasthttp.ResponseHeader) {
+	h.SetBytesV("X-Request-Id", c.id)
+	if api := c.request.API; api == scan.Messages || api == scan.CountTokens {
+		h.SetBytesV("Request-Id", c.id) // where Anthropic's SDKs look for it
+	}
+	if c.g.draining.Load() {
+		h.SetConnectionClose()
+	}
+	a := c.task.Account(relay.Complete)
+	if a.Attempts == 0 {
+		return
+	}
+	var number [48]byte
+	h.SetBytesV("X-Cgn-Attempts", strconv.AppendInt(number[:0], int64(a.Attempts), 10))
+	if a.Node != "" {
+		h.Set("X-Cgn-Node", a.Node)
+		b := strconv.AppendInt(number[:0], int64(a.Matched), 10)
+		h.SetBytesV("X-Cgn-Overlap", strconv.AppendInt(append(b, '/'), int64(a.Blocks), 10))
+	}
+}

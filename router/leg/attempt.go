@@ -1,0 +1,376 @@
+package leg
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/internal/sse"
+	"github.com/cognitora/dataplane/router/answer"
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/patience"
+	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/request"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// attempt is one exchange with one node. It holds the node's slot until it is dropped.
+type attempt struct {
+	node     *member
+	ref      prefix.Ref      // of the node's cache when the attempt began
+	ex       *relay.Exchange // nil: nothing was sent, or the place has it
+	matched  int             // leading blocks that the node or its host was believed to have
+	believed int             // leading blocks predicted in the engine's own memory
+	status   int             // of the answer that was delivered
+	streams  bool            // it is an event stream
+	sent     time.Time
+	recorded bool // the prediction is in the index
+	abort    relay.Abort
+}
+
+// verdict is what an attempt came to.
+type verdict uint8
+
+const (
+	answered   verdict = iota // the place has taken an answer that has begun
+	unreached                 // could not connect
+	starved                   // no descriptor or memory here for a connection: not the node's fault
+	broken                    // the connection ended before an answer
+	silent                    // the node acknowledges no packets
+	garbled                   // what came is no answer in HTTP/1.1
+	failed500                 // 500
+	overloaded                // 429, 502 or 503: the node says so itself
+	overdue                   // given up: its peers would have answered
+	stalled                   // given up: the node makes no progress
+	noOptions                 // 400 or 422 because of stream_options that the router has spliced in
+	late                      // a hard bound passed
+	tooOld                    // the client's HTTP/1.0 cannot take the answer
+	tooLong                   // the answer does not fit the memory that it is kept in
+	abandoned                 // the client is gone or the router shuts down
+)
+
+var verdictNames = [...]string{
+	"answered", "connect", "local", "reset", "silent", "protocol", "status_500", "overloaded", "slow", "stalled",
+	"stream_options", "timeout", "http_version", "too_long", "left",
+}
+
+func (v verdict) String() string { return verdictNames[v] }
+
+// blames tells whether the attempt has failed for something that its node, or the way to it, may
+// have caused.
+func (v verdict) blames() bool {
+	return v != answered && v != abandoned && v != tooOld && v != tooLong
+}
+
+// try asks the node at place at of the pool, whose slot has been taken.
+func (l *Leg) try(at int) verdict {
+	now := time.Now()
+	a := l.slot()
+	a.node, a.sent = l.pool.members[at], now
+	a.believe(l, at)
+	a.ref = a.node.Ref()
+	l.Reading, l.tries.stored = answer.Reading{}, false
+	if !slices.Contains(l.tries.asked, a.node) {
+		l.tries.asked = append(l.tries.asked, a.node)
+	}
+	l.Attempts++
+	a.node.waits.Begin(&l.wait, now, l.work(a.matched))
+	v := abandoned
+	var err error
+	if l.arm(a) {
+		v, err = l.exchange(a)
+	}
+	l.disarm()
+	if v == answered {
+		l.judge(a, v, nil)
+		return v
+	}
+	now = time.Now()
+	l.wait.Done(now, 0, false)
+	l.failedWith(v, a.node, now)
+	l.judge(a, v, err)
+	l.put(a, v, err)
+	return v
+}
+
+// slot is the one of the two attempts that is free.
+func (l *Leg) slot() *attempt {
+	a := &l.slots[0]
+	if a == l.kept {
+		a = &l.slots[1]
+	}
+	return a
+}
+
+// put puts a failed attempt away: an engine's own answer is kept, the rest closed.
+func (l *Leg) put(a *attempt, v verdict, err error) {
+	if a.recorded {
+		l.prompt.Failed(a.ref, a.sent)
+		a.recorded = false
+	}
+	if (v == failed500 || v == overloaded) && err == nil {
+		l.drop(l.kept)
+		l.Request.Life.Leave(&a.abort)
+		l.kept = a
+		return
+	}
+	l.drop(a)
+}
+
+// drop closes an attempt and gives its slot back.
+func (l *Leg) drop(a *attempt) {
+	if a == nil || a.node == nil {
+		return
+	}
+	l.Request.Life.Leave(&a.abort)
+	if l.now == a {
+		l.now = nil
+	}
+	if a.ex != nil {
+		a.ex.Close()
+	}
+	a.node.Release()
+	a.abort.Reset()
+	a.node, a.ex, a.recorded = nil, nil, false
+	if l.kept == a {
+		l.kept = nil
+	}
+}
+
+// believe keeps what was believed of the node at a place of the leg's pool.
+func (a *attempt) believe(l *Leg, at int) {
+	r := l.prompt.Reach(at)
+	a.matched, a.believed = int(max(r.Device, r.Host, r.Disk)), l.prompt.Predicted(at)
+}
+
+// work describes the leg to the patience tracker, in tokens of ours.
+func (l *Leg) work(matched int) patience.Work {
+	w := patience.Work{
+		Stream: l.Request.Scan.Stream, Owner: l, MaxTokens: l.Request.Scan.MaxTokens,
+		CachedTokens:   int64(matched) * prefix.BlockTokens,
+		UncachedTokens: int64(l.prompt.Blocks-matched) * prefix.BlockTokens,
+	}
+	if !l.Request.Generates() {
+		w.MaxTokens = patience.NoTokens
+	}
+	return w
+}
+
+// exchange brings the attempt to the first sign of an answer. A node that does not know
+// stream_options is remembered and asked again without.
+func (l *Leg) exchange(a *attempt) (verdict, error) {
+	v, err := l.ask(a)
+	if v != noOptions {
+		return v, err
+	}
+	a.node.rejectsStreamOptions.Store(true)
+	a.node.metrics.RejectsStreamOptions.Inc()
+	a.ex.Close()
+	a.ex = nil
+	return l.ask(a)
+}
+
+// ask sends the request and waits for the first sign of an answer.
+func (l *Leg) ask(a *attempt) (verdict, error) {
+	limits := &l.model.limits
+	deadline := l.Request.Before(a.sent.Add(limits.FirstByte))
+	ex, err := a.node.Pool.Send(l.prepare(a), deadline)
+	if err != nil {
+		return l.blame(err), err
+	}
+	a.ex = ex
+	if l.prompt.Blocks > 0 && l.Request.Predicts() && !a.recorded {
+		l.prompt.Sent(a.ref, a.sent)
+		a.recorded = true
+	}
+	if err := ex.ReadHead(deadline); err != nil {
+		return l.blame(err), err
+	}
+	l.wait.Progress(time.Now())
+	ex.SetIdleTimeout(limits.Idle)
+	ex.SetReadDeadline(l.Request.Before(a.sent.Add(limits.Total)))
+	if v := statusVerdict(ex.Status()); v != answered {
+		if !l.claim() {
+			return l.blame(relay.ErrCanceled), relay.ErrCanceled
+		}
+		return v, nil
+	}
+	if ex.IsSSE() || l.mayRefuse(ex) {
+		if err := ex.AwaitBody(deadline); err != nil {
+			return l.blame(err), err
+		}
+	}
+	if l.mayRefuse(ex) && bytes.Contains(ex.Held(), []byte("stream_options")) {
+		return noOptions, nil
+	}
+	if err := l.deliver(a); err != nil {
+		return l.blame(err), err
+	}
+	return answered, nil
+}
+
+// mayRefuse tells whether the answer may say that the node does not know the stream_options that were
+// spliced in.
+func (l *Leg) mayRefuse(ex *relay.Exchange) bool {
+	return l.out.asksUsage && (ex.Status() == 400 || ex.Status() == 422)
+}
+
+// statusVerdict is what a status means for the choice of another node.
+func statusVerdict(status int) verdict {
+	switch status {
+	case 500:
+		return failed500
+	case 429, 502, 503:
+		return overloaded
+	}
+	return answered
+}
+
+// deliver hands the answer to the place, which reads a small body to its end first: until it returns
+// nil nothing has reached the client.
+func (l *Leg) deliver(a *attempt) error {
+	a.status, a.streams = a.ex.Status(), a.ex.IsSSE()
+	if a.streams && !l.claim() {
+		return relay.ErrCanceled
+	}
+	first := time.Since(l.Request.Received)
+	if a.streams && a.status < 300 {
+		l.wait.FirstByte(time.Now()) // the place may read all of the stream, as for an HTTP/1.0 client
+	}
+	if err := l.place.Take(a.ex, l); err != nil {
+		return err
+	}
+	a.ex, l.TTFT = nil, first
+	if a.status < 300 {
+		l.wait.FirstByte(time.Now())
+	}
+	return nil
+}
+
+// fallBack makes the kept answer of an engine the leg's own.
+func (l *Leg) fallBack() *apierror.Error {
+	a := l.kept
+	l.kept, l.wait = nil, patience.Attempt{} // the last wait was for another node, of which this answer says nothing
+	if !l.arm(a) {
+		l.drop(a)
+		return Ended(l.Request)
+	}
+	l.disarm()
+	if err := l.deliver(a); err != nil {
+		l.drop(a)
+		return l.unanswered()
+	}
+	return nil
+}
+
+// blame says what a failed exchange means.
+func (l *Leg) blame(err error) verdict {
+	if l.Request.Life.Ended() != request.None {
+		return abandoned
+	}
+	switch l.disarm() {
+	case slow:
+		return overdue
+	case stuck:
+		return stalled
+	}
+	if errors.Is(err, relay.ErrClientTooOld) {
+		return tooOld
+	}
+	if errors.Is(err, answer.ErrTooLong) {
+		return tooLong
+	}
+	return blameOf(err, l.Request)
+}
+
+// blameOf says what an exchange has failed of that nobody has given up.
+func blameOf(err error, r *request.Request) verdict {
+	var e *relay.Error
+	if !errors.As(err, &e) {
+		return broken
+	}
+	switch {
+	case errors.Is(err, relay.ErrSilent):
+		return silent
+	case e.Kind == relay.KindLocal:
+		return starved
+	case e.Kind == relay.KindTimeout && (e.Phase != relay.PhaseDial || r.Expired()):
+		return late
+	case e.Phase == relay.PhaseDial:
+		return unreached
+	case e.Kind == relay.KindProtocol:
+		return garbled
+	}
+	return broken
+}
+
+// outgoing is what is sent to a node.
+type outgoing struct {
+	request   relay.Request
+	edits     []scan.Edit
+	asksUsage bool // stream_options.include_usage was spliced in
+}
+
+// prepare makes the request for the attempt's node: its model name, and a usage report at the end of
+// a stream.
+func (l *Leg) prepare(a *attempt) *relay.Request {
+	asked, o := l.Request, &l.out
+	o.edits = o.edits[:0]
+	if name := a.node.UpstreamModel(l.model.name); len(asked.Scan.Model) > 0 && string(asked.Scan.Model) != name {
+		o.edits = asked.Scan.EditModel(o.edits, []byte(name))
+	}
+	o.asksUsage = l.d.options.Feedback && asked.Scan.Stream && !asked.Scan.IncludeUsage &&
+		(asked.API == scan.Chat || asked.API == scan.Completions) && !a.node.rejectsStreamOptions.Load()
+	if o.asksUsage {
+		o.edits = asked.Scan.EditIncludeUsage(o.edits)
+	}
+	r := &o.request
+	r.Method, r.Path, r.Header = asked.Method, asked.Path, asked.Header
+	address(r, a.node.Node, asked, &a.abort)
+	r.Body = scan.Splice(r.Body[:0], asked.Body(), o.edits)
+	return r
+}
+
+// address makes r go to n: with the client's key where n has none of the router's, and on a connection
+// of its own where idle ones are in the way of others.
+func address(r *relay.Request, n *fleet.Node, asked *request.Request, abort *relay.Abort) {
+	r.ForwardAuthorization = nil
+	if n.Pool.Target().Authorization == "" {
+		r.ForwardAuthorization = asked.Auth
+	}
+	r.Abort, r.Once = abort, holdsThreads(n)
+}
+
+// Ask asks n, and nobody else, for path by a GET with the request's head, and has place take the
+// answer, whatever its status. abort, or the end of the request, cancels it. It is a leg without
+// reservation: it counts neither as load on n nor for or against its health. It is safe for
+// concurrent use.
+func (d *Dispatcher) Ask(r *request.Request, n *fleet.Node, path string, until time.Time, abort *relay.Abort, place answer.Place) error {
+	if !r.Life.Enter(abort) {
+		return relay.ErrCanceled
+	}
+	defer r.Life.Leave(abort)
+	get := relay.Request{Method: "GET", Path: path, Header: r.Header}
+	address(&get, n, r, abort)
+	ex, err := n.Pool.Send(&get, until)
+	if err != nil {
+		return err
+	}
+	if err = ex.ReadHead(until); err == nil {
+		ex.SetReadDeadline(until)
+		err = place.Take(ex, unread{})
+	}
+	if err != nil {
+		ex.Close()
+	}
+	return err
+}
+
+// unread is the source of an answer that nobody follows.
+type unread struct{}
+
+func (unread) Event(sse.Event, time.Time) bool { return true }
+func (unread) Piece([]byte, bool)              {}

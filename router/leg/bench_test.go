@@ -1,0 +1,78 @@
+package leg
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/request"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// BenchmarkPick is the way from a body in memory to the node chosen, at eight nodes, held against a loop that only
+// scans and hashes the same bytes and takes turns with it: pick/floor is the ratio of their medians.
+func BenchmarkPick(b *testing.B) {
+	d := start(b, 8)
+	for _, size := range []int{2 << 10, 220 << 10} {
+		kib := fmt.Sprintf("%dKiB/", size>>10)
+		body := chat(size)
+		b.Run(kib+"never seen", func(b *testing.B) { benchPick(b, d, body, 0) })
+		remember(b, d, body, 1)
+		b.Run(kib+"nine tenths on one node", func(b *testing.B) { benchPick(b, d, body, 0.9) })
+		remember(b, d, body, len(d.current().models["sim"].pools[Answer].nodes))
+		b.Run(kib+"nine tenths on every node", func(b *testing.B) { benchPick(b, d, body, 0.9) })
+	}
+}
+
+// remember lets the memo see a chat, and the index record it for the first of the nodes.
+func remember(b *testing.B, d *Dispatcher, body []byte, nodes int) {
+	for i := range nodes {
+		l := d.Leg(asked(b, d, body), Question{}, nil)
+		at, err := l.first()
+		if err != nil {
+			b.Fatal(err)
+		}
+		l.prompt.Sent(l.pool.nodes[i].Ref(), time.Now())
+		l.pool.members[at].Release()
+		l.permit.Release()
+		l.recycle()
+	}
+}
+
+// benchPick picks for bodies that begin like body, that part of them, and go on like no other.
+func benchPick(b *testing.B, d *Dispatcher, body []byte, same float64) {
+	body = slices.Clone(body)
+	asking, l := request.New(), new(Leg)
+	var picks, floors []time.Duration
+	var r scan.Request
+	var c prefix.Chain
+	var number [16]byte
+	seed := prefix.Seed("sim", "", "")
+	at := max(int(same*float64(len(body))), bytes.Index(body, []byte("the quick")))
+	for n := 0; b.Loop(); n++ {
+		copy(body[at:], strconv.AppendInt(number[:0], int64(1e15)+int64(n), 10))
+		begun := time.Now()
+		r.Reset()
+		if err := scan.Scan(scan.Chat, body, &r); err != nil {
+			b.Fatal(err)
+		}
+		c.Reset(seed, r.Text, nil)
+		c.HashTo(c.Blocks())
+		between := time.Now()
+		if err := pick(d, asking, l, body); err != nil {
+			b.Fatal(err)
+		}
+		picks, floors = append(picks, time.Since(between)), append(floors, between.Sub(begun))
+	}
+	slices.Sort(picks)
+	slices.Sort(floors)
+	median := func(d []time.Duration) float64 { return float64(d[len(d)/2].Nanoseconds()) }
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(median(picks)/1000, "pick-us")
+	b.ReportMetric(median(picks)/median(floors), "pick/floor")
+	b.ReportMetric(float64(picks[len(picks)*99/100].Nanoseconds())/median(picks), "p99/p50")
+}

@@ -1,0 +1,240 @@
+package leg
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/cognitora/dataplane/router/admission"
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/holdings"
+	"github.com/cognitora/dataplane/router/policy"
+)
+
+// picks is the scratch memory of a pick.
+type picks struct {
+	cands  []policy.Candidate
+	able   []int32 // the candidates' places in the pool
+	capped bool    // the last look found a node whose pool is full
+}
+
+// choose reserves a slot on the node that the policy picks among those that may take the
+// request and have not been asked yet, or else among the last resort. It returns the node's place in l.pool.members.
+func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
+	d := l.d
+	p := d.policy.Load()
+	// Another request may take the last slot, or the last room in the pool, between the look
+	// and the reservation: the next look sees that.
+	for range len(l.pool.members) + 1 {
+		l.candidates(now)
+		l.calm(now)
+		turn := d.random(p)
+		pick, last := p.Pick(l.picks.cands, l.prompt.Blocks, &l.prompt, turn), false
+		if pick < 0 && l.admitOthers() {
+			pick = p.Pick(l.picks.cands, l.prompt.Blocks, &l.prompt, turn)
+		}
+		if pick < 0 && l.lastResort() {
+			pick, last = p.Pick(l.picks.cands, l.prompt.Blocks, &l.prompt, turn), true
+		}
+		if pick < 0 {
+			return 0, l.noNode(now)
+		}
+		at := int(l.picks.able[pick])
+		n := l.pool.members[at]
+		if !n.Acquire() && !(last && n.AcquireLastResort()) {
+			continue
+		}
+		err := l.enter(n)
+		if err == nil {
+			if last {
+				d.metrics.LastResort.Inc()
+			}
+			return at, nil
+		}
+		n.Release()
+		if err == errGlobalFull {
+			return 0, err
+		}
+	}
+	return 0, l.noNode(now)
+}
+
+// noNode says why nobody may take the request: a pinned node that is not there is the
+// client's mistake.
+func (l *Leg) noNode(now time.Time) *apierror.Error {
+	switch {
+	case l.picks.capped && len(l.picks.cands) == 0:
+		return errModelFull
+	case l.Bond == Continued:
+		return l.holderOut(now)
+	case len(l.picks.cands) > 0:
+		return errAllBusy
+	case l.Bond == Named && !l.serves(l.Node):
+		return errPinnedNode
+	}
+	return ErrNoNode
+}
+
+func (l *Leg) serves(id string) bool {
+	for _, n := range l.pool.members {
+		if n.ID == id {
+			return true
+		}
+	}
+	return false
+}
+
+// random is what the policy's mode wants to be fed with.
+func (d *Dispatcher) random(p *policy.Policy) uint64 {
+	if p.Mode.Counts() {
+		return d.turn.Add(1)
+	}
+	return d.options.Random()
+}
+
+// candidates fills l.picks.cands with the nodes that may take the request, full ones included, and l.picks.able with their
+// places in l.pool.members.
+func (l *Leg) candidates(now time.Time) {
+	l.picks.cands, l.picks.able, l.picks.capped = l.picks.cands[:0], l.picks.able[:0], false
+	suspects := 0
+	for i, n := range l.pool.members {
+		if l.excludes(n) {
+			continue
+		}
+		if ok, _ := n.Eligible(now); !ok {
+			continue
+		}
+		if !l.fits(n) {
+			l.picks.capped = true
+			continue
+		}
+		if n.Suspect() {
+			suspects++
+		}
+		l.candidate(i)
+	}
+	l.leaveOut(suspects, func(at int32) bool { return l.pool.members[at].Suspect() })
+}
+
+// lastResort makes candidates, where there is none or all are full, of the nodes that are kept out of service by their own
+// server errors or have as many trial requests as they may. It changes nothing and returns false where there is no such
+// node, or an engine's answer to fall back on.
+func (l *Leg) lastResort() bool {
+	if l.picks.capped || l.kept != nil {
+		return false
+	}
+	found := false
+	for i, n := range l.pool.members {
+		if l.excludes(n) || !n.LastResort() || !l.fits(n) {
+			continue
+		}
+		if !found {
+			l.picks.cands, l.picks.able, found = l.picks.cands[:0], l.picks.able[:0], true
+		}
+		l.candidate(i)
+	}
+	return found
+}
+
+// leaveOut takes the suspects out of the candidates, of which they are so many, unless they are more than half: then rather the network
+// is at fault, or there is nobody else.
+func (l *Leg) leaveOut(suspects int, suspect func(at int32) bool) {
+	if suspects == 0 || 2*suspects > len(l.picks.cands) {
+		return
+	}
+	l.keep(func(at int32) bool { return !suspect(at) }) // one may have become suspect since it was counted
+}
+
+// admitOthers makes the requests of others take slots only as far as they wait for one. Which of them run may be known from
+// seconds ago, and that refuses nobody: where all nodes seem to be full of them, one is asked that nobody waits for.
+func (l *Leg) admitOthers() (changed bool) {
+	for i, at := range l.picks.able {
+		waiting := l.pool.members[at].Load().Waiting
+		changed = changed || waiting < l.picks.cands[i].Others
+		l.picks.cands[i].Others = waiting
+	}
+	return changed
+}
+
+func (l *Leg) candidate(at int) {
+	l.picks.cands = append(l.picks.cands, l.pool.members[at].candidate(l.prompt.Reach(at)))
+	l.picks.able = append(l.picks.able, int32(at))
+}
+
+func (n *member) candidate(reach holdings.Reach) policy.Candidate {
+	info, load := n.Info(), n.Load()
+	return policy.Candidate{
+		IDHash: n.IDHash, Matched: reach.Device, Host: reach.Host, Disk: reach.Disk,
+		InFlight: n.InFlight(), Others: load.Others, MaxConcurrent: info.MaxConcurrent,
+		SM: load.SM, Watts: load.Watts, VRAM: info.VRAM(), Throughput: info.Throughput(),
+		EngineWait: load.EngineWait, Retransmits: n.Resent(),
+	}
+}
+
+// excludes tells whether the request must not go to n: it was tried, or another is pinned.
+func (l *Leg) excludes(n *member) bool {
+	return l.Bond != Free && n.ID != l.Node || slices.Contains(l.tries.asked, n) || l.Filter != nil && !l.Filter(n.Node)
+}
+
+// calm takes out of a retry's candidates the nodes that a connection has just failed to, as long as another has room: where
+// several nodes end at once a request need not try each of them.
+func (l *Leg) calm(now time.Time) {
+	if l.Attempts == 0 {
+		return
+	}
+	room := false
+	for i, at := range l.picks.able {
+		c := &l.picks.cands[i]
+		room = room || c.InFlight < c.MaxConcurrent && !l.pool.members[at].FailedLately(now)
+	}
+	if room {
+		l.keep(func(at int32) bool { return !l.pool.members[at].FailedLately(now) })
+	}
+}
+
+// keep leaves the candidates of which ok is true, unless there are none.
+func (l *Leg) keep(ok func(at int32) bool) {
+	kept := 0
+	for i, at := range l.picks.able {
+		if ok(at) {
+			l.picks.cands[kept], l.picks.able[kept] = l.picks.cands[i], at
+			kept++
+		}
+	}
+	if kept > 0 {
+		l.picks.cands, l.picks.able = l.picks.cands[:kept], l.picks.able[:kept]
+	}
+}
+
+// enter takes the leg's permit for the pool of n, or moves it there from another node's.
+func (l *Leg) enter(n *member) *apierror.Error {
+	var err error
+	if l.permit.Out() {
+		err = l.permit.Move(n.gate)
+	} else {
+		l.permit, err = n.gate.Admit()
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, admission.ErrGlobalFull):
+		return errGlobalFull
+	}
+	return errModelFull
+}
+
+// fits tells whether the pool of n has room for the leg, or counts it already.
+func (l *Leg) fits(n *member) bool { return !n.gate.Full() || l.permit.On(n.gate) }
+
+// others tells whether a node that has not been asked could take the leg now.
+func (l *Leg) others(now time.Time) bool {
+	for _, n := range l.pool.members {
+		if l.excludes(n) || n.Suspect() || n.InFlight() >= n.MaxConcurrent() {
+			continue
+		}
+		if ok, _ := n.Eligible(now); ok {
+			return true
+		}
+	}
+	return false
+}

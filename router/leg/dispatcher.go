@@ -1,0 +1,142 @@
+// Package leg asks the fleet one question for a request: it picks a node, sends, waits for the first
+// sign of an answer, and asks another node while nothing has reached the place where the answer goes.
+// An attempt is one exchange with one node and ends in a verdict. What the engine reports afterwards
+// goes back to where the next question looks.
+package leg
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/router/admission"
+	"github.com/cognitora/dataplane/router/affinity"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/patience"
+	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/where"
+)
+
+// Limits bound the legs of one model. The durations are positive.
+type Limits struct {
+	FirstByte time.Duration // hard bound until the first body event (streams) or the head
+	Idle      time.Duration // longest gap between two reads of the body
+	Total     time.Duration // longest whole response
+	// MaxQueue caps the requests in flight on the nodes of each role; 0 = the gate's own.
+	// MaxQueueDecode is for those of role decode alone; 0 = MaxQueue.
+	MaxQueue, MaxQueueDecode int
+}
+
+// Options of a Dispatcher.
+type Options struct {
+	Limits        Limits
+	ModelLimits   map[string]Limits // complete values for the models named
+	FirstByteCold time.Duration
+	PatienceFloor time.Duration
+	StallFloor    time.Duration
+	MaxNodes      int  // further nodes tried after the first
+	Feedback      bool // learn from cached-token counts; asks engines for usage
+	// Random draws 64 bits for a pick. Default rand.Uint64; a simulation has its own, to be repeatable.
+	Random func() uint64
+}
+
+// Parts are what a Dispatcher works with. It owns none of them.
+type Parts struct {
+	Fleet   *fleet.Fleet
+	Where   *where.Finder
+	Policy  *atomic.Pointer[policy.Policy]
+	Gate    *admission.Gate
+	Budget  *admission.Budget
+	Metrics *metrics.Router
+	Stored  *affinity.Table // learns which node made which stored response
+	Log     *slog.Logger
+}
+
+// Dispatcher sends legs to nodes. It is safe for concurrent use.
+type Dispatcher struct {
+	options Options
+	fleet   *fleet.Fleet
+	where   *where.Finder
+	policy  *atomic.Pointer[policy.Policy]
+	gate    *admission.Gate
+	budget  *admission.Budget
+	metrics *metrics.Router
+	stored  *affinity.Table
+	log     *slog.Logger
+
+	table      atomic.Pointer[table]
+	rebuilding sync.Mutex
+	gone       gone             // guarded by rebuilding
+	turn       atomic.Uint64    // round robin's counter
+	stalls     []patience.Stall // Run's scratch
+}
+
+// New returns a dispatcher. Run must be running for slow and stalled nodes to be noticed.
+func New(p Parts, o Options) *Dispatcher {
+	if o.Random == nil {
+		o.Random = rand.Uint64
+	}
+	d := &Dispatcher{
+		options: o, fleet: p.Fleet, where: p.Where, policy: p.Policy, gate: p.Gate,
+		budget: p.Budget, metrics: p.Metrics, stored: p.Stored, log: p.Log,
+	}
+	d.gone = gone{nodes: map[*fleet.Node]time.Time{}, models: map[string]time.Time{}}
+	d.table.Store(&table{})
+	return d
+}
+
+// Arrived counts one request of a client, of which the budget for retries is a share.
+func (d *Dispatcher) Arrived() { d.budget.Request() }
+
+// Run watches over legs that wait, until ctx ends: it gives up attempts that are overdue by the
+// standard of their peers and sets nodes aside that make no progress. It also forgets what has left
+// the fleet, and logs how many failures had no line of their own.
+func (d *Dispatcher) Run(ctx context.Context) error {
+	period := max(d.options.PatienceFloor/10, 10*time.Millisecond)
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	sweep := time.NewTicker(goneFor / 4)
+	defer sweep.Stop()
+	rest := time.NewTicker(complainEvery / 10)
+	defer rest.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			d.complainOfRest(time.Now().Add(complainEvery))
+			return nil
+		case now := <-rest.C:
+			d.complainOfRest(now)
+		case now := <-tick.C:
+			d.check(now)
+		case now := <-sweep.C:
+			d.forgetGone(now)
+		}
+	}
+}
+
+func (d *Dispatcher) check(now time.Time) {
+	for _, m := range d.current().models {
+		for work, p := range m.patience {
+			d.stalls = p.Check(now, d.stalls[:0])
+			for _, s := range d.stalls {
+				d.setAside(m, Work(work), s)
+			}
+		}
+	}
+}
+
+func (d *Dispatcher) setAside(m *servedModel, work Work, s patience.Stall) {
+	for _, n := range m.pools[work].members {
+		if n.waits != s.Node {
+			continue
+		}
+		n.SetAside("no progress while its peers make some")
+		n.metrics.SetAside.Inc()
+		d.log.Warn("node set aside: it makes no progress while its peers do",
+			"node", n.ID, "model", m.name, "moving_requests", s.Rescue)
+	}
+}

@@ -1,0 +1,127 @@
+package leg
+
+import (
+	"errors"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/admission"
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/request"
+)
+
+// unavailable is an error that another try may not meet.
+func unavailable(code, message string) *apierror.Error {
+	return &apierror.Error{Status: 503, Code: code, Message: message, RetryAfterSeconds: 1}
+}
+
+// The errors that the router makes itself once a body has been read.
+var (
+	ErrNoNode       = unavailable("no_eligible_node", "no node that serves this model can take requests now")
+	errAllBusy      = unavailable("all_nodes_busy", "every node that serves this model is at its limit or on trial after a failure")
+	errPinnedNode   = &apierror.Error{Status: 404, Code: "node_not_found", Param: "x-cgn-node", Message: "the node named in x-cgn-node does not serve this model"}
+	errModelFull    = &apierror.Error{Status: 503, Code: "queue_full", Message: "too many requests in flight for this model", RetryAfterSeconds: admission.RetryAfterSeconds}
+	errGlobalFull   = &apierror.Error{Status: 429, Code: "router_full", Message: "too many requests in flight in this router", RetryAfterSeconds: admission.RetryAfterSeconds}
+	ErrDeadline     = &apierror.Error{Status: 504, Code: "deadline_exceeded", Message: "no answer came within the deadline"}
+	errBackend      = unavailable("backend_failed", "no node answered")
+	errShutdown     = unavailable("shutting_down", "the router is shutting down")
+	errTooOld       = &apierror.Error{Status: 400, Code: "http_version", Message: "the answer has no length and is too long to be kept for an HTTP/1.0 client; use HTTP/1.1"}
+	errTooLong      = &apierror.Error{Status: 502, Code: "answer_too_long", Message: "a node's answer is longer than what the router keeps of one"}
+	errNotKnownYet  = unavailable("model_not_known_yet", "no node is known to serve this model, and some backend has not yet said what it serves")
+	errModelMissing = &apierror.Error{Status: 400, Param: "model", Message: "`model` is missing; this router serves several models, name one of them"}
+	ErrNoResponse   = &apierror.Error{Status: 404, Code: "response_not_found", Message: "no response with this id is stored here"}
+)
+
+// ErrFleetUnknown is the error for whatever needs a node while none is known, because etcd has never
+// answered.
+var ErrFleetUnknown = unavailable("fleet_not_known_yet", "the fleet is not known yet: etcd has not been reached")
+
+// ErrClientLeft is returned when there is nobody left to answer.
+var ErrClientLeft = &apierror.Error{Status: 499, Code: "client_left", Message: "the client closed its connection"}
+
+// Ended is the error of a request that was ended from outside.
+func Ended(r *request.Request) *apierror.Error {
+	if r.Life.Ended() == request.Shutdown {
+		return errShutdown
+	}
+	return ErrClientLeft
+}
+
+// Resolve finds the model of that name or alias in s; without a name, the only one there is. The error
+// is that of a request for a model that is not known.
+func Resolve(s *fleet.Snapshot, name []byte) (view *fleet.ModelView, err *apierror.Error) {
+	if len(name) == 0 {
+		view = s.Sole()
+	} else {
+		view = s.Model(name)
+	}
+	if view == nil {
+		return nil, unknownModel(s, name)
+	}
+	return view, nil
+}
+
+// Served finds the model of that name or alias in s. The error is that of a request for a model that
+// is not known, or that no node serves now.
+func Served(s *fleet.Snapshot, name []byte) (*fleet.ModelView, *apierror.Error) {
+	view := s.Model(name)
+	switch {
+	case view == nil:
+		return nil, unknownModel(s, name)
+	case len(view.Nodes) == 0:
+		return nil, ErrNoNode
+	}
+	return view, nil
+}
+
+// unknownModel is not the client's mistake while a backend may still say that it serves the model.
+func unknownModel(s *fleet.Snapshot, name []byte) *apierror.Error {
+	switch {
+	case s.Unheard():
+		return ErrFleetUnknown
+	case (len(name) > 0 || len(s.Models()) == 0) && s.MayCome(time.Now()):
+		return errNotKnownYet
+	case len(name) == 0:
+		return errModelMissing
+	}
+	const longest = 256 // of a name that is echoed
+	return apierror.ModelNotFound(name[:min(len(name), longest)])
+}
+
+// errHolder says of the node that alone can answer, because it stored a response, what keeps it from
+// that.
+func errHolder(node, why string) *apierror.Error {
+	return unavailable("response_node_unavailable", "the node that stored this response ("+node+") "+why)
+}
+
+// holderOut is errHolder for the node that the leg is bound to, which the pick has not taken.
+func (l *Leg) holderOut(now time.Time) *apierror.Error {
+	for _, n := range l.pool.members {
+		if n.ID != l.Node {
+			continue
+		}
+		if ok, why := n.Eligible(now); !ok {
+			return errHolder(n.ID, "takes no requests now: "+why)
+		}
+		return errHolder(n.ID, "is at its limit")
+	}
+	return ErrNoResponse // that node serves other models
+}
+
+// Failure is the error that ends a stream which had begun, with events delivered, and could not be
+// finished because of err.
+func (d *Dispatcher) Failure(r *request.Request, err error, events int64) *apierror.Error {
+	e := &apierror.Error{Status: 502, Code: "backend_failed", Message: "the backend failed before the stream was complete", Sequence: events}
+	var cause *relay.Error
+	switch timeout := errors.As(err, &cause) && cause.Kind == relay.KindTimeout; {
+	case r.Life.Ended() == request.Shutdown:
+		e.Status, e.Code, e.Message = 503, "shutting_down", "the router is shutting down and ended the stream"
+	case timeout && r.Expired():
+		e.Status, e.Code, e.Message = 504, "deadline_exceeded", "the stream was not complete within the deadline"
+	case timeout:
+		e.Status, e.Code, e.Message = 504, "backend_timeout", "the backend stopped sending before the stream was complete"
+	}
+	d.metrics.StreamErrors.WithLabelValues(e.Code).Inc()
+	return e
+}

@@ -1,0 +1,134 @@
+package leg
+
+import (
+	"time"
+
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/request"
+)
+
+// Explanation is why a request would go where it would go.
+type Explanation struct {
+	Model      string          `json:"model"`
+	API        string          `json:"api"`
+	Mode       string          `json:"mode"`
+	Blocks     int             `json:"prompt_blocks"`
+	Winner     string          `json:"winner"`
+	Why        string          `json:"why"`
+	Candidates []ExplainedNode `json:"candidates"`
+}
+
+// ExplainedNode is one node's part in an Explanation. Terms are in [0,1] before weighting.
+type ExplainedNode struct {
+	Node     string  `json:"node"`
+	Eligible bool    `json:"eligible"`
+	Reason   string  `json:"reason,omitempty"`
+	Matched  int     `json:"matched"`      // leading blocks in the engine's own memory
+	Host     int     `json:"matched_host"` // with what its host has in RAM
+	Disk     int     `json:"matched_disk"` // and on SSD
+	Total    int     `json:"total"`
+	InFlight int     `json:"in_flight"`
+	Others   int     `json:"in_flight_of_others"` // of other routers and clients, as last heard
+	Slots    int     `json:"max_concurrent"`
+	Overlap  float64 `json:"overlap"`
+	Load     float64 `json:"load"`
+	Power    float64 `json:"power"`
+	Capacity float64 `json:"capacity"`
+	Score    float64 `json:"score"`
+
+	SM      *float64      `json:"sm,omitempty"`    // 0..1
+	Watts   *float64      `json:"watts,omitempty"` // unknown ones are left out
+	Signals fleet.Signals `json:"signals"`
+}
+
+// Explain tells where a leg of r that asks q would go now, without sending it anywhere.
+func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *apierror.Error) {
+	l := d.Leg(r, q, nil)
+	defer l.recycle()
+	if err := l.resolve(); err != nil {
+		return nil, err
+	}
+	d.where.Find(&l.prompt, r, l.model.name, l.model.seed, l.pool.nodes)
+	p := d.policy.Load()
+	now := time.Now()
+	l.candidates(now)
+	terms := make([]policy.Terms, len(l.pool.members))
+	explain := func() (int, string) {
+		return p.Explain(l.picks.cands, l.prompt.Blocks, &l.prompt, d.foresee(p), terms[:len(l.picks.cands)])
+	}
+	pick, why := explain()
+	if pick < 0 && l.admitOthers() {
+		pick, why = explain()
+	}
+	full := pick < 0 && l.lastResort()
+	if full {
+		pick, why = explain()
+	}
+	e := &Explanation{
+		Model: l.model.name, API: r.API.String(), Mode: p.Mode.String(), Blocks: l.prompt.Blocks, Why: why,
+	}
+	next := 0
+	for i, n := range l.pool.members {
+		row := l.describe(i, now)
+		if next < len(l.picks.able) && int(l.picks.able[next]) == i {
+			row.score(&terms[next], n, now)
+			if next == pick {
+				e.Winner = n.ID
+			}
+			next++
+		} else {
+			row.Reason = l.whyNot(n, now, full)
+		}
+		e.Candidates = append(e.Candidates, row)
+	}
+	return e, nil
+}
+
+// describe is the row of the node at place i, without its score.
+func (l *Leg) describe(i int, now time.Time) ExplainedNode {
+	n, r := l.pool.members[i], l.prompt.Reach(i)
+	view := n.View(now)
+	return ExplainedNode{
+		Node: n.ID, Matched: int(r.Device), Host: int(max(r.Host, r.Device)), Disk: int(max(r.Disk, r.Host, r.Device)),
+		Total: l.prompt.Blocks, InFlight: int(n.InFlight()), Others: int(view.Others), Slots: int(n.MaxConcurrent()),
+		SM: view.SM, Watts: view.Watts, Signals: view.Signals,
+	}
+}
+
+// score adds what the policy makes of a candidate.
+func (e *ExplainedNode) score(t *policy.Terms, n *member, now time.Time) {
+	e.Eligible, e.Reason = t.Eligible, t.Reason
+	if ok, why := n.Eligible(now); !ok {
+		e.Reason = "asked because no other node is left or has a free slot; " + why
+	}
+	e.Overlap, e.Load, e.Power, e.Capacity, e.Score = t.Overlap, t.Load, t.Power, t.Capacity, t.Total
+	if n.Suspect() {
+		e.Reason = fleet.SuspectReason
+	}
+}
+
+// whyNot says why n is no candidate. full: those that are well have no free slot.
+func (l *Leg) whyNot(n *member, now time.Time, full bool) string {
+	_, reason := n.Eligible(now)
+	switch {
+	case l.excludes(n):
+		return "another node is pinned"
+	case reason != "":
+		return reason
+	case n.Suspect():
+		return fleet.SuspectReason
+	case full:
+		return "full"
+	}
+	return "as many requests as may be are in flight on the nodes of its role (max_queue)"
+}
+
+// foresee is what random would say next, without counting a turn.
+func (d *Dispatcher) foresee(p *policy.Policy) uint64 {
+	if p.Mode.Counts() {
+		return d.turn.Load() + 1
+	}
+	return d.options.Random()
+}

@@ -1,0 +1,64 @@
+package leg
+
+import (
+	"bytes"
+	"context"
+	"net/http/httptest"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/router/fleet"
+)
+
+// exports tells whether /metrics says anything with the label.
+func exports(d *Dispatcher, label string) bool {
+	page := httptest.NewRecorder()
+	d.metrics.Set.Handler().ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
+	return bytes.Contains(page.Body.Bytes(), []byte(label))
+}
+
+// TestWhatIsGoneLosesItsMetrics: a node's and a model's series go when the last request has ended, what that one counts
+// included.
+func TestWhatIsGoneLosesItsMetrics(t *testing.T) {
+	d := start(t, 1)
+	l := d.Leg(asked(t, d, chat(200)), Question{}, nil)
+	at, err := l.first()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := l.pool.members[at]
+	node, model := `node="`+n.ID+`"`, `model="sim"`
+	if !exports(d, node) || !exports(d, model) {
+		t.Fatal("nothing is counted")
+	}
+	if err := d.fleet.Reload(context.Background(), []fleet.Backend{}); err != nil {
+		t.Fatal(err)
+	}
+	if now := d.current(); len(now.nodes) != 0 || len(now.models) != 0 {
+		t.Fatal("the table is not that of the new snapshot")
+	}
+	later := time.Now().Add(2 * goneFor)
+	d.forgetGone(later)
+	l.judge(&attempt{node: n}, unreached, nil)
+	d.metrics.Requests.Inc("chat", "sim", 503)
+	if !exports(d, node) || !exports(d, model) || len(d.gone.nodes) != 1 || len(d.gone.models) != 1 {
+		t.Error("forgotten with a request in flight")
+	}
+	n.Release()
+	l.permit.Release()
+	d.forgetGone(time.Now())
+	if !exports(d, node) || !exports(d, model) {
+		t.Error("forgotten before they could be scraped once more")
+	}
+	d.forgetGone(later)
+	if exports(d, node) || exports(d, model) || len(d.gone.nodes) != 0 || len(d.gone.models) != 0 {
+		t.Error("kept for ever")
+	}
+	var pools []string
+	d.gate.Each(func(model, role string, _, _ int64) { pools = append(pools, model+" "+role) })
+	if slices.Contains(pools, "sim both") {
+		t.Errorf("pools left: %v", pools)
+	}
+	l.recycle()
+}

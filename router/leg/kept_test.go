@@ -1,0 +1,51 @@
+package leg
+
+import (
+	"testing"
+
+	"github.com/cognitora/dataplane/internal/relay"
+)
+
+// TestKeptAnswerIsNoSignOfAnotherNode: what arrives of an answer that was kept while another node was asked comes from
+// the node that gave it.
+func TestKeptAnswerIsNoSignOfAnotherNode(t *testing.T) {
+	d := start(t, 2)
+	var l *Leg
+	relayed := false
+	r := asked(t, d, chat(100))
+	l = d.Leg(r, Question{}, place(func(ex *relay.Exchange) error {
+		relayed = true
+		last := l.pool.members[1]
+		before := last.pulse.At()
+		l.Piece([]byte("it goes on"), false)
+		if last.pulse.At() != before {
+			t.Error("the node that was asked last is taken for alive")
+		}
+		ex.Close()
+		return nil
+	}))
+	if at, err := l.first(); err != nil {
+		t.Fatal(err)
+	} else {
+		l.pool.members[at].Release()
+	}
+	for at, fault := range []string{"status=500", "reset"} {
+		r.Header = append(r.Header[:0], "Content-Type: application/json\r\nx-sim-fault: "+fault+"\r\n"...)
+		l.pool.members[at].AcquireAlways()
+		if v, want := l.try(at), []verdict{failed500, broken}[at]; v != want {
+			t.Fatalf("%s is %v, want %v", fault, v, want)
+		}
+	}
+	if l.TTFT != 0 {
+		t.Errorf("first sign of an answer after %v, but none was passed on", l.TTFT)
+	}
+	if err := l.fallBack(); err != nil || !relayed || l.NodeID() != l.pool.members[0].ID {
+		t.Errorf("the kept answer is not passed on: %v", err)
+	}
+	l.Finish(relay.Complete)
+	for _, n := range d.current().snap.Nodes {
+		if n.InFlight() != 0 {
+			t.Errorf("%d in flight on %s", n.InFlight(), n.ID)
+		}
+	}
+}

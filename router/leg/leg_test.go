@@ -1,0 +1,347 @@
+package leg
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"reflect"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/internal/sse"
+	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/router/admission"
+	"github.com/cognitora/dataplane/router/affinity"
+	"github.com/cognitora/dataplane/router/answer"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/request"
+	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/where"
+)
+
+// start returns a dispatcher over n simulated engines, all of them in service.
+func start(t testing.TB, n int, tweak ...func(*engine.Config)) *Dispatcher {
+	t.Helper()
+	index := prefix.NewIndex(prefix.Options{})
+	t.Cleanup(index.Close)
+	o := fleet.Options{Index: index, Log: slog.New(slog.DiscardHandler)}
+	for range n {
+		var c engine.Config
+		for _, f := range tweak {
+			f(&c)
+		}
+		e, err := engine.New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { e.Close() })
+		o.Backends = append(o.Backends, fleet.Backend{URL: e.URL()})
+	}
+	f, err := fleet.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+
+	counts := metrics.New()
+	d := New(Parts{
+		Fleet: f, Policy: &atomic.Pointer[policy.Policy]{}, Gate: admission.New(admission.Options{}),
+		Where:  &where.Finder{Index: index, Memo: where.NewMemo(16 << 20), Metrics: counts},
+		Budget: admission.NewBudget(20, 64, nil), Metrics: counts, Stored: affinity.New(16), Log: o.Log,
+	}, Options{Limits: Limits{FirstByte: time.Minute, Idle: time.Minute, Total: time.Minute}, MaxNodes: 2, Feedback: true})
+	d.policy.Store(policy.Default())
+	waitFor(t, func() bool {
+		able := map[*fleet.Node]bool{}
+		for _, m := range f.Load().Models() {
+			for _, node := range m.Nodes {
+				if ok, _ := node.Eligible(time.Now()); ok {
+					able[node] = true
+				}
+			}
+		}
+		return len(able) == n
+	})
+	return d
+}
+
+func waitFor(t testing.TB, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !ok(); {
+		if time.Now().After(deadline) {
+			t.Fatal("not there in 10 s")
+		}
+		tick := time.NewTimer(2 * time.Millisecond)
+		<-tick.C
+	}
+}
+
+func chat(bytes int) []byte {
+	text := strings.Repeat("the quick brown fox jumps over the lazy dog. ", bytes/45+1)[:bytes]
+	return fmt.Appendf(nil, `{"model":"sim","messages":[{"role":"system","content":"be brief"},{"role":"user","content":"%s"}]}`, text)
+}
+
+// asked is a chat that a client asks for.
+func asked(t testing.TB, d *Dispatcher, body []byte) *request.Request {
+	t.Helper()
+	r := request.New()
+	t.Cleanup(r.Recycle)
+	if err := ask(d, r, body); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func ask(d *Dispatcher, r *request.Request, body []byte) error {
+	r.API, r.Method, r.Path, r.Received = scan.Chat, "POST", "/v1/chat/completions", time.Now()
+	r.Header = append(r.Header[:0], "Content-Type: application/json\r\n"...)
+	r.Own(body, nil)
+	return r.Read(nil, d.where.Memo.Scans())
+}
+
+// place takes answers as f says.
+type place func(ex *relay.Exchange) error
+
+func (f place) Take(ex *relay.Exchange, _ answer.Source) error { return f(ex) }
+
+// pick does what a request goes through before it is sent, with the memory of r and l.
+func pick(d *Dispatcher, r *request.Request, l *Leg, body []byte) error {
+	defer r.Scan.Reset()
+	defer l.reset()
+	if err := ask(d, r, body); err != nil {
+		return err
+	}
+	l.d, l.Request = d, r
+	defer func() { l.permit.Release() }()
+	at, err := l.first()
+	if err != nil {
+		return err
+	}
+	l.pool.members[at].Release()
+	return nil
+}
+
+func TestPickDoesNotAllocate(t *testing.T) {
+	d := start(t, 4)
+	r, l := request.New(), new(Leg) // not from the pool each time: it forgets at random under the race detector
+	for _, size := range []int{200, 2 << 10, 220 << 10} {
+		body := chat(size)
+		if err := pick(d, r, l, body); err != nil {
+			t.Fatal(err)
+		}
+		// The engines and their probes allocate in the same process, now and then: what
+		// the pick itself allocates shows every time.
+		least := math.Inf(1)
+		for range 10 {
+			least = min(least, testing.AllocsPerRun(20, func() {
+				if err := pick(d, r, l, body); err != nil {
+					t.Fatal(err)
+				}
+			}))
+		}
+		if least != 0 {
+			t.Errorf("%d bytes: %v allocations from body to picked node, want 0", size, least)
+		}
+	}
+}
+
+func TestFurther(t *testing.T) {
+	for v, want := range map[verdict]int{
+		unreached: 2, overloaded: 2, overdue: 2, broken: 2, failed500: 1, stalled: 1, late: 0, abandoned: 0, answered: 0,
+	} {
+		if got := v.further(2); got != want {
+			t.Errorf("after %v %d further nodes may be asked, want %d", v, got, want)
+		}
+	}
+}
+
+// TestCacheSaltDoesNotAllocate, however long it is.
+func TestCacheSaltDoesNotAllocate(t *testing.T) {
+	d := start(t, 1)
+	r, l := request.New(), new(Leg)
+	body := []byte(strings.Replace(string(chat(200)), `{"model"`, `{"cache_salt":"`+strings.Repeat("s", 200)+`","model"`, 1))
+	if err := pick(d, r, l, body); err != nil {
+		t.Fatal(err)
+	}
+	least := math.Inf(1)
+	for range 10 {
+		least = min(least, testing.AllocsPerRun(20, func() {
+			if err := pick(d, r, l, body); err != nil {
+				t.Fatal(err)
+			}
+		}))
+	}
+	if least != 0 {
+		t.Errorf("%v allocations, want 0", least)
+	}
+	var digest [2]prefix.Digest
+	for i, salt := range []string{"one", "two"} {
+		digest[i] = prefix.Seed("sim", "", []byte(salt))
+		if digest[i] != prefix.Seed("sim", "", salt) {
+			t.Error("bytes and text make different digests")
+		}
+	}
+	if digest[0] == digest[1] {
+		t.Error("two salts, one digest")
+	}
+}
+
+// TestPlaceOfANodeWithManyModels is the same each time: what has no model of its own counts for the first.
+func TestPlaceOfANodeWithManyModels(t *testing.T) {
+	d := start(t, 1, func(c *engine.Config) { c.Models = []string{"e", "c", "a", "d", "b"} })
+	node := d.current().snap.Nodes[0]
+	for range 20 {
+		l := d.Leg(request.New(), Question{Node: node.ID, Bond: Stored}, nil)
+		if at, err := l.first(); err != nil || at != 0 || l.Served() != "a" {
+			t.Fatalf("place %d of model %s, %v", at, l.Served(), err)
+		}
+		node.Release()
+		l.permit.Release()
+	}
+	l := d.Leg(request.New(), Question{Node: "nobody", Bond: Stored}, nil)
+	if _, err := l.first(); err == nil || err.Code != "response_node_unavailable" {
+		t.Errorf("an unknown node: %v", err)
+	}
+}
+
+// TestHash: what differs in path, length or either end is another request, and a long body costs no more than its ends.
+func TestHash(t *testing.T) {
+	long := strings.Repeat("x", 8*hashedBody)
+	seen := map[uint64]string{}
+	of := func(path, body string) uint64 {
+		r := &request.Request{Path: path}
+		r.Own([]byte(body), nil)
+		return hash(r)
+	}
+	for name, h := range map[string]uint64{
+		"ab c": of("ab", "c"), "a bc": of("a", "bc"), "long": of("", long), "longer": of("", long+"x"),
+		"other end": of("", long[1:]+"y"), "other beginning": of("", "y"+long[1:]),
+	} {
+		if other, had := seen[h]; had {
+			t.Errorf("%s is the same as %s", name, other)
+		}
+		seen[h] = name
+	}
+	middle := []byte(long)
+	middle[len(middle)/2] = 'y'
+	if of("", string(middle)) != of("", long) {
+		t.Error("the middle of a long body is hashed")
+	}
+}
+
+// TestFirstSignThatCameToNothing leaves no time to the first byte.
+func TestFirstSignThatCameToNothing(t *testing.T) {
+	d := start(t, 1)
+	l := d.Leg(asked(t, d, chat(100)), Question{}, place(func(*relay.Exchange) error { return relay.ErrClientTooOld }))
+	if err := l.Do(); err != errTooOld || l.TTFT != 0 {
+		t.Errorf("%v, first sign after %v", err, l.TTFT)
+	}
+	l.Finish(relay.UpstreamFailed)
+}
+
+// TestAStallInALongStream shows in the longest gap, whatever the mean is, and events are looked at without an allocation.
+func TestAStallInALongStream(t *testing.T) {
+	const events, gap, stall = 2000, 10 * time.Millisecond, 3 * time.Second
+	d := start(t, 1)
+	l := d.Leg(asked(t, d, chat(100)), Question{}, nil)
+	if err := l.resolve(); err != nil {
+		t.Fatal(err)
+	}
+	a := l.slot()
+	a.node, a.streams = l.pool.members[0], true
+	l.now = a
+	at := l.Request.Received
+	event := sse.Event{Data: []byte(`{"choices":[{"delta":{"content":"x"}}]}`)}
+	for i := range events {
+		if at = at.Add(gap); i == events/2 {
+			at = at.Add(stall - gap)
+		}
+		l.Event(event, at)
+	}
+	least := math.Inf(1)
+	for range 10 { // the engine and its probes allocate in the same process
+		least = min(least, testing.AllocsPerRun(100, func() { l.Event(event, at) }))
+	}
+	if least != 0 {
+		t.Errorf("%v allocations for an event", least)
+	}
+	l.count(a, at)
+	families, err := d.metrics.Set.Registry().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			if h := m.GetHistogram(); h.GetSampleCount() > 0 {
+				seen[f.GetName()] = h.GetSampleSum()
+			}
+		}
+	}
+	if got := seen["cgn_router_itl_max_seconds"]; got != stall.Seconds() {
+		t.Errorf("the longest gap is %v s, want %v", got, stall)
+	}
+	if got := seen["cgn_router_itl_seconds"]; got > 2*gap.Seconds() {
+		t.Errorf("the mean gap is %v s", got)
+	}
+}
+
+// TestPatienceIsToldWhatIsCached: the wait for a node is measured by what it has to compute.
+func TestPatienceIsToldWhatIsCached(t *testing.T) {
+	d := start(t, 1)
+	for round, cached := range []bool{false, true} {
+		told := map[string]int64{}
+		var l *Leg
+		l = d.Leg(asked(t, d, chat(4000)), Question{}, place(func(ex *relay.Exchange) error {
+			work := reflect.ValueOf(&l.wait).Elem().FieldByName("work")
+			for _, name := range []string{"UncachedTokens", "CachedTokens"} {
+				told[name] = work.FieldByName(name).Int()
+			}
+			ex.Close()
+			return nil
+		}))
+		if err := l.Do(); err != nil {
+			t.Fatal(err)
+		}
+		believed, all := int64(l.Matched())*prefix.BlockTokens, int64(l.Blocks())*prefix.BlockTokens
+		if cached != (believed > 0) || all == 0 {
+			t.Fatalf("round %d: %d of %d tokens believed", round, believed, all)
+		}
+		if told["CachedTokens"] != believed || told["UncachedTokens"] != all-believed {
+			t.Errorf("%d of %d tokens believed, patience was told %v", believed, all, told)
+		}
+		l.Finish(relay.Complete)
+	}
+}
+
+// TestMemoDoesNotAllocate: a long body that begins like one before is picked for without an allocation.
+func TestMemoDoesNotAllocate(t *testing.T) {
+	d := start(t, 2)
+	r, l := request.New(), new(Leg)
+	body := chat(220 << 10)
+	seen := d.Leg(asked(t, d, body), Question{}, nil)
+	at, err := seen.first()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen.prompt.Sent(seen.pool.nodes[at].Ref(), time.Now())
+	seen.pool.members[at].Release()
+	seen.permit.Release()
+	copy(body[len(body)-2000:], "another question")
+	if n := testing.AllocsPerRun(20, func() {
+		if err := pick(d, r, l, body); err != nil {
+			t.Fatal(err)
+		}
+	}); n > 0.5 {
+		t.Errorf("%v allocations", n)
+	}
+}

@@ -1,0 +1,78 @@
+package leg
+
+import (
+	"time"
+
+	"github.com/cognitora/dataplane/internal/usage"
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/request"
+)
+
+// Rehearsal is a leg that is sent nowhere: the node is chosen, counted and learned from as Do and
+// Finish do it, and whoever rehearses says what time it is and what the engine found. It is for
+// simulations. Patience, retries and health take no part.
+type Rehearsal struct {
+	l *Leg
+}
+
+// Rehearse chooses the node for a prompt of which only the keys of its blocks are known, all of it one
+// user turn. known, if not nil, tells for each node of the model what it holds, instead of the index.
+func (d *Dispatcher) Rehearse(keys []uint64, known func(n *fleet.Node) int32, now time.Time) (Rehearsal, *apierror.Error) {
+	r := request.New()
+	r.Received = now
+	l := d.Leg(r, Question{}, nil)
+	if err := l.rehearse(keys, known); err != nil {
+		l.close()
+		return Rehearsal{}, err
+	}
+	return Rehearsal{l}, nil
+}
+
+func (l *Leg) rehearse(keys []uint64, known func(n *fleet.Node) int32) *apierror.Error {
+	if err := l.admit(); err != nil {
+		return err
+	}
+	sent := l.Request.Received
+	l.d.where.FindKeys(&l.prompt, l.Request, keys, l.model.name, l.model.seed, l.pool.nodes)
+	if known != nil {
+		for i, n := range l.pool.nodes {
+			l.prompt.Suppose(i, known(n))
+		}
+	}
+	at, err := l.choose(sent)
+	if err != nil {
+		return err
+	}
+	a := l.slot()
+	a.node, a.sent = l.pool.members[at], sent
+	a.believe(l, at)
+	a.ref, a.recorded = a.node.Ref(), true
+	l.now = a
+	l.prompt.Sent(a.ref, sent)
+	return nil
+}
+
+// close gives back the leg and its request.
+func (l *Leg) close() {
+	r := l.Request
+	l.permit.Release()
+	l.recycle()
+	r.Recycle()
+}
+
+// Node is the one that was chosen.
+func (r Rehearsal) Node() *fleet.Node { return r.l.now.node.Node }
+
+// Matched is how many leading blocks the node was believed to hold.
+func (r Rehearsal) Matched() int { return r.l.now.matched }
+
+// Finish ends the leg, of whose prompt tokens the engine found so many cached. r must not be used
+// afterwards.
+func (r Rehearsal) Finish(promptTokens, cachedTokens int) {
+	l := r.l
+	l.Reading.Usage = usage.Counts{Prompt: int64(promptTokens), HasPrompt: true, Cached: int64(cachedTokens), HasCached: true}
+	l.learn(l.now, true, false, l.Request.Received)
+	l.drop(l.now)
+	l.close()
+}

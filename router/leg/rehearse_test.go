@@ -1,0 +1,77 @@
+package leg
+
+import (
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/router/admission"
+	"github.com/cognitora/dataplane/router/affinity"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/where"
+)
+
+// TestRehearsal: nothing listens at the nodes' addresses, and all the same requests are placed, counted and learned from.
+func TestRehearsal(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	index := prefix.NewIndex(prefix.Options{Inline: true, Now: func() time.Time { return now }})
+	log := slog.New(slog.DiscardHandler)
+	f, err := fleet.New(fleet.Options{Index: index, Log: log, Proven: true, Backends: []fleet.Backend{
+		{URL: "http://10.0.0.1:1", ID: "a", Model: "m", MaxConcurrent: 1}, {URL: "http://10.0.0.2:1", ID: "b", Model: "m", MaxConcurrent: 1},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := New(Parts{
+		Fleet: f, Where: &where.Finder{Index: index}, Policy: &atomic.Pointer[policy.Policy]{}, Gate: admission.New(admission.Options{}),
+		Budget: admission.NewBudget(20, 64, nil), Metrics: metrics.New(), Stored: affinity.New(1), Log: log,
+	}, Options{Feedback: true, Random: func() uint64 { return 1 }})
+	d.policy.Store(policy.Default())
+	keys := make([]uint64, 40)
+	for i := range keys {
+		keys[i] = uint64(i+1) << 40
+	}
+	place := func(known func(*fleet.Node) int32, matched int) Rehearsal {
+		t.Helper()
+		r, err := d.Rehearse(keys, known, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Matched() != matched || r.Node().InFlight() != 1 {
+			t.Errorf("%d blocks matched, want %d; %d in flight", r.Matched(), matched, r.Node().InFlight())
+		}
+		return r
+	}
+	first := place(nil, 0)
+	second := place(nil, 0)
+	if _, err := d.Rehearse(keys, nil, now); err != errAllBusy {
+		t.Errorf("a request for two full nodes: %v", err)
+	}
+	home, other := first.Node(), second.Node()
+	first.Finish(640, 0)
+	second.Finish(640, 0)
+	now = now.Add(time.Second)
+	again := place(func(n *fleet.Node) int32 {
+		if n == other {
+			return 40
+		}
+		return 0
+	}, 40)
+	if again.Node() != other {
+		t.Error("what is known was not believed")
+	}
+	again.Finish(640, 0) // and was wrong: from now on the node's beliefs are older than its last loss
+	now = now.Add(2 * time.Second)
+	again = place(nil, 40)
+	if d.gate.InFlight() != 1 {
+		t.Errorf("%d permits are out, want 1", d.gate.InFlight())
+	}
+	again.Finish(640, 640)
+	if home.InFlight() != 0 || other.InFlight() != 0 || d.gate.InFlight() != 0 {
+		t.Error("something was not given back")
+	}
+}

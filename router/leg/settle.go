@@ -1,0 +1,116 @@
+package leg
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/prefix"
+)
+
+// Finish ends the leg, whatever became of it: what the engine reported goes to where the next leg
+// looks and into the metrics, and slot, permit and connection are given back. o is how the answer
+// ended, if there was one. Neither the leg nor anything got from it may be used afterwards.
+func (l *Leg) Finish(o relay.Outcome) {
+	if a := l.now; a != nil && a.node != nil {
+		l.settle(a, o)
+		l.drop(a)
+	}
+	l.drop(l.kept)
+	l.permit.Release()
+	l.recycle()
+}
+
+// settle draws from a delivered answer what it says about its node.
+func (l *Leg) settle(a *attempt, o relay.Outcome) {
+	ok := o == relay.Complete && a.status < 300 && !l.Reading.Failed
+	now := time.Now()
+	l.wait.Done(now, l.Reading.Usage.Completion, ok)
+	broke := l.broke(o)
+	switch {
+	case broke == "":
+	case o == relay.IdleTimeout:
+		l.cut(a, fleet.Timeout, broke)
+	default:
+		l.cut(a, fleet.Reset, broke)
+	}
+	if a.recorded {
+		l.learn(a, ok, broke != "", now)
+	}
+	if l.Work == Answer {
+		l.count(a, now)
+	}
+}
+
+// learn holds the prediction against what the engine found.
+func (l *Leg) learn(a *attempt, ok, broken bool, now time.Time) {
+	used := &l.Reading.Usage
+	switch {
+	case a.status >= 300, broken, l.Reading.Failed:
+		l.prompt.Failed(a.ref, a.sent)
+	case !l.d.options.Feedback:
+	case used.HasCached && used.HasPrompt:
+		a.node.cachedCounts.seen.Store(true)
+		e := l.prompt.Learn(prefix.Observation{
+			Ref: a.ref, Believed: a.believed, PromptTokens: used.Prompt, CachedTokens: used.Cached,
+			EngineBlockTokens: a.node.Info().BlockTokens, DispatchedAt: a.sent,
+		})
+		if !l.prompt.Uneven() {
+			a.node.metrics.Prediction.Observe(e)
+		}
+	case ok && used.HasPrompt:
+		a.node.metrics.Unreported.Inc()
+		if a.node.cachedCounts.missing(a.matched > 0, a.sent, now) {
+			l.d.log.Warn("this engine does not report cached tokens, so predictions for it go uncorrected; "+
+				"start vLLM with --enable-prompt-tokens-details, SGLang with --enable-cache-report", "node", a.node.ID)
+		}
+	}
+}
+
+// count tells the model's metrics of an answer.
+func (l *Leg) count(a *attempt, now time.Time) {
+	m, r := &l.model.metrics, &l.Reading
+	m.Seconds.Observe(now.Sub(l.Request.Received).Seconds())
+	if l.prompt.Blocks > 0 {
+		m.Overlap.Observe(float64(a.matched) / float64(l.prompt.Blocks))
+	}
+	if a.streams {
+		m.TTFT.Observe(l.TTFT.Seconds())
+		if r.Events > 1 {
+			m.ITL.Observe(r.MeanGap().Seconds())
+			m.MaxGap.Observe(r.Gap.Seconds())
+		}
+	}
+	m.Prompt.Add(float64(r.Usage.Prompt))
+	m.Completion.Add(float64(r.Usage.Completion))
+	m.Cached.Add(float64(r.Usage.Cached))
+}
+
+// unreportedMin is how many answers without a count of cached tokens show that an engine reports none.
+const unreportedMin = 5
+
+// cachedCounts is what a node's answers have shown of its counts of cached tokens. Engines that report them leave them out
+// where nothing was cached, so it takes answers of whose prompt the node was believed to have some, and to requests that were
+// sent after the node had answered: what is still in prefill is believed too.
+type cachedCounts struct {
+	seen   atomic.Bool  // there was one
+	first  atomic.Int64 // when the first answer without one ended, Unix nanoseconds; 0: there was none
+	missed atomic.Int32
+	said   atomic.Bool
+}
+
+// missing takes an answer without a count, and tells once when that means that the engine reports none.
+func (c *cachedCounts) missing(matched bool, sent, now time.Time) bool {
+	if c.seen.Load() || c.said.Load() {
+		return false
+	}
+	first := c.first.Load()
+	if first == 0 {
+		c.first.CompareAndSwap(0, now.UnixNano())
+	}
+	if first == 0 || !matched || sent.UnixNano() < first {
+		return false
+	}
+	return c.missed.Add(1) >= unreportedMin && !c.said.Swap(true)
+}

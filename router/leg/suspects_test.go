@@ -1,0 +1,49 @@
+package leg
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/cognitora/dataplane/router/policy"
+)
+
+// TestSuspectsAreLeftOut, unless that would take more than half of the candidates.
+func TestSuspectsAreLeftOut(t *testing.T) {
+	for name, c := range map[string]struct {
+		nodes    int
+		suspects []int32
+		left     []int32
+	}{
+		"none":                      {3, nil, []int32{0, 1, 2}},
+		"one of three":              {3, []int32{1}, []int32{0, 2}},
+		"half":                      {4, []int32{0, 3}, []int32{1, 2}},
+		"one of two":                {2, []int32{0}, []int32{1}},
+		"more than half":            {5, []int32{0, 1, 4}, []int32{0, 1, 2, 3, 4}},
+		"all":                       {2, []int32{0, 1}, []int32{0, 1}},
+		"the only one":              {1, []int32{0}, []int32{0}},
+		"no candidate":              {0, nil, nil},
+		"half of an odd number: no": {3, []int32{0, 1}, []int32{0, 1, 2}},
+	} {
+		l := &Leg{}
+		for at := range c.nodes {
+			l.picks.able = append(l.picks.able, int32(at))
+			l.picks.cands = append(l.picks.cands, policy.Candidate{IDHash: uint64(at)})
+		}
+		l.leaveOut(len(c.suspects), func(at int32) bool { return slices.Contains(c.suspects, at) })
+		var left []int32
+		for i, at := range l.picks.able {
+			left = append(left, at)
+			if l.picks.cands[i].IDHash != uint64(at) {
+				t.Errorf("%s: place %d is not the candidate's", name, at)
+			}
+		}
+		if !slices.Equal(left, c.left) || len(l.picks.cands) != len(c.left) {
+			t.Errorf("%s: %v are left, want %v", name, left, c.left)
+		}
+	}
+	l := &Leg{picks: picks{able: []int32{0, 1}, cands: make([]policy.Candidate, 2)}}
+	l.leaveOut(1, func(int32) bool { return true }) // the other one has become suspect since
+	if len(l.picks.able) != 2 {
+		t.Error("nobody is left")
+	}
+}

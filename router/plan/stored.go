@@ -1,0 +1,266 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/answer"
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/leg"
+	"github.com/cognitora/dataplane/router/request"
+)
+
+// Bounds of a search for the node that holds a stored response.
+const (
+	maxSearches    = 64              // searches at once; one more is refused with 503 and Retry-After
+	searchNodes    = 8               // nodes that one search asks at once; the others wait for their turn
+	searchNodeTime = 2 * time.Second // for one node to answer
+	searchTime     = 4 * time.Second // for the whole search; nodes whose turn has not come by then count as silent
+	searchSkim     = 16 << 10        // bytes of an answer read to keep its connection; that of a longer one is closed
+	maxResponseID  = 256             // bytes; a longer id is nobody's
+
+	// responsesLost is how long a node's health checks have failed when what it stored counts as lost. Engines have
+	// that in memory, and a backend that is configured, unlike a node of etcd, never leaves by itself.
+	responsesLost = time.Minute
+)
+
+var (
+	errNodeGone = &apierror.Error{Status: 404, Code: "response_node_gone", Message: "the node that stored this response has left the fleet, and the response with it"}
+	errNodeLost = &apierror.Error{Status: 404, Code: "response_node_gone", Message: "the node that stored this response has not answered for a minute or more, and what it stored counts as lost"}
+	errSearches = &apierror.Error{Status: 503, Code: "lookups_full", Message: "too many stored responses are being searched for on the nodes", RetryAfterSeconds: 1}
+)
+
+// holder is the node that stored response id. If this router does not remember it, the nodes are asked
+// that serve the model of the request, where it names one, or else all of them; those whose responses
+// are lost are not. A node that is the only one there can be is it without a question.
+func (p *Planner) holder(r *request.Request, id []byte) (node string, err *apierror.Error) {
+	snap, now := p.parts.Fleet.Load(), time.Now()
+	if node, known := p.parts.Stored.Node(id); known {
+		n := snap.Node(node)
+		switch {
+		case n == nil:
+			return "", errNodeGone
+		case p.lost(n, now):
+			return "", errNodeLost
+		}
+		return node, nil
+	}
+	nodes, more := serving(snap), snap.MayCome(now)
+	if len(r.Scan.PreviousResponseID) > 0 {
+		view, err := leg.Resolve(snap, r.Scan.Model)
+		if err != nil {
+			return "", err
+		}
+		nodes = slices.Clone(view.Nodes)
+	}
+	nodes = slices.DeleteFunc(nodes, func(n *fleet.Node) bool { return p.lost(n, now) })
+	switch {
+	case len(nodes) == 0:
+		return "", leg.ErrNoNode
+	case len(nodes) == 1 && !more:
+		return nodes[0].ID, nil
+	case !isResponseID(id):
+		return "", leg.ErrNoResponse
+	}
+	if p.searches.Add(1) > maxSearches {
+		p.searches.Add(-1)
+		p.parts.Metrics.Lookups.WithLabelValues("refused").Inc()
+		return "", errSearches
+	}
+	defer p.searches.Add(-1)
+	return p.search(r, id, nodes, more)
+}
+
+// lost tells whether what n has stored counts as lost.
+func (p *Planner) lost(n *fleet.Node, now time.Time) bool { return n.Unanswered(now) >= p.lostAfter }
+
+// serving are the nodes that answer requests for some model.
+func serving(s *fleet.Snapshot) (all []*fleet.Node) {
+	for _, n := range s.Nodes {
+		if slices.ContainsFunc(s.Models(), func(m *fleet.ModelView) bool { return slices.Contains(m.Nodes, n) }) {
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
+// isResponseID tells whether id may stand in a path as a part that means nothing but itself.
+func isResponseID(id []byte) bool {
+	for i, c := range id {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !letter && (i == 0 || c != '_' && c != '-' && c != '.') {
+			return false
+		}
+	}
+	return len(id) > 0 && len(id) <= maxResponseID
+}
+
+// search is a search under way. Its legs ask one node each; their answers are captured.
+type search struct {
+	p       *Planner
+	request *request.Request
+	path    string
+	until   time.Time
+	partial bool          // there may be nodes that are not known yet
+	asking  []relay.Abort // one for each node that is asked at once
+
+	mu     sync.Mutex
+	over   bool // nobody is asked any more
+	holder string
+	silent []string // ids of nodes that did not answer
+	denied int      // the status with which a node refuses the client
+}
+
+// search asks nodes for response id; partial says that there may be others. It counts neither as load
+// on them nor for or against their health.
+func (p *Planner) search(r *request.Request, id []byte, nodes []*fleet.Node, partial bool) (string, *apierror.Error) {
+	s := &search{
+		p: p, request: r, path: "/v1/responses/" + string(id), until: r.Before(time.Now().Add(searchTime)),
+		partial: partial, asking: make([]relay.Abort, min(searchNodes, len(nodes))),
+	}
+	r.Life.Start()
+	var next atomic.Int32
+	var all sync.WaitGroup
+	for i := range s.asking {
+		abort := &s.asking[i]
+		all.Go(func() {
+			for at := int(next.Add(1)) - 1; at < len(nodes); at = int(next.Add(1)) - 1 {
+				s.inquire(nodes[at], abort)
+			}
+		})
+	}
+	all.Wait()
+	if r.Life.Ended() != request.None {
+		return "", leg.Ended(r)
+	}
+	return s.found(id)
+}
+
+// found is what the search has come to.
+func (s *search) found(id []byte) (string, *apierror.Error) {
+	results := s.p.parts.Metrics.Lookups
+	switch {
+	case s.holder != "":
+		results.WithLabelValues("found").Inc()
+		s.p.parts.Stored.Set(id, s.holder)
+		return s.holder, nil
+	case len(s.silent) == 0 && !s.partial && s.denied != 0:
+		results.WithLabelValues("unanswered").Inc()
+		return "", &apierror.Error{
+			Status: s.denied, Code: "response_denied",
+			Message: "a node that may have stored this response refuses the request: its key is missing or wrong",
+		}
+	case len(s.silent) == 0 && !s.partial:
+		results.WithLabelValues("missing").Inc()
+		return "", leg.ErrNoResponse
+	}
+	results.WithLabelValues("unanswered").Inc()
+	if s.request.Expired() {
+		return "", leg.ErrDeadline
+	}
+	return "", &apierror.Error{
+		Status: 503, Code: "response_unknown", RetryAfterSeconds: 1,
+		Message: "no node that answered has stored this response, but " + s.unasked(),
+	}
+}
+
+// unasked says who may yet have the response.
+func (s *search) unasked() string {
+	if len(s.silent) == 0 {
+		return "some backend has not yet said what it serves"
+	}
+	slices.Sort(s.silent)
+	const named = 3
+	who := strings.Join(s.silent[:min(named, len(s.silent))], ", ")
+	if n := len(s.silent) - named; n > 0 {
+		who += fmt.Sprintf(" and %d more", n)
+	}
+	return who + " did not answer"
+}
+
+// said is what a node says when it is asked for a stored response.
+type said uint8
+
+const (
+	nothing said = iota
+	no
+	yes
+	denied401 // it does not know the client
+	denied403 // the client may not know
+)
+
+// inquire asks one node, unless the search is over, and ends the search if the node has it. A bug in
+// that is a node that says nothing.
+func (s *search) inquire(n *fleet.Node, abort *relay.Abort) {
+	told := nothing
+	defer func() {
+		if p := recover(); p != nil {
+			s.p.parts.Log.Error("the search for a stored response failed, this is a bug",
+				"node", n.ID, "panic", p, "stack", string(debug.Stack()))
+			s.p.parts.Metrics.Panics.Inc()
+		}
+		s.take(n, told)
+	}()
+	told = s.question(n, abort)
+}
+
+// take notes what a node has said.
+func (s *search) take(n *fleet.Node, told said) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.over:
+	case told == yes:
+		s.holder, s.over = n.ID, true
+		for i := range s.asking {
+			s.asking[i].Cancel()
+		}
+	case told == nothing:
+		s.silent = append(s.silent, n.ID)
+	case told == denied401:
+		s.denied = http.StatusUnauthorized
+	case told == denied403:
+		s.denied = http.StatusForbidden
+	}
+}
+
+// question is one leg of the search.
+func (s *search) question(n *fleet.Node, abort *relay.Abort) said {
+	until := time.Now().Add(searchNodeTime)
+	if s.until.Before(until) {
+		until = s.until
+	}
+	captured := answer.Memory{Limit: searchSkim}
+	err := s.p.parts.Legs.Ask(s.request, n, s.path, until, abort, &captured)
+	if captured.Status == 0 || err != nil && errors.Is(err, relay.ErrCanceled) {
+		return nothing // the head has said all there is to say
+	}
+	return saidBy(captured.Status, n.Pool.Target().Authorization == "")
+}
+
+// saidBy is what a status says. That a key is missing or wrong is for the client to know, unless the node has one of the
+// router's.
+func saidBy(status int, clientsKey bool) said {
+	switch {
+	case status < 300:
+		return yes
+	case status == http.StatusUnauthorized && clientsKey:
+		return denied401
+	case status == http.StatusForbidden && clientsKey:
+		return denied403
+	case status == http.StatusNotImplemented: // an engine without stored responses
+		return no
+	case status == 401, status == 403, status == 408, status == 429, status >= 500:
+		return nothing
+	}
+	return no
+}

@@ -1,0 +1,152 @@
+package where
+
+import (
+	"hash/maphash"
+	"unsafe"
+
+	"github.com/cognitora/dataplane/internal/memo"
+	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// Memo remembers the beginnings of long prompts: where the scan of a body can begin, and which
+// blocks the canonical text before that place has. With it a conversation's history or a document
+// that was sent before is neither scanned nor hashed again. It is bounded, and nobody waits for a
+// lock of it.
+type Memo struct {
+	secret maphash.Seed
+	scans  *scan.Memo
+	chains *memo.Table // by scan's hash, mixed with the chain's seed and the text before
+}
+
+// NewMemo makes a Memo of about that many bytes. It takes about 1 KB for every 4 KiB of prompts.
+func NewMemo(bytes int) *Memo {
+	return &Memo{secret: maphash.MakeSeed(), scans: scan.NewMemo(bytes / 2), chains: memo.New(bytes/2, stepWords)}
+}
+
+// stepKeys bounds the blocks between two marks that are remembered: 8 KiB of a body and some
+// reordering make about 128.
+const stepKeys = 136
+
+// step is the way from one mark to the next: the blocks in between, and the text behind the last
+// of them. It has words only, so that it can be a record of a memo.Table.
+type step struct {
+	from, to uint64 // blocks before the mark before, and before this one
+	digest   [4]uint64
+	restLen  uint64
+	rest     [prefix.BlockBytes / 8]uint64
+	keys     [stepKeys]uint64
+}
+
+const stepWords = int(unsafe.Sizeof(step{}) / 8)
+
+func (s *step) words() []uint64 { return (*[stepWords]uint64)(unsafe.Pointer(s))[:] }
+
+func (s *step) last() *prefix.Digest { return (*prefix.Digest)(unsafe.Pointer(&s.digest)) }
+
+func (s *step) text() *[prefix.BlockBytes]byte {
+	return (*[prefix.BlockBytes]byte)(unsafe.Pointer(&s.rest))
+}
+
+// way tells chains with another seed, or another text before the same body, apart.
+func (m *Memo) way(seed prefix.Digest, head []byte) uint64 {
+	if m == nil {
+		return 0
+	}
+	var h maphash.Hash
+	h.SetSeed(m.secret)
+	h.Write(seed[:])
+	h.Write(head)
+	return h.Sum64()
+}
+
+// Scans is the part of m that scans are taken up with; nil of nil.
+func (m *Memo) Scans() *scan.Memo {
+	if m == nil {
+		return nil
+	}
+	return m.scans
+}
+
+// begin makes the chain that of the canonical text, or of the client's tokens.
+func (f *Finder) begin(p *Prompt, seed prefix.Digest) {
+	s := &p.asked.Scan
+	p.way = f.Memo.way(seed, s.Text[:s.Head])
+	p.from = 0
+	if s.Skipped > 0 && !f.skip(p, seed) {
+		// The marks are known, but not the blocks: the model, the salt or the tools are others.
+		if scan.Again(p.asked.API, p.asked.Body(), s) != nil {
+			s.Text = s.Text[:0] // two bodies with one hash: the engine will say what is wrong
+		}
+	}
+	if s.Skipped == 0 {
+		p.chain.Reset(seed, s.Text, s.Tokens)
+		p.text = s.Text
+	}
+}
+
+// skip goes past the blocks of the text that the scan has passed over.
+func (f *Finder) skip(p *Prompt, seed prefix.Digest) bool {
+	scanned, s := &p.asked.Scan, p.step
+	head := scanned.Text[:scanned.Head]
+	full := len(head) - len(head)%prefix.BlockBytes
+	p.chain.Reset(seed, head[:full], nil)
+	p.chain.HashTo(p.chain.Blocks())
+	arrived := false
+	for _, hash := range scanned.Passed() {
+		f.Memo.chains.Near(hash ^ p.way)
+	}
+	for _, hash := range scanned.Passed() {
+		arrived = false
+		if !f.Memo.chains.Get(hash^p.way, s.words()) {
+			continue
+		}
+		n := int(s.to - s.from)
+		if int(s.from) != p.chain.Blocks() || n > stepKeys {
+			return false
+		}
+		p.chain.Skip(s.keys[:n], *s.last())
+		arrived = true
+	}
+	if !arrived || int(s.to)*prefix.BlockBytes+int(s.restLen) != len(head)+scanned.Skipped {
+		return false
+	}
+	f.Metrics.Passed.Add(float64(scanned.Skipped))
+	p.from = int(s.to)
+	p.joined = append(append(p.joined[:0], s.text()[:s.restLen]...), scanned.Text[scanned.Head:]...)
+	p.text = p.joined
+	p.chain.Continue(p.text)
+	return true
+}
+
+// remember keeps the marks that the scan has left, and the blocks between them.
+func (f *Finder) remember(p *Prompt) {
+	if f.Memo == nil || p.source != fromText || p.Blocks == prefix.MaxChain {
+		return
+	}
+	p.source = fromMarks
+	scanned, s := &p.asked.Scan, p.step
+	start, before := p.from, p.from
+	if before == 0 {
+		before = scanned.Head / prefix.BlockBytes
+	}
+	for hash, length := range scanned.Marks {
+		to := length / prefix.BlockBytes
+		if to < before || to-before > stepKeys {
+			return
+		}
+		p.chain.HashTo(to)
+		digest, ok := p.chain.Digest(to - 1)
+		if !ok {
+			return
+		}
+		*s = step{from: uint64(before), to: uint64(to), restLen: uint64(length % prefix.BlockBytes)}
+		*s.last() = digest
+		copy(s.keys[:], p.chain.Keys()[before:to])
+		at := (to - start) * prefix.BlockBytes
+		copy(s.text()[:s.restLen], p.text[at:])
+		f.Memo.chains.Put(hash^p.way, s.words())
+		before = to
+	}
+	f.Memo.scans.Keep(scanned)
+}

@@ -1,0 +1,265 @@
+// Package where tells which nodes hold how much of a prompt: what the prefix index predicts, and
+// what engines and the caches of their hosts report. It also learns from what the engines found.
+package where
+
+import (
+	"slices"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/holdings"
+	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/request"
+	"github.com/cognitora/dataplane/router/scan"
+	"github.com/cognitora/dataplane/router/tokens"
+)
+
+// Finder looks prompts up. Its fields are set before its use; it is safe for concurrent use.
+type Finder struct {
+	Index    *prefix.Index
+	Memo     *Memo         // nil: nothing is remembered of long prompts
+	Holdings *holdings.Map // what cache daemons say; nil: nothing
+	Tokens   *tokens.Set   // makes token ids of the prompts of some models; nil: of none
+	Metrics  *metrics.Router
+}
+
+// Prompt is the chain of a request's blocks for one model, and what each node holds of it. It
+// belongs to one goroutine at a time and is used again after Reset.
+type Prompt struct {
+	Blocks int // full blocks
+
+	finder *Finder
+	asked  *request.Request
+	source source
+
+	chain   prefix.Chain
+	text    []byte // of the chain, from block from on
+	from    int
+	joined  []byte // text, where it had to be put together
+	way     uint64 // mixed with the Memo's hashes
+	step    *step  // scratch of begin and remember
+	ids     []uint32
+	turn    uint64 // see tokens.Result
+	refs    []prefix.Ref
+	matched []int32 // predicted leading blocks in the engine's own memory, by node
+	reach   []holdings.Reach
+	query   holdings.Query
+}
+
+// source is where the chain of a prompt comes from.
+type source uint8
+
+const (
+	fromText   source = iota // the canonical text; the Memo has not been told of it
+	fromMarks                // the same, and the Memo knows it
+	fromTokens               // the model's own tokens: those that the client gave, or the tokenizer made
+)
+
+// Reset forgets the last prompt and keeps buffers of moderate size.
+func (p *Prompt) Reset() {
+	const keepText, keepIDs = 256 << 10, 1 << 16
+	p.chain.Reset(prefix.Digest{}, nil, nil)
+	joined, ids := p.joined[:0], p.ids[:0]
+	if cap(joined) > keepText {
+		joined = nil
+	}
+	if cap(ids) > keepIDs {
+		ids = nil
+	}
+	*p = Prompt{
+		chain: p.chain, joined: joined, ids: ids, step: p.step,
+		refs: p.refs[:0], matched: p.matched[:0], reach: p.reach[:0], query: p.query,
+	}
+}
+
+// Find makes p the prompt of r for a model, whose chains begin with seed, and asks what each of the
+// nodes holds of it. That is done once for a leg: its further attempts use the same answer.
+func (f *Finder) Find(p *Prompt, r *request.Request, model string, seed prefix.Digest, nodes []*fleet.Node) {
+	p.finder, p.asked = f, r
+	if p.step == nil {
+		p.step = new(step)
+	}
+	if len(r.Scan.CacheSalt) > 0 {
+		seed = prefix.Seed(model, "", r.Scan.CacheSalt)
+	}
+	if !f.tokenise(p, model, seed) {
+		f.begin(p, seed)
+	}
+	f.believe(p, model, nodes)
+}
+
+// FindKeys is Find for a prompt of which only the keys of its blocks are known, all of it one turn.
+func (f *Finder) FindKeys(p *Prompt, r *request.Request, keys []uint64, model string, seed prefix.Digest, nodes []*fleet.Node) {
+	p.finder, p.asked = f, r
+	r.Scan.FirstTurn = len(keys) * prefix.BlockBytes
+	p.chain.Reset(seed, nil, nil)
+	p.chain.Skip(keys, prefix.Digest{})
+	f.believe(p, model, nodes)
+}
+
+// believe asks what each node holds. An engine's own report replaces the prediction, for prompts
+// whose blocks are of the model's tokens: engines know no others.
+func (f *Finder) believe(p *Prompt, model string, nodes []*fleet.Node) {
+	p.refs = p.refs[:0]
+	for _, n := range nodes {
+		p.refs = append(p.refs, n.Ref())
+	}
+	p.matched = slices.Grow(p.matched[:0], len(nodes))[:len(nodes)]
+	p.Blocks = p.chain.Blocks()
+	f.Index.Match(&p.chain, p.refs, p.matched)
+	p.reach = p.reach[:0]
+	for _, device := range p.matched {
+		p.reach = append(p.reach, holdings.Reach{Device: device})
+	}
+	if f.Holdings == nil || !p.query.Begin(f.Holdings, model) {
+		return
+	}
+	for _, n := range nodes {
+		p.query.Node(n.ID, n.Info().KVAddress)
+	}
+	f.Holdings.Match(&p.chain, &p.query)
+	for i, r := range p.query.Reach {
+		if r.Device == holdings.Unknown || p.source != fromTokens {
+			r.Device = p.matched[i]
+		}
+		p.reach[i] = r
+	}
+}
+
+// Unknown makes p a prompt of which the nodes, so many, are not known to hold anything.
+func (p *Prompt) Unknown(nodes int) {
+	p.matched = slices.Grow(p.matched[:0], nodes)[:nodes]
+	p.reach = slices.Grow(p.reach[:0], nodes)[:nodes]
+	clear(p.matched)
+	clear(p.reach)
+}
+
+// Reach is how far the prompt reaches on the node at place i of those that Find was given.
+func (p *Prompt) Reach(i int) holdings.Reach { return p.reach[i] }
+
+// Predicted is how many leading blocks the index predicts in the memory of the engine at place i.
+func (p *Prompt) Predicted(i int) int { return int(p.matched[i]) }
+
+// Suppose replaces what is known of the node at place i.
+func (p *Prompt) Suppose(i int, device int32) { p.matched[i], p.reach[i].Device = device, device }
+
+// Sent predicts that the node will hold the prompt, which is being sent to it at that time. It
+// belongs behind the dispatch, since it hashes the prompt to its end.
+func (p *Prompt) Sent(ref prefix.Ref, at time.Time) {
+	p.finder.remember(p)
+	p.finder.Index.Record(&p.chain, ref, at)
+}
+
+// Failed takes back what Sent has predicted.
+func (p *Prompt) Failed(ref prefix.Ref, at time.Time) { p.finder.Index.Forget(&p.chain, ref, at) }
+
+// Learn holds the prediction against what the engine found, and returns by how much it was off.
+func (p *Prompt) Learn(o prefix.Observation) float64 {
+	o.Uneven = p.Uneven()
+	return p.finder.Index.Observe(&p.chain, o)
+}
+
+// Uneven tells whether engines count tokens of the prompt that it does not have, those of media.
+func (p *Prompt) Uneven() bool { return p.asked.Scan.Media > 0 }
+
+// Promote has the cache of the host of node i bring into RAM, in the background, what it has of the
+// prompt elsewhere, so that it is there when the engine asks for it.
+func (p *Prompt) Promote(i int, model string) {
+	told := p.finder.Holdings
+	if told == nil || told.Empty() {
+		return
+	}
+	from, to := told.Wanted(&p.query, i, p.reach[i])
+	if from >= to {
+		return
+	}
+	last, ok := p.chain.Digest(to - 1)
+	if !ok {
+		return // the Memo knows the keys of these blocks, not their digests
+	}
+	wish := told.Promotion(&p.query, i, model)
+	if wish == nil {
+		return
+	}
+	for to--; ok && to >= from; last, ok = p.chain.Digest(to) {
+		wish.Add(&last)
+		to--
+	}
+	wish.Before = to + 1 - from
+	told.Ask(wish)
+}
+
+// RendezvousKey identifies the conversation that the prompt belongs to: its session id, or else the
+// digest of the last full block of the first user turn, so that one shared system prompt does not
+// tie every conversation to one node. A turn without a full block of its own is told apart by a
+// hash of its text. It is the same in every router.
+func (p *Prompt) RendezvousKey() uint64 {
+	if len(p.asked.Session) > 0 {
+		return xxhash.Sum64(p.asked.Session)
+	}
+	if p.turn != 0 {
+		return p.turn
+	}
+	s := &p.asked.Scan
+	first := p.firstTurn()
+	last := min(first/prefix.BlockBytes, p.chain.Blocks()) - 1
+	if s.ShortTurn > 0 && last*prefix.BlockBytes < first-s.ShortTurn {
+		if last < 0 {
+			return s.TurnHash
+		}
+		return p.chain.Key(last) ^ s.TurnHash
+	}
+	if last < 0 {
+		last = p.chain.Blocks() - 1
+	}
+	if last < 0 {
+		return xxhash.Sum64(s.Text)
+	}
+	return p.chain.Key(last)
+}
+
+// firstTurn is where the first user turn ends, in bytes of the chain's text. Of a prompt that was
+// made tokens the key is turn, or its last block.
+func (p *Prompt) firstTurn() int {
+	if n := len(p.ids); n > 0 {
+		return n / prefix.BlockTokens * prefix.BlockBytes
+	}
+	return p.asked.Scan.FirstTurn
+}
+
+// tokenised are the APIs whose prompts a model's tokenizer can make.
+var tokenised = map[scan.API]tokens.API{
+	scan.Completions: tokens.Completions, scan.Chat: tokens.Chat,
+	scan.Responses: tokens.Responses, scan.Messages: tokens.Messages,
+}
+
+// tokenise makes the chain one of the model's own tokens, if the model has a tokenizer that can
+// read the prompt. It reports whether it did; begin follows otherwise.
+func (f *Finder) tokenise(p *Prompt, model string, seed prefix.Digest) bool {
+	r := p.asked
+	if len(r.Scan.Tokens) > 0 {
+		p.source = fromTokens // begin makes the chain of them
+		return false
+	}
+	api, ok := tokenised[r.API]
+	if !ok || !f.Tokens.Has(model) {
+		return false
+	}
+	start := time.Now()
+	made := f.Tokens.Make(model, api, r.Body(), p.ids[:0])
+	p.ids = made.IDs
+	f.Metrics.Tokenised.WithLabelValues(string(made.Outcome)).Inc()
+	if made.Outcome != tokens.Exact {
+		p.ids = p.ids[:0]
+		return false
+	}
+	f.Metrics.TokenSeconds.Observe(time.Since(start).Seconds())
+	f.Metrics.TokenBytes.Add(float64(made.Encoded))
+	f.Metrics.TokensKnown.Add(float64(made.Bytes - made.Encoded))
+	p.source, p.turn, p.from, p.text = fromTokens, made.Turn, 0, nil
+	p.chain.Reset(seed, nil, p.ids)
+	return true
+}
