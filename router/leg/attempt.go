@@ -133,8 +133,7 @@ func (l *Leg) drop(a *attempt) {
 		a.ex.Close()
 	}
 	a.node.Release()
-	a.abort.Reset()
-	a.node, a.ex, a.recorded = nil, nil, false
+	*a = attempt{}
 	if l.kept == a {
 		l.kept = nil
 	}

@@ -1,0 +1,137 @@
+package plan
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/router/admission"
+	"github.com/cognitora/dataplane/router/affinity"
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/leg"
+	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/request"
+	"github.com/cognitora/dataplane/router/where"
+)
+
+// start returns a planner over n simulated engines, all of them in service.
+func start(t testing.TB, n int) *Planner {
+	t.Helper()
+	index := prefix.NewIndex(prefix.Options{})
+	t.Cleanup(index.Close)
+	o := fleet.Options{Index: index, Log: slog.New(slog.DiscardHandler)}
+	for range n {
+		e, err := engine.New(engine.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { e.Close() })
+		o.Backends = append(o.Backends, fleet.Backend{URL: e.URL()})
+	}
+	f, err := fleet.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	chosen := &atomic.Pointer[policy.Policy]{}
+	chosen.Store(policy.Default())
+	counts, stored := metrics.New(), affinity.New(16)
+	legs := leg.New(leg.Parts{
+		Fleet: f, Policy: chosen, Gate: admission.New(admission.Options{}), Log: o.Log,
+		Where:  &where.Finder{Index: index, Metrics: counts},
+		Budget: admission.NewBudget(20, 64, nil), Metrics: counts, Stored: stored,
+	}, leg.Options{
+		Limits:   leg.Limits{FirstByte: time.Minute, Idle: time.Minute, Total: time.Minute},
+		MaxNodes: 2, Feedback: true,
+	})
+	look := time.NewTicker(2 * time.Millisecond)
+	defer look.Stop()
+	for end := time.Now().Add(time.Minute); !inService(f, n); <-look.C {
+		if time.Now().After(end) {
+			t.Fatal("the engines are not in service")
+		}
+	}
+	return New(Parts{Legs: legs, Fleet: f, Stored: stored, Metrics: counts, Log: o.Log})
+}
+
+// inService tells whether n nodes of f may be picked.
+func inService(f *fleet.Fleet, n int) bool {
+	able := 0
+	for _, node := range serving(f.Load()) {
+		if ok, _ := node.Eligible(time.Now()); ok {
+			able++
+		}
+	}
+	return able == n
+}
+
+// TestLostResponses: what a node stored is not waited for without end.
+func TestLostResponses(t *testing.T) {
+	p := start(t, 2)
+	node := p.parts.Fleet.Load().Nodes[1].ID
+	p.parts.Stored.Set([]byte("resp_1"), node)
+	holder := func(id string) (string, *apierror.Error) {
+		r := request.New()
+		defer r.Recycle()
+		return p.holder(r, []byte(id))
+	}
+	if got, err := holder("resp_1"); got != node || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	p.lostAfter = 0
+	if _, err := holder("resp_1"); err != errNodeLost {
+		t.Errorf("of a node that has not answered for too long: %v", err)
+	}
+	if _, err := holder("resp_2"); err != leg.ErrNoNode {
+		t.Errorf("such a node is asked: %v", err)
+	}
+}
+
+// TestBugInASearch is a node that says nothing, not the end of the router.
+func TestBugInASearch(t *testing.T) {
+	p := start(t, 1)
+	r := request.New()
+	defer r.Recycle()
+	broken := &fleet.Node{ID: "broken"} // it has no pool
+	_, err := p.search(r, []byte("resp_1"), append(serving(p.parts.Fleet.Load()), broken), false)
+	if err == nil || err.Code != "response_unknown" || !strings.Contains(err.Message, "broken did not answer") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestEndOfASearch: a client that leaves ends the questions that are under way, and those to come.
+func TestEndOfASearch(t *testing.T) {
+	p := start(t, 2)
+	r := request.New()
+	defer r.Recycle()
+	r.Life.Begin = r.Life.Cancel
+	if _, err := p.search(r, []byte("resp_1"), serving(p.parts.Fleet.Load()), false); err != leg.ErrClientLeft {
+		t.Errorf("%v", err)
+	}
+	var abort relay.Abort
+	if r.Life.Enter(&abort) {
+		t.Error("something is begun for a client that has left")
+	}
+}
+
+func TestWhatNodesSayOfAStoredResponse(t *testing.T) {
+	for status, want := range map[int][2]said{ // with a key of the router's, and without
+		200: {yes, yes}, 404: {no, no}, 400: {no, no}, 501: {no, no}, 401: {nothing, denied401}, 403: {nothing, denied403},
+		408: {nothing, nothing}, 429: {nothing, nothing}, 500: {nothing, nothing}, 503: {nothing, nothing},
+	} {
+		if got := [2]said{saidBy(status, false), saidBy(status, true)}; got != want {
+			t.Errorf("%d: %v, want %v", status, got, want)
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package request
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/internal/residue"
+	"github.com/cognitora/dataplane/router/scan"
+)
+
+// TestNothingOutlivesARequest: a field that recycling forgets would carry one client's data to another.
+func TestNothingOutlivesARequest(t *testing.T) {
+	r := new(Request)
+	residue.Mark(r, []string{"Scan"}) // which package scan recycles
+	r.reset()
+	if left := residue.Left(r, "Scan"); left != nil {
+		t.Errorf("left of a request: %v", left)
+	}
+}
+
+func TestHeadIsCopied(t *testing.T) {
+	var r Request
+	path, pin := []byte("/v1/x?y"), []byte("node")
+	r.SetHead(Head{Method: []byte("POST"), Path: path, Session: []byte{}, Pin: pin})
+	copy(path, "#######")
+	copy(pin, "####")
+	if r.Method != "POST" || r.Path != "/v1/x?y" || r.Pin != "node" || r.Session == nil || r.Auth != nil {
+		t.Errorf("%q %q pin %q session %q auth %q", r.Method, r.Path, r.Pin, r.Session, r.Auth)
+	}
+	if n := testing.AllocsPerRun(100, func() { r.SetHead(Head{Method: []byte("GET"), Path: path, Pin: pin}) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestBodyIsReleasedOnce, and the model's name outlives it.
+func TestBodyIsReleasedOnce(t *testing.T) {
+	var r Request
+	released := 0
+	body := []byte(`{"model":"m","messages":[]}`)
+	r.Own(body, func() { released++ })
+	if err := r.Read(nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	r.Release()
+	r.Release()
+	clear(body)
+	if released != 1 || r.Body() != nil || string(r.Asked()) != "m" {
+		t.Errorf("released %d times, body %q, model %q", released, r.Body(), r.Asked())
+	}
+}
+
+func TestReadChoosesByContentType(t *testing.T) {
+	form := "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--\r\n"
+	r := &Request{API: scan.Audio}
+	r.Own([]byte(form), nil)
+	if err := r.Read([]byte("Multipart/Form-Data; boundary=b"), nil); err != nil || string(r.Asked()) != "m" {
+		t.Errorf("%v, model %q", err, r.Asked())
+	}
+	r.Scan.Reset()
+	if err := r.Read([]byte("application/json"), scan.NewMemo(1<<20)); err == nil {
+		t.Error("a form is read as JSON")
+	}
+}
+
+func TestDeadline(t *testing.T) {
+	var r Request
+	later := time.Now().Add(time.Hour)
+	if r.Expired() || r.Before(later) != later {
+		t.Error("there is no deadline")
+	}
+	r.Deadline = later.Add(-time.Minute)
+	if r.Expired() || r.Before(later) != r.Deadline {
+		t.Error("the deadline is not the earlier one")
+	}
+	if r.Deadline = time.Now(); !r.Expired() {
+		t.Error("it has not passed")
+	}
+}
+
+// TestLife ends what is under way, and what is to begin; the first reason stands.
+func TestLife(t *testing.T) {
+	var l Life
+	begun := 0
+	l.Begin = func() { begun++ }
+	var first, second, third relay.Abort
+	if l.Started() || !l.Enter(&first) || !l.Enter(&second) {
+		t.Fatal("it does not begin")
+	}
+	l.Start()
+	l.Start()
+	l.Leave(&first)
+	l.Leave(&first)
+	l.Cancel()
+	l.Shutdown()
+	if begun != 1 || !l.Started() || l.Ended() != Left {
+		t.Errorf("begun %d times, ended by %v", begun, l.Ended())
+	}
+	if first.Canceled() || !second.Canceled() || l.Enter(&third) {
+		t.Error("the wrong ones are canceled")
+	}
+}
