@@ -14,9 +14,10 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// call is one request of a client while it is worked on. It observes the answer on its way
+// call is one request of a client while it is worked on. It follows the answer on its way
 // to the client; its memory is reused.
 type call struct {
+	relay.OneSource
 	g      *Gateway
 	number uint64 // of this memory, not of the request
 	job    *dispatch.Job
@@ -78,7 +79,7 @@ func (c *call) onReply(ex *relay.Exchange) error {
 	relay.CopyHeaders(h, ex)
 	c.describe(h)
 	return relay.Reply(c.ctx, ex, relay.ReplyOptions{
-		SlowReader: c.g.limits.SlowReader, Observer: c, Stop: c.stop, MustClose: closes(c.api) && c.status < 300,
+		SlowReader: c.g.limits.SlowReader, Follower: c, Stop: c.stop, MustClose: closes(c.api) && c.status < 300,
 		Lending: &c.g.lending, Lent: c.detached,
 	})
 }
@@ -99,9 +100,17 @@ func closes(api scan.API) bool {
 	return false
 }
 
-// Event, Body, Tail and Done follow the answer as relay.Observer. A bug in that costs what would have been learnt from the
-// answer, not the answer.
-func (c *call) Event(e sse.Event, at time.Time) (keep bool) {
+// Event, Body, End and Done follow the answer as relay.Follower. A bug in that costs what
+// would have been learnt from the answer, not the answer.
+func (c *call) Event(e sse.Event, out []byte, at time.Time) (rest []byte, enough bool) {
+	if c.keeps(e, at) {
+		out = append(out, e.Raw...)
+	}
+	return out, false
+}
+
+// keeps tells whether the client gets the event.
+func (c *call) keeps(e sse.Event, at time.Time) (keep bool) {
 	if c.blind {
 		return true
 	}
@@ -119,13 +128,15 @@ func (c *call) Body(piece []byte, whole bool) {
 	c.job.Piece(piece, whole)
 }
 
-// Tail writes the error event at the end of a stream that could not be finished.
-func (c *call) Tail(dst []byte, _ relay.Outcome, err error) (event []byte) {
-	event = dst
+// End writes the error event at the end of a stream that could not be finished.
+func (c *call) End(out []byte, o relay.Outcome, err error) (rest []byte, more bool) {
+	if rest = out; o == relay.Complete {
+		return rest, false
+	}
 	defer c.stumble()
 	e := c.job.Failure(err)
 	e.RequestID = string(c.id)
-	return apierror.StreamEvent(dst, c.api, e)
+	return apierror.StreamEvent(out, c.api, e), false
 }
 
 // Done ends the call when the answer has been sent or given up.
