@@ -141,9 +141,10 @@ func (s *Server) release() {
 	}
 }
 
-// passage is one request on its way through the front. It observes its
+// passage is one request on its way through the front. It follows its
 // response, whose end gives it back.
 type passage struct {
+	relay.OneSource
 	s       *Server
 	abort   relay.Abort
 	gone    func() // abort.Cancel, bound once
@@ -175,7 +176,7 @@ func (s *Server) forward(ctx *fasthttp.RequestCtx, p *passage) {
 		p.exchange, p.status = e, e.Status()
 		ctx.SetStatusCode(p.status)
 		relay.CopyHeaders(&ctx.Response.Header, e)
-		err = relay.Reply(ctx, e, relay.ReplyOptions{SlowReader: s.o.Limits.SlowReader, Observer: p, Stop: p.stop})
+		err = relay.Reply(ctx, e, relay.ReplyOptions{SlowReader: s.o.Limits.SlowReader, Follower: p, Stop: p.stop})
 		if err == nil {
 			return
 		}
@@ -226,15 +227,19 @@ func (p *passage) fail(ctx *fasthttp.RequestCtx, err error) {
 	p.end(relay.UpstreamFailed, f.status, err)
 }
 
-// Event keeps every event: the front changes nothing.
-func (p *passage) Event(sse.Event, time.Time) bool { return true }
+// Event forwards every event: the front changes nothing.
+func (p *passage) Event(e sse.Event, out []byte, _ time.Time) (rest []byte, enough bool) {
+	return append(out, e.Raw...), false
+}
 
 // Body lets everything pass.
 func (p *passage) Body([]byte, bool) {}
 
-// Tail adds nothing, so that the connection is cut: the router then knows that
-// the stream is broken and tells its client in the client's own protocol.
-func (p *passage) Tail(dst []byte, _ relay.Outcome, _ error) []byte { return dst }
+// End adds nothing, so that the connection of a stream that has failed is cut:
+// the router then knows it and tells its client in the client's own protocol.
+func (p *passage) End(out []byte, _ relay.Outcome, _ error) (rest []byte, more bool) {
+	return out, false
+}
 
 // Done ends the passage of a request whose answer was begun.
 func (p *passage) Done(o relay.Outcome, _ int64, err error) {

@@ -144,6 +144,13 @@ func (b *Bodies) Whole(a *Body, n int) bool {
 	return n <= SmallBody || b.take(a, int64(n), time.Time{})
 }
 
+// Keep takes the body, which has been read, out of ctx, which is going to be used for other requests: it lies where it
+// is until Give.
+func (b *Bodies) Keep(a *Body, ctx *fasthttp.RequestCtx) {
+	ctx.Request.SwapBody(a.buffer) // a body that is not in a region is the garbage collector's from now on
+	a.ctx, a.buffer = nil, nil
+}
+
 // Give ends what was set aside for a, if anything was: the request's body is empty then.
 func (b *Bodies) Give(a *Body) {
 	if !a.holds.Load() {

@@ -81,7 +81,7 @@ func (s *allocSite) handler(pool *Pool, w *Watcher) fasthttp.RequestHandler {
 			return
 		}
 		CopyHeaders(&ctx.Response.Header, e)
-		if err := Reply(ctx, e, ReplyOptions{Observer: quiet{}, Stop: stop, Lending: s.lending}); err != nil {
+		if err := Reply(ctx, e, ReplyOptions{Follower: quiet{}, Stop: stop, Lending: s.lending}); err != nil {
 			s.Error(err)
 		}
 	}

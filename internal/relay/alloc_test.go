@@ -68,13 +68,15 @@ func TestExchangeDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// quiet is an Observer that keeps everything and nothing.
-type quiet struct{}
+// quiet is a Follower that changes and keeps nothing.
+type quiet struct{ OneSource }
 
-func (quiet) Event(sse.Event, time.Time) bool            { return true }
-func (quiet) Body([]byte, bool)                          {}
-func (quiet) Tail(dst []byte, _ Outcome, _ error) []byte { return dst }
-func (quiet) Done(Outcome, int64, error)                 {}
+func (quiet) Event(e sse.Event, out []byte, _ time.Time) ([]byte, bool) {
+	return append(out, e.Raw...), false
+}
+func (quiet) Body([]byte, bool)                                 {}
+func (quiet) End(out []byte, _ Outcome, _ error) ([]byte, bool) { return out, false }
+func (quiet) Done(Outcome, int64, error)                        {}
 
 // TestProxyDoesNotAllocate counts the whole way of a request: fasthttp, header
 // fields, Send, Reply and Watch.
@@ -100,7 +102,7 @@ func TestProxyDoesNotAllocate(t *testing.T) {
 				return
 			}
 			CopyHeaders(&ctx.Response.Header, e)
-			if err := Reply(ctx, e, ReplyOptions{Observer: quiet{}, Stop: stop}); err != nil {
+			if err := Reply(ctx, e, ReplyOptions{Follower: quiet{}, Stop: stop}); err != nil {
 				t.Error(err)
 			}
 		}}

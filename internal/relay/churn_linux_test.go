@@ -166,7 +166,7 @@ func TestChurn(t *testing.T) {
 	o := newObserved()
 	o.done = make(chan Outcome, 2*streams)
 	f := newFront(t, rawServer(t, "tcp", churnEngine), func(f *front) {
-		f.observer, f.idle = passing{o}, 6*time.Second // longer than a busy machine stalls
+		f.follower, f.idle = passing{o}, 6*time.Second // longer than a busy machine stalls
 	})
 	var left sync.WaitGroup
 	for i := range clients {
@@ -202,7 +202,7 @@ func TestStopAtAnyTime(t *testing.T) {
 	o := newObserved()
 	o.done = make(chan Outcome, streams)
 	aborts := make(chan *Abort, clients)
-	f := newFront(t, rawServer(t, "tcp", churnEngine), func(f *front) { f.observer, f.aborts = passing{o}, aborts })
+	f := newFront(t, rawServer(t, "tcp", churnEngine), func(f *front) { f.follower, f.aborts = passing{o}, aborts })
 	random := rand.New(rand.NewPCG(seed, 0))
 	var stoppers, all sync.WaitGroup
 	stoppers.Go(func() {
@@ -244,4 +244,6 @@ func TestStopAtAnyTime(t *testing.T) {
 // passing is observed without keeping events.
 type passing struct{ *observed }
 
-func (passing) Event(sse.Event, time.Time) bool { return true }
+func (passing) Event(e sse.Event, out []byte, _ time.Time) ([]byte, bool) {
+	return append(out, e.Raw...), false
+}

@@ -27,7 +27,7 @@ func TestTotalPassesWhileTheClientDoesNotRead(t *testing.T) {
 				return
 			}
 		}
-	}), func(f *front) { f.observer, f.total, f.slow = o, 200*time.Millisecond, 600*time.Millisecond })
+	}), func(f *front) { f.follower, f.total, f.slow = o, 200*time.Millisecond, 600*time.Millisecond })
 	client := dial(t, f.addr)
 	client.Conn.(*net.TCPConn).SetReadBuffer(4096)
 	io.WriteString(client.Conn, request)
@@ -37,10 +37,10 @@ func TestTotalPassesWhileTheClientDoesNotRead(t *testing.T) {
 // panicking panics at the first event.
 type panicking struct{ *observed }
 
-func (panicking) Event(sse.Event, time.Time) bool { panic("observer") }
+func (panicking) Event(sse.Event, []byte, time.Time) ([]byte, bool) { panic("follower") }
 
-// TestObserverPanicsAtTheHandOver: the first events may have come with the head.
-func TestObserverPanicsAtTheHandOver(t *testing.T) {
+// TestFollowerPanicsAtTheHandOver: the first events may have come with the head.
+func TestFollowerPanicsAtTheHandOver(t *testing.T) {
 	o := newObserved()
 	f := newFront(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
 		if _, _, err := readRequest(r); err != nil {
@@ -48,13 +48,13 @@ func TestObserverPanicsAtTheHandOver(t *testing.T) {
 		}
 		io.WriteString(c, sseHead+chunk("data: a\n\n"))
 		r.ReadByte() // until the router hangs up
-	}), func(f *front) { f.observer, f.await = panicking{o}, true })
+	}), func(f *front) { f.follower, f.await = panicking{o}, true })
 	told := make(chan any, 1)
 	f.lending.Loops.options.Panicked = func(p any) { told <- p }
 	client := dial(t, f.addr)
 	io.WriteString(client.Conn, request)
 	o.wait(t, UpstreamFailed)
-	if p := <-told; p != "observer" {
+	if p := <-told; p != "follower" {
 		t.Errorf("told of %v", p)
 	}
 	client.SetReadDeadline(time.Now().Add(soon))

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"io"
 	"net"
 	"os"
 	"sync"
@@ -18,38 +17,97 @@ import (
 type flow struct {
 	l        *loop
 	lending  *Lending
-	top      leased               // the connection as the server knows it
-	client   *clientConn          // the one with the socket
-	cfd, ufd int                  // client's and upstream's sockets
-	ctx      *fasthttp.RequestCtx // until it is handed over; so is detach
-	detach   func()
-
-	serial  atomic.Uint64 // of the stream, 0 without one
-	started bool          // the loop has it
-
-	slot, generation uint32
-	timer            timer
-
+	step     flowStep
+	serial   atomic.Uint64 // of the exchange that is read, 0 without one
+	ticket   ticket        // its place in the loop
+	timer    timer
+	turn     turn
 	s        *stream // nil: between requests
-	readable bool    // upstream may have something
-	hungUp   bool    // upstream has sent all
-	drained  bool    // nothing more comes from upstream
-	cut      bool    // what ends the body will not be sent
-	closing  bool    // the answer says that it is the last one
-	left     bool    // the client has shut down or reset the connection
-	asked    bool    // the client has sent something
-	queued   bool    // in loop.again
-	settling bool    // the stream is over, but its end is not through yet
+	client   receiver
+	upstream sender
+	unsent   unsent
+	opening  opening
+	parting  parting
 
-	pending []byte // what the client's socket has not taken
-	sent    int    // of pending
-
-	lastRead  time.Time // from upstream, or when reading could go on
-	blockedAt time.Time // since when something is pending
-	idleSince time.Time // between requests
-
-	handOver func(net.Conn) // onHandOver, bound once
+	idleSince time.Time        // between requests
+	handOver  func(c net.Conn) // onHandOver, bound once
 }
+
+// flowStep is what a flow is at.
+type flowStep uint8
+
+const (
+	arriving  flowStep = iota // it is not the loop's yet
+	relaying                  // its stream is read, or what is left of it is sent
+	changing                  // its stream's next source is on its way
+	leaving                   // so it is, but the stream is over
+	settling                  // the stream is over, and its end under way
+	idle                      // it waits for the next request
+	dismissed                 // it is not the loop's any more
+)
+
+// turn says whether a flow has a place in loop.again.
+type turn uint8
+
+const (
+	waits turn = iota // for an event
+	queued
+)
+
+// receiver is a flow's client.
+type receiver struct {
+	top   leased      // the connection as the server knows it
+	conn  *clientConn // the one with the socket
+	fd    int
+	state clientState
+}
+
+// clientState is what has been noticed of a client.
+type clientState uint8
+
+const (
+	clientQuiet clientState = iota
+	clientAsks              // it has sent something: the next request
+	clientLeft              // it has shut down or reset the connection
+)
+
+// sender is a flow's upstream.
+type sender struct {
+	fd     int // -1: none is watched
+	supply supply
+	last   time.Time // when something was read, or reading could go on
+}
+
+// supply is what an upstream's socket may have.
+type supply uint8
+
+const (
+	dry     supply = iota // nothing until the next event
+	flowing               // perhaps something
+	final                 // perhaps something, and then its end: the upstream has sent all
+)
+
+// unsent is what the client's socket has not taken.
+type unsent struct {
+	bytes []byte
+	sent  int // of bytes
+	since time.Time
+}
+
+// opening is what is needed until the connection has been handed over.
+type opening struct {
+	ctx    *fasthttp.RequestCtx
+	detach func() // ReplyOptions.Lent
+}
+
+// parting is what becomes of the client's connection after the stream.
+type parting uint8
+
+const (
+	stays  parting = iota // for the next request
+	closes                // properly
+	resets                // the kernel forgets what the client has not read
+)
 
 var flows sync.Pool
 
@@ -64,14 +122,21 @@ func newFlow() *flow {
 
 // recycle is called when a turn ends: what has ended in it may still be looked at.
 func (f *flow) recycle() {
-	*f = flow{handOver: f.handOver, timer: timer{flow: f}, pending: f.pending[:0]}
-	if cap(f.pending) > keptEventBytes {
-		f.pending = nil
+	kept := f.unsent.bytes[:0]
+	if cap(kept) > keptEventBytes {
+		kept = nil
 	}
+	*f = flow{handOver: f.handOver, timer: timer{flow: f}, unsent: unsent{bytes: kept}}
 	flows.Put(f)
 }
 
-func (f *flow) blocked() bool { return f.sent < len(f.pending) }
+func (f *flow) blocked() bool { return f.unsent.sent < len(f.unsent.bytes) }
+
+// isHere reports whether the loop has f.
+func (f *flow) isHere() bool { return f.step != arriving && f.step != dismissed }
+
+// isRead reports whether bytes of a source are wanted.
+func (f *flow) isRead() bool { return f.step == relaying && f.s.phase == reading }
 
 // interrupt is called by whoever cancels the exchange.
 func (f *flow) interrupt(serial uint64) {
@@ -81,64 +146,81 @@ func (f *flow) interrupt(serial uint64) {
 // start takes over what onHandOver or Rest has prepared.
 func (f *flow) start() {
 	l := f.l
-	f.started, f.lastRead = true, l.now
 	l.admit(f)
-	if l.closed {
-		f.abandon()
-		return
-	}
 	if f.s == nil {
 		f.startIdle()
 		return
 	}
-	const both = unix.EPOLLIN | unix.EPOLLRDHUP
-	err := l.watch(f.cfd, f.slot<<1|1, f.generation, both|unix.EPOLLOUT)
-	if err == nil && !f.drained {
-		err = l.watch(f.ufd, f.slot<<1, f.generation, both)
-	}
-	switch {
-	case err != nil: // without it nothing more would be heard
-		f.s.fail(UpstreamFailed, newError(PhaseBody, err))
-		f.cut = true
-		f.over()
+	f.step, f.upstream.last = relaying, l.now
+	if l.closed {
+		f.giveUp(UpstreamFailed, newError(PhaseBody, errLoopsClosed))
 		return
-	case f.s.e.isCanceled():
-		f.interrupted()
-	default:
-		f.pump()
 	}
-	if f.s != nil {
-		f.arm()
-		f.settle()
+	if err := l.watch(f.client.fd, f.ticket.slot<<1|1, f.ticket.generation, bothEnds|unix.EPOLLOUT); err != nil {
+		f.giveUp(UpstreamFailed, newError(PhaseBody, err)) // nothing more would be heard
+		return
 	}
+	f.read()
 }
+
+const bothEnds = unix.EPOLLIN | unix.EPOLLRDHUP
 
 // startIdle takes over a connection without a stream.
 func (f *flow) startIdle() {
 	l := f.l
-	if l.loops.draining.Load() || l.watch(f.cfd, f.slot<<1|1, f.generation, unix.EPOLLIN|unix.EPOLLRDHUP) != nil {
+	f.step = idle
+	if l.closed || l.loops.draining.Load() ||
+		l.watch(f.client.fd, f.ticket.slot<<1|1, f.ticket.generation, bothEnds) != nil {
 		f.closeIdle()
 		return
 	}
 	f.arm()
 }
 
+// read begins to read the source that the stream has, if it has one.
+func (f *flow) read() {
+	if e := f.s.source.e; f.isRead() {
+		f.upstream.supply, f.upstream.last = flowing, f.l.now
+		var err error
+		if f.upstream.fd >= 0 {
+			err = f.l.watch(f.upstream.fd, f.ticket.slot<<1, f.ticket.generation, bothEnds)
+		}
+		switch {
+		case err != nil:
+			f.failSource(newError(PhaseBody, err))
+		case e.isCanceled():
+			f.interrupted()
+		default:
+			f.pump()
+		}
+	}
+	if f.step == relaying {
+		f.arm()
+		f.settle()
+	}
+}
+
 func (f *flow) upstreamEvent(events uint32) {
-	if f.readable = true; events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
-		f.hungUp = true
+	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		f.upstream.supply = final
+	} else if f.upstream.supply == dry {
+		f.upstream.supply = flowing
 	}
 	f.pump()
 }
 
 func (f *flow) clientEvent(events uint32) {
-	f.left = f.left || events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0
-	f.asked = f.asked || events&unix.EPOLLIN != 0
+	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		f.client.state = clientLeft
+	} else if events&unix.EPOLLIN != 0 && f.client.state == clientQuiet {
+		f.client.state = clientAsks
+	}
 	switch {
 	case f.s == nil:
 		f.wake()
-	case f.left && !f.drained:
-		f.s.fail(ClientGone, newError(PhaseBody, ErrCanceled))
-		f.over()
+	case f.step == leaving:
+	case f.client.state == clientLeft && (f.s.phase == reading || f.s.phase == awaiting):
+		f.giveUp(ClientGone, newError(PhaseBody, ErrCanceled))
 	case f.blocked():
 		f.flush()
 		f.pump()
@@ -147,11 +229,11 @@ func (f *flow) clientEvent(events uint32) {
 
 // pump passes on what the upstream has sent, as far as it is this stream's turn.
 func (f *flow) pump() {
-	for turns := 0; f.s != nil && f.readable && !f.drained && !f.blocked(); turns++ {
+	for turns := 0; f.isRead() && f.upstream.supply != dry && !f.blocked(); turns++ {
 		if turns > 0 {
-			if !f.queued {
-				f.queued = true
-				f.l.again = append(f.l.again, ticket{f.slot, f.generation})
+			if f.turn == waits {
+				f.turn = queued
+				f.l.again = append(f.l.again, f.ticket)
 			}
 			return
 		}
@@ -161,46 +243,59 @@ func (f *flow) pump() {
 
 // relay is one read from upstream and one write of what it makes.
 func (f *flow) relay() {
-	l, e := f.l, f.s.e
-	n, err := f.read(l.space)
-	if n == 0 && err == nil {
+	l, s := f.l, f.s
+	body, ok := f.next()
+	if !ok {
 		return
 	}
-	f.lastRead = l.now
-	f.s.now = l.now
-	body := l.space[:e.push(l.space[:n], err)]
-	out, mark := openChunk(l.out[:0])
-	if len(body) > 0 {
-		out = f.s.filter.Feed(body, out, f.s.keep)
-	}
-	out = f.finish(out, mark)
+	f.upstream.last, s.now = l.now, l.now
+	out, mark := openChunk(l.buffers.out[:0])
+	out = f.frame(s.pass(body, out), mark)
 	f.send(out)
-	if l.out = out[:0]; cap(out) > keptOutBytes {
-		l.out = nil
+	if l.buffers.out = out[:0]; cap(out) > keptOutBytes {
+		l.buffers.out = nil
 	}
 }
 
-// read puts wire bytes of the body at the front of p; none and no error where
+// next returns what can be had of the body now. It may be empty where the
+// framing is all that has come; ok is false where nothing has.
+func (f *flow) next() (body []byte, ok bool) {
+	e, space := f.s.source.e, f.l.buffers.in
+	if n := e.held; n > 0 { // what has been read before the loop had the exchange
+		e.held = 0
+		return e.space[:n], true
+	}
+	if e.ended != nil {
+		return nil, true
+	}
+	n, err := f.receive(space)
+	if n == 0 && err == nil {
+		return nil, false
+	}
+	return space[:e.push(space[:n], err)], true
+}
+
+// receive puts wire bytes of the body at the front of p; none and no error where
 // there are none now.
-func (f *flow) read(p []byte) (n int, err error) {
-	e := f.s.e
+func (f *flow) receive(p []byte) (n int, err error) {
+	e, u := f.s.source.e, &f.upstream
 	if len(e.rest) > 0 {
 		n = copy(p, e.rest)
 		e.rest = e.rest[n:]
 		return n, nil
 	}
 	if w := e.c.wire; w != nil {
-		w.dry, w.ending = false, f.hungUp
+		w.dry, w.ending = false, u.supply == final
 		for n < len(p) && err == nil {
 			var m int
 			m, err = e.c.nc.Read(p[n:])
 			n += m
 		}
-	} else if n, err = receive(f.ufd, p); err == nil && n < len(p) && !f.hungUp {
-		f.readable = false // what comes from now on is another event
+	} else if n, err = receive(u.fd, p); err == nil && n < len(p) && u.supply != final {
+		u.supply = dry // what comes from now on is another event
 	}
 	if err == errNotNow {
-		f.readable, err = false, nil
+		u.supply, err = dry, nil
 	}
 	if n > 0 {
 		err = nil // comes again
@@ -208,60 +303,35 @@ func (f *flow) read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// finish closes the chunk and, where the upstream's body has ended, the
-// response.
-func (f *flow) finish(out []byte, mark int) []byte {
-	s := f.s
-	err := s.e.ended
-	if err == nil {
-		return f.closeChunk(out, mark)
-	}
-	if err == io.EOF {
-		err = s.end()
-	}
-	if err != io.EOF {
-		return f.fail(f.closeChunk(out, mark), err)
-	}
-	f.drained = true
-	out = append(out, s.filter.Pending()...)
-	s.filter.Reset()
-	return append(f.closeChunk(out, mark), lastChunk...)
-}
-
-// closeChunk is closeChunk, and counts the chunk's data.
-func (f *flow) closeChunk(out []byte, mark int) []byte {
+// frame closes the chunk begun at mark and, with the last source, the response.
+func (f *flow) frame(out []byte, mark int) []byte {
 	f.s.sent += int64(len(out) - mark - chunkRoom)
-	return closeChunk(out, mark)
+	if out = closeChunk(out, mark); f.s.phase == ended {
+		out = append(out, lastChunk...)
+	}
+	return out
 }
 
-// fail ends the response by what its observer has to say, or cuts it.
-func (f *flow) fail(out []byte, err error) []byte {
+// failSource ends the source for a reason other than what was read, or tells
+// that there is none.
+func (f *flow) failSource(err error) {
 	s := f.s
-	s.fail(upstreamOutcome(err), err)
-	f.drained = true
+	out, mark := openChunk(nil)
+	if s.phase == awaiting {
+		out = s.noSource(out, err)
+	} else {
+		out = s.finish(out, err)
+	}
 	if s.outcome == ClientGone { // nobody is there to take it
-		f.pending, f.sent = f.pending[:0], 0
+		f.unsent.bytes, f.unsent.sent = f.unsent.bytes[:0], 0
 	}
-	tail := s.tail()
-	if f.cut = len(tail) == 0; f.cut {
-		return out
-	}
-	out, mark := openChunk(out)
-	return append(f.closeChunk(append(out, tail...), mark), lastChunk...)
-}
-
-// failUpstream ends the stream for a reason other than what was read.
-func (f *flow) failUpstream(err error) {
-	if f.drained {
-		return
-	}
-	f.send(f.fail(nil, err))
+	f.send(f.frame(out, mark))
 }
 
 // interrupted is told that the exchange has been canceled.
 func (f *flow) interrupted() {
-	if e := f.s.e; e != nil {
-		f.failUpstream(e.wrap(PhaseBody, ErrCanceled))
+	if f.isRead() {
+		f.failSource(f.s.source.e.wrap(PhaseBody, ErrCanceled))
 	}
 }
 
@@ -269,7 +339,7 @@ func (f *flow) interrupted() {
 // kept before goes first.
 func (f *flow) send(p []byte) {
 	if f.blocked() {
-		f.pending = append(f.pending, p...)
+		f.unsent.bytes = append(f.unsent.bytes, p...)
 		f.arm() // what was due has been, perhaps
 		f.settle()
 		return
@@ -277,59 +347,69 @@ func (f *flow) send(p []byte) {
 	n := 0
 	if len(p) > 0 {
 		var err error
-		if n, err = transmit(f.cfd, p); err != nil {
-			f.lost(err)
+		if n, err = transmit(f.client.fd, p); err != nil {
+			f.giveUp(clientOutcome(err), err)
 			return
 		}
 	}
-	if f.keep(p[n:]); f.blocked() {
+	if f.keep(p[n:], f.l.now); f.blocked() {
 		f.arm()
 	}
 	f.settle()
 }
 
 // keep holds on to what has not been sent.
-func (f *flow) keep(p []byte) {
-	f.pending, f.sent = append(f.pending[:0], p...), 0
-	f.blockedAt = f.l.now
+func (f *flow) keep(p []byte, now time.Time) {
+	f.unsent = unsent{bytes: append(f.unsent.bytes[:0], p...), since: now}
 }
 
-// flush writes what is pending.
+// flush writes what is unsent.
 func (f *flow) flush() {
-	n, err := transmit(f.cfd, f.pending[f.sent:])
+	u := &f.unsent
+	n, err := transmit(f.client.fd, u.bytes[u.sent:])
 	if err != nil {
-		f.lost(err)
+		f.giveUp(clientOutcome(err), err)
 		return
 	}
-	if f.sent += n; f.blocked() {
+	if u.sent += n; f.blocked() {
 		return
 	}
-	f.pending, f.sent = f.pending[:0], 0
-	if cap(f.pending) > keptEventBytes {
-		f.pending = nil
+	u.bytes, u.sent = u.bytes[:0], 0
+	if cap(u.bytes) > keptEventBytes {
+		u.bytes = nil
 	}
-	f.lastRead = f.l.now
+	f.upstream.last = f.l.now
 	f.settle()
 }
 
-// lost is what the failure of a write means.
-func (f *flow) lost(err error) {
-	f.s.fail(clientOutcome(err), err)
-	f.cut = true
-	f.over()
-}
-
-// settle ends the stream if nothing is left to be read or written.
+// settle goes on from a source that has ended: to the next one, or to the end of
+// the stream once everything has been sent.
 func (f *flow) settle() {
 	switch {
-	case !f.drained:
+	case f.step != relaying || f.s.phase == reading:
+	case f.s.phase == awaiting:
+		f.change()
 	case f.blocked():
-		if f.s.e != nil { // the client may take its time
-			f.l.unwatch(f.ufd)
+		if f.s.source.e != nil { // the client may take its time
+			f.unlink()
 			f.s.closeLent()
 		}
 	default:
 		f.over()
+	}
+}
+
+// giveUp ends the stream at once, for a reason on this side or the client's.
+// The exchange that Next brings meanwhile is waited for.
+func (f *flow) giveUp(o Outcome, err error) {
+	f.s.fail(o, err)
+	f.s.phase = cut
+	switch f.step {
+	case relaying:
+		f.over()
+	case changing:
+		f.step = leaving
+		f.l.loops.guard(f.s.follower.Left)
 	}
 }
 
@@ -345,12 +425,11 @@ func fire(t *timer) {
 	case f.s == nil:
 		f.closeIdle()
 	case what == SlowReader:
-		f.s.fail(SlowReader, os.ErrDeadlineExceeded)
-		f.over()
+		f.giveUp(SlowReader, os.ErrDeadlineExceeded)
 	case what == IdleTimeout:
-		f.failUpstream(f.s.e.wrap(PhaseBody, ErrIdle))
+		f.failSource(f.s.source.e.wrap(PhaseBody, ErrIdle))
 	default:
-		f.failUpstream(f.s.e.wrap(PhaseBody, ErrDeadline))
+		f.failSource(f.s.source.e.wrap(PhaseBody, ErrDeadline))
 	}
 }
 
@@ -359,16 +438,16 @@ func (f *flow) due() (at time.Time, o Outcome) {
 	if f.s == nil {
 		return f.idleSince.Add(f.lending.KeepAlive), Complete
 	}
-	e := f.s.e
-	if e != nil && !f.drained {
+	if f.isRead() {
+		e := f.s.source.e
 		if at, o = e.deadline, TotalTimeout; e.idle > 0 && !f.blocked() {
-			if idle := f.lastRead.Add(e.idle); at.IsZero() || idle.Before(at) {
+			if idle := f.upstream.last.Add(e.idle); at.IsZero() || idle.Before(at) {
 				at, o = idle, IdleTimeout
 			}
 		}
 	}
-	if f.blocked() {
-		if slow := f.blockedAt.Add(f.s.slow); at.IsZero() || slow.Before(at) {
+	if f.blocked() && f.step != leaving {
+		if slow := f.unsent.since.Add(f.s.client.slow); at.IsZero() || slow.Before(at) {
 			at, o = slow, SlowReader
 		}
 	}

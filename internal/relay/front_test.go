@@ -20,8 +20,9 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"))
 }
 
-// observed is an Observer that records.
+// observed is a Follower that records.
 type observed struct {
+	OneSource
 	mu     sync.Mutex
 	events []string
 	body   []byte
@@ -37,11 +38,14 @@ func newObserved() *observed {
 	return &observed{tail: "data: {\"error\":1}\n\n", done: make(chan Outcome, 8)}
 }
 
-func (o *observed) Event(e sse.Event, _ time.Time) bool {
+func (o *observed) Event(e sse.Event, out []byte, _ time.Time) ([]byte, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.events = append(o.events, string(e.Data))
-	return o.drop == "" || string(e.Data) != o.drop
+	if o.drop != "" && string(e.Data) == o.drop {
+		return out, false
+	}
+	return append(out, e.Raw...), false
 }
 
 func (o *observed) Body(piece []byte, whole bool) {
@@ -50,7 +54,12 @@ func (o *observed) Body(piece []byte, whole bool) {
 	o.body, o.whole = append(o.body, piece...), whole
 }
 
-func (o *observed) Tail(dst []byte, _ Outcome, _ error) []byte { return append(dst, o.tail...) }
+func (o *observed) End(out []byte, how Outcome, _ error) ([]byte, bool) {
+	if how == Complete {
+		return out, false
+	}
+	return append(out, o.tail...), false
+}
 
 func (o *observed) Done(outcome Outcome, sent int64, err error) {
 	o.mu.Lock()
@@ -75,7 +84,7 @@ func (o *observed) wait(t *testing.T, want Outcome) {
 type front struct {
 	addr     string
 	pool     *Pool
-	observer Observer
+	follower Follower
 	slow     time.Duration
 	idle     time.Duration
 	total    time.Duration
@@ -197,7 +206,7 @@ func (f *front) relay(ctx *fasthttp.RequestCtx, abort *Abort, stop func()) error
 		if f.total > 0 {
 			e.SetReadDeadline(time.Now().Add(f.total))
 		}
-		err = Reply(ctx, e, ReplyOptions{SlowReader: f.slow, Observer: f.observer, Stop: stop, Lending: f.lending})
+		err = Reply(ctx, e, ReplyOptions{SlowReader: f.slow, Follower: f.follower, Stop: stop, Lending: f.lending})
 	}
 	if err != nil {
 		e.Close()

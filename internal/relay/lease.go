@@ -69,7 +69,7 @@ type LoopsOptions struct {
 	// that something which became ready meanwhile has waited to be looked at.
 	// It may be nil, and is called from all threads.
 	Lag func(seconds float64)
-	// Panicked is told of a panic of an Observer, which ends only its own
+	// Panicked is told of a panic of a Follower, which ends only its own
 	// stream. It may be nil.
 	Panicked func(recovered any)
 }

@@ -48,7 +48,7 @@ func leave(t *testing.T, response string, streamed bool, how string) time.Durati
 		close(started)
 		io.Copy(io.Discard, r)
 		gone <- time.Now()
-	}), func(f *front) { f.observer = o })
+	}), func(f *front) { f.follower = o })
 	c := dial(t, f.addr)
 	io.WriteString(c.Conn, request)
 	<-started
@@ -86,7 +86,7 @@ func TestSlowReader(t *testing.T) {
 				return
 			}
 		}
-	}), func(f *front) { f.observer, f.slow = o, patience })
+	}), func(f *front) { f.follower, f.slow = o, patience })
 	slow, good := dial(t, f.addr), dial(t, f.addr)
 	slow.Conn.(*net.TCPConn).SetReadBuffer(4 << 10)
 	start := time.Now()
@@ -142,7 +142,7 @@ func TestStreamsTornDown(t *testing.T) {
 			}
 			io.WriteString(c, "0\r\n\r\n")
 		}
-	}), func(f *front) { f.observer = o })
+	}), func(f *front) { f.follower = o })
 	var clients sync.WaitGroup
 	for range streams {
 		events, die, early := byte(1+random.IntN(100)), "x-"[random.IntN(2)], random.IntN(2) == 0
@@ -185,7 +185,7 @@ func TestStop(t *testing.T) {
 		readRequest(r)
 		io.WriteString(c, sseHead+chunk("data: a\n\n"))
 		io.Copy(io.Discard, r)
-	}), func(f *front) { f.observer, f.aborts = o, make(chan *Abort, 1) })
+	}), func(f *front) { f.follower, f.aborts = o, make(chan *Abort, 1) })
 	c := dial(t, f.addr)
 	io.WriteString(c.Conn, request)
 	c.r.Peek(1)

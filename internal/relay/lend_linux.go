@@ -10,8 +10,9 @@ import (
 // lend hands the stream to a loop once fasthttp lets go of the connection. It
 // reports false where the stream has to stay with its goroutine.
 func (s *stream) lend(ctx *fasthttp.RequestCtx, o *ReplyOptions) bool {
-	e := s.e
-	if o.Lending == nil || o.Lending.Loops == nil || !s.events || e.ended != nil || ctx.IsHead() || e.Status() == 204 || e.Status() == 304 {
+	e := s.source.e
+	if o.Lending == nil || o.Lending.Loops == nil || !s.events || e.ended != nil ||
+		ctx.IsHead() || e.Status() == 204 || e.Status() == 304 {
 		return false
 	}
 	top, ok := ctx.Conn().(leased)
@@ -28,19 +29,41 @@ func (s *stream) lend(ctx *fasthttp.RequestCtx, o *ReplyOptions) bool {
 	}
 	ls := o.Lending.Loops
 	f := newFlow()
-	f.l, f.lending, f.top, f.client, f.s, f.ctx = ls.pick(), o.Lending, top, client, s, ctx
-	f.cfd, f.ufd, f.detach = client.loan.fd, e.c.loan.fd, o.Lent
+	f.l, f.lending, f.s = ls.pick(), o.Lending, s
+	f.client = receiver{top: top, conn: client, fd: client.loan.fd}
+	f.opening = opening{ctx: ctx, detach: o.Lent}
 	f.l.streams.Add(1)
 	ls.busy.Add(1)
-	serial := ls.serial.Add(1)
-	f.serial.Store(serial)
-	e.lend(f, serial)
+	f.borrow(e)
 	s.unwatch()
 	client.handing = true
 	top.hand()
 	ctx.HijackSetNoResponse(true)
 	ctx.Hijack(f.handOver)
 	return true
+}
+
+// borrow makes f what Cancel interrupts in place of e, whose connection has been
+// reserved.
+func (f *flow) borrow(e *Exchange) {
+	serial := f.l.loops.serial.Add(1)
+	f.serial.Store(serial)
+	f.upstream.fd = e.c.loan.fd
+	e.lend(f, serial)
+}
+
+// take makes the connection of the next source f's. It is called while f waits.
+// A source that has come to its end already needs none.
+func (f *flow) take(e *Exchange) error {
+	if f.upstream.fd = -1; e.ended != nil {
+		return nil
+	}
+	if err := e.c.loan.reserve(e.c.socket); err != nil {
+		return newError(PhaseBody, err)
+	}
+	f.borrow(e)
+	e.c.lendOut()
+	return nil
 }
 
 // farPast is a deadline with which a read returns what is there already.
@@ -50,33 +73,34 @@ var farPast = time.Unix(1, 0)
 // go of the connection. The head has become what it is to be. It goes out
 // together with the events that are there.
 func (f *flow) onHandOver(c net.Conn) {
-	s, e := f.s, f.s.e
-	f.client.ahead = readAhead(c)
-	h := &f.ctx.Response.Header
+	s, ctx, client := f.s, f.opening.ctx, f.client.conn
+	client.ahead = readAhead(c)
+	h := &ctx.Response.Header
 	h.SetContentLength(-1)
-	f.closing = h.ConnectionClose()
-	s.out = h.AppendBytes(s.out)
-	if f.detach != nil {
-		f.detach()
+	if h.ConnectionClose() {
+		f.parting = closes
 	}
-	f.ctx, f.detach = nil, nil
-	f.client.watched.rest()
-	f.client.loan.take(f.client.Conn)
-	e.c.lendOut()
-	f.readable = true
+	s.out = h.AppendBytes(s.out)
+	if f.opening.detach != nil {
+		f.opening.detach()
+	}
+	f.opening = opening{}
+	client.watched.rest()
+	client.loan.take(client.Conn)
+	s.source.e.c.lendOut()
 	s.now = time.Now()
 	f.tryGreet()
 	f.l.post(message{kind: msgStart, flow: f})
 }
 
-// tryGreet leaves a stream whose observer panics to its loop, to be cut.
+// tryGreet leaves a stream whose follower panics to its loop, to be cut.
 func (f *flow) tryGreet() {
 	defer func() {
 		if p := recover(); p != nil {
 			f.l.loops.options.Panicked(p)
-			f.s.fail(UpstreamFailed, newError(PhaseBody, errObserver))
-			f.pending, f.sent = f.pending[:0], 0
-			f.drained, f.cut = true, true
+			f.s.fail(UpstreamFailed, newError(PhaseBody, errFollower))
+			f.s.phase = cut
+			f.unsent.bytes, f.unsent.sent = f.unsent.bytes[:0], 0
 		}
 	}()
 	f.greet()
@@ -84,29 +108,28 @@ func (f *flow) tryGreet() {
 
 // greet writes the head and the events that have come with the upstream's.
 func (f *flow) greet() {
-	s, e := f.s, f.s.e
+	s, e := f.s, f.s.source.e
 	out, mark := openChunk(s.out)
-	s.out = nil // which is used for the tail
+	s.out = nil
 	if n := e.held; n > 0 {
 		e.held = 0
-		out = s.filter.Feed(e.space[:n], out, s.keep)
+		out = s.pass(e.space[:n], out)
 	}
-	if rest := e.rest; len(rest) > 0 {
+	if rest := e.rest; len(rest) > 0 && s.phase == reading {
 		e.rest = nil
-		out = s.filter.Feed(rest[:e.push(rest, nil)], out, s.keep)
+		out = s.pass(rest[:e.push(rest, nil)], out)
 	}
-	out = f.finish(out, mark)
-	n, err := transmit(f.cfd, out)
+	out = f.frame(out, mark)
+	n, err := transmit(f.client.fd, out)
 	if err == nil {
-		err = f.client.broken
+		err = f.client.conn.broken
 	}
 	if err != nil {
 		s.fail(clientOutcome(err), err)
-		f.drained, f.cut = true, true
+		s.phase = cut
 		n = len(out)
 	}
-	f.pending, f.sent = append(f.pending[:0], out[n:]...), 0
-	f.blockedAt = s.now
+	f.keep(out[n:], s.now)
 	s.out = out[:0]
 }
 
@@ -125,72 +148,107 @@ func readAhead(c net.Conn) (ahead []byte) {
 
 // closeLent ends the exchange of a stream that was lent.
 func (s *stream) closeLent() {
-	if s.e != nil {
-		s.e.takeBack()
+	if s.source.e != nil {
+		s.source.e.takeBack()
 		s.closeUpstream()
+	}
+}
+
+// unlink takes the upstream's connection out of the loop, and out of Cancel's
+// way to it.
+func (f *flow) unlink() {
+	e := f.s.source.e
+	if e.clean() && f.upstream.fd >= 0 {
+		f.l.unwatch(f.upstream.fd) // where it is not, its end is that of the descriptor
+	}
+	f.upstream = sender{fd: -1}
+	e.lend(nil, 0)
+}
+
+// change sends for the next source. What is unsent goes on being sent, and the
+// client being watched.
+func (f *flow) change() {
+	n := newErrand(bringSource, f.l.loops)
+	n.stream, n.flow, n.old = f.s, f, f.s.source.e
+	if n.old != nil {
+		f.unlink()
+		f.s.source.e = nil
+	}
+	f.step = changing
+	f.l.errand(n)
+}
+
+// changed takes over the next source, or that there is none.
+func (f *flow) changed(e *Exchange, err error) {
+	s := f.s
+	s.source.e = e
+	left := f.step == leaving
+	f.step = relaying
+	switch {
+	case left:
+		f.over()
+	case err == errFollower:
+		f.giveUp(UpstreamFailed, newError(PhaseBody, err))
+	case err != nil:
+		f.failSource(err)
+	default:
+		s.source.begin(e, s.must)
+		s.phase = reading
+		f.read()
 	}
 }
 
 // over ends the stream. The connection waits for its next request, or is closed.
 func (f *flow) over() {
 	s, l := f.s, f.l
-	if s.e != nil {
-		if s.e.clean() {
-			l.unwatch(f.ufd) // where it is not, its end is that of the descriptor
-		}
-		s.e.lend(nil, 0)
+	if s.source.e != nil {
+		f.unlink()
 	}
-	stays := f.drained && !f.cut && !f.blocked() && !f.closing && !f.left && !l.closed && !l.loops.draining.Load()
-	n := newEnding()
-	if n.s, n.loops = s, l.loops; !stays {
-		n.top, n.client = f.top, f.client
-	}
+	f.parting = f.part()
+	n := newErrand(endStream, l.loops)
+	n.stream, n.parting = s, f.parting
 	f.s = nil
 	f.serial.Store(0)
 	l.streams.Add(-1)
-	if stays {
-		n.l, n.ticket, f.settling = l, ticket{f.slot, f.generation}, true
-		f.idleSince, f.pending = l.now, nil
+	if f.parting == stays {
+		n.l, n.ticket = l, f.ticket
+		f.step, f.idleSince, f.unsent = settling, l.now, unsent{}
 		f.arm()
 	} else {
+		n.top, n.client = f.client.top, f.client.conn
 		l.dismiss(f)
 	}
-	if l.dead { // with mu held
-		l.late = append(l.late, n.do)
-	} else {
-		l.loops.running.Go(n.do)
+	l.errand(n)
+}
+
+// part decides what becomes of the client's connection.
+func (f *flow) part() parting {
+	switch {
+	case f.s.outcome == SlowReader:
+		return resets
+	case f.s.phase != ended, f.blocked(), f.client.state == clientLeft, f.l.closed, f.l.loops.draining.Load():
+		return closes
 	}
+	return f.parting
 }
 
 // settled is called when what the last stream had is given back: the next
 // request on the connection finds it so.
 func (f *flow) settled() {
-	if f.settling = false; len(f.client.ahead) > 0 {
+	if f.step = idle; len(f.client.conn.ahead) > 0 {
 		f.serveAgain()
 	} else {
 		f.wake()
 	}
 }
 
-// abandon cuts the stream, if there is one, and closes the connection.
-func (f *flow) abandon() {
-	if f.s == nil {
-		f.closeIdle()
-		return
-	}
-	f.s.fail(UpstreamFailed, newError(PhaseBody, errLoopsClosed))
-	f.cut = true
-	f.over()
-}
-
 // wake is called when something happens on a connection that waits for a request.
 func (f *flow) wake() {
-	if f.settling {
-		return
-	}
-	if f.left && peekSocket(uintptr(f.cfd)) != peekBytes {
+	switch {
+	case f.step == settling:
+	case f.client.state == clientLeft && peekSocket(uintptr(f.client.fd)) != peekBytes:
 		f.closeIdle()
-	} else if f.left || f.asked {
+	case f.client.state != clientQuiet:
 		f.serveAgain()
 	}
 }
@@ -199,15 +257,24 @@ func (f *flow) wake() {
 func (f *flow) closeIdle() {
 	if f.s == nil {
 		f.l.dismiss(f)
-		f.top.Close()
+		f.client.top.Close()
 	}
+}
+
+// abandon ends the stream, if there is one, and closes the connection.
+func (f *flow) abandon(why error) {
+	if f.s == nil {
+		f.closeIdle()
+		return
+	}
+	f.giveUp(UpstreamFailed, newError(PhaseBody, why))
 }
 
 // serveAgain gives the connection back to its server.
 func (f *flow) serveAgain() {
-	f.l.unwatch(f.cfd)
-	n := newEnding()
-	n.loops, n.top, n.client, n.lending = f.l.loops, f.top, f.client, f.lending
+	f.l.unwatch(f.client.fd)
+	n := newErrand(giveBack, f.l.loops)
+	n.top, n.client, n.lending = f.client.top, f.client.conn, f.lending
 	n.loops.busy.Add(1)
 	f.l.dismiss(f)
 	go n.do() // the server's from now on, which Wait waits for

@@ -34,10 +34,14 @@ func (e *Exchange) takeBack() {
 // clean reports whether the connection can serve another exchange.
 func (e *Exchange) clean() bool { return e.atEnd() && !e.partial && !e.once }
 
-// regain makes c an ordinary connection again, in the hands of its pool.
+// regain makes c an ordinary connection again, in the hands of its pool. It is
+// one already if it has not been lent.
 func (c *conn) regain() error {
 	c.hand.Lock()
 	defer c.hand.Unlock()
+	if !c.loan.out {
+		return nil
+	}
 	socket, err := c.loan.back()
 	if err != nil {
 		return err

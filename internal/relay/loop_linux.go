@@ -25,19 +25,12 @@ type loop struct {
 	wake    int // an eventfd
 	streams atomic.Int32
 	asleep  atomic.Bool // a message has to wake the thread
-
-	mu    sync.Mutex
-	inbox []message
-	dead  bool     // the thread has ended
-	late  []func() // endings of what came after that, for the goroutine that brought it
+	mailbox mailbox
 
 	// The rest is used by the thread only.
-	letters []message // taken from inbox
-	read    int       // of letters
-	ready   [256]unix.EpollEvent
-	at, n   int // ready[at:n] has not been looked at
+	batch   batch
 	slots   []slot
-	free    []uint32
+	free    []uint32 // of slots
 	timers  wheel
 	again   []ticket // flows that have not read all there was
 	turn    []ticket
@@ -45,9 +38,31 @@ type loop struct {
 	current *flow   // whose event is being looked at
 	began   time.Time
 	now     time.Time // of this turn
-	space   []byte    // for reading
-	out     []byte    // for what is made of it
+	buffers buffers
 	closed  bool
+}
+
+// mailbox holds what other goroutines tell a loop.
+type mailbox struct {
+	mu    sync.Mutex
+	inbox []message
+	dead  bool     // the thread has ended
+	late  []func() // errands that began after that, for the goroutine whose message did it
+
+	letters []message // taken from inbox, by the thread
+	read    int       // of letters
+}
+
+// batch is what epoll has found ready; ready[at:n] has not been looked at.
+type batch struct {
+	ready [256]unix.EpollEvent
+	at, n int
+}
+
+// buffers are a loop's, for one stream at a time.
+type buffers struct {
+	in  []byte // for reading
+	out []byte // for what is made of it
 }
 
 // slot is where an event finds its flow. Events of an earlier user of the slot
@@ -67,12 +82,12 @@ func (l *loop) run() {
 		for !l.step() {
 		}
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, m := range l.inbox {
+	l.mailbox.mu.Lock()
+	defer l.mailbox.mu.Unlock()
+	for _, m := range l.mailbox.inbox {
 		l.obey(m)
 	}
-	l.dead = true
+	l.mailbox.dead = true
 }
 
 // wait returns when something is ready.
@@ -83,12 +98,12 @@ func (l *loop) wait() {
 			timeout = 0
 		}
 	}
-	n, err := unix.EpollWait(l.ep, l.ready[:], timeout)
+	n, err := unix.EpollWait(l.ep, l.batch.ready[:], timeout)
 	l.asleep.Store(false)
 	if err != nil { // interrupted by a signal
 		n = 0
 	}
-	l.at, l.n, l.now = 0, n, time.Now()
+	l.batch.at, l.batch.n, l.now = 0, n, time.Now()
 }
 
 // timeout is how long to wait in milliseconds, -1 for ever.
@@ -108,9 +123,9 @@ func (l *loop) timeout() int {
 // again, after a panic.
 func (l *loop) step() (done bool) {
 	defer l.rescue()
-	for l.at < l.n {
-		ev := &l.ready[l.at]
-		l.at++
+	for b := &l.batch; b.at < b.n; {
+		ev := &b.ready[b.at]
+		b.at++
 		l.dispatch(uint32(ev.Fd), uint32(ev.Pad), ev.Events)
 	}
 	l.turn, l.again = append(l.turn, l.again...), l.again[:0]
@@ -118,7 +133,7 @@ func (l *loop) step() (done bool) {
 		t := l.turn[len(l.turn)-1]
 		l.turn = l.turn[:len(l.turn)-1]
 		if f := l.find(t.slot, t.generation); f != nil {
-			l.current, f.queued = f, false
+			l.current, f.turn = f, waits
 			f.pump()
 		}
 	}
@@ -134,16 +149,16 @@ func (l *loop) step() (done bool) {
 	return true
 }
 
-// rescue ends the stream whose observer has panicked.
+// rescue ends the stream whose follower has panicked.
 func (l *loop) rescue() {
 	p := recover()
 	if p == nil {
 		return
 	}
 	l.loops.options.Panicked(p)
-	if f := l.current; f != nil && f.started {
+	if f := l.current; f != nil && f.isHere() {
 		l.current = nil
-		f.abandon()
+		f.abandon(errFollower)
 	}
 }
 
@@ -184,21 +199,20 @@ func (l *loop) admit(f *flow) {
 		l.free = append(l.free, uint32(len(l.slots)))
 		l.slots = append(l.slots, slot{})
 	}
-	f.slot = l.free[len(l.free)-1]
+	at := l.free[len(l.free)-1]
 	l.free = l.free[:len(l.free)-1]
-	s := &l.slots[f.slot]
-	s.flow = f
-	f.generation = s.generation
+	l.slots[at].flow = f
+	f.ticket = ticket{at, l.slots[at].generation}
 }
 
 // dismiss takes f out of the loop.
 func (l *loop) dismiss(f *flow) {
-	s := &l.slots[f.slot]
+	s := &l.slots[f.ticket.slot]
 	s.flow = nil
 	s.generation++
-	l.free = append(l.free, f.slot)
+	l.free = append(l.free, f.ticket.slot)
 	l.timers.drop(&f.timer)
-	f.started = false
+	f.step = dismissed
 	l.gone = append(l.gone, f)
 }
 

@@ -12,12 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var (
-	// errLoopsClosed ends the streams that are there when Loops close.
-	errLoopsClosed = errors.New("relay loops closed")
-	// errObserver ends a stream whose Observer has panicked.
-	errObserver = errors.New("following the stream failed")
-)
+// errLoopsClosed ends the streams that are there when Loops close.
+var errLoopsClosed = errors.New("relay loops closed")
 
 // waitEvery is how often Wait looks.
 const waitEvery = 5 * time.Millisecond
@@ -112,8 +108,10 @@ func (ls *Loops) Close() {
 type message struct {
 	kind   messageKind
 	flow   *flow
-	serial uint64
-	ticket ticket // of msgSettled
+	serial uint64    // of msgInterrupt
+	ticket ticket    // of msgSettled
+	next   *Exchange // of msgNext
+	err    error     // of msgNext: why there is none
 }
 
 type messageKind uint8
@@ -121,6 +119,7 @@ type messageKind uint8
 const (
 	msgStart     messageKind = iota // flow is the loop's from now on
 	msgInterrupt                    // the exchange of that serial has been canceled
+	msgNext                         // flow's next source is there, or there is none
 	msgSettled                      // the end of the last stream of ticket's connection is through
 	msgDrain
 	msgClose
@@ -128,19 +127,20 @@ const (
 
 // post may be called from any goroutine.
 func (l *loop) post(m message) {
-	l.mu.Lock()
-	if l.dead {
+	box := &l.mailbox
+	box.mu.Lock()
+	if box.dead {
 		l.obey(m) // which ends what begins
-		late := l.late
-		l.late = nil
-		l.mu.Unlock()
+		late := box.late
+		box.late = nil
+		box.mu.Unlock()
 		for _, do := range late {
 			do()
 		}
 		return
 	}
-	l.inbox = append(l.inbox, m)
-	l.mu.Unlock()
+	box.inbox = append(box.inbox, m)
+	box.mu.Unlock()
 	if l.asleep.Swap(false) {
 		one := [8]byte{1}
 		unix.Write(l.wake, one[:]) // the counter cannot overflow
@@ -149,22 +149,24 @@ func (l *loop) post(m message) {
 
 // mail reports whether there are messages.
 func (l *loop) mail() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.inbox) > 0
+	l.mailbox.mu.Lock()
+	defer l.mailbox.mu.Unlock()
+	return len(l.mailbox.inbox) > 0
 }
 
-// readMail does what the messages say, in the order in which they came. After a panic it goes on with the next.
+// readMail does what the messages say, in the order in which they came. After a
+// panic it goes on with the next.
 func (l *loop) readMail() {
-	if l.read == len(l.letters) {
-		l.mu.Lock()
-		l.letters, l.inbox, l.read = l.inbox, l.letters[:0], 0
-		l.mu.Unlock()
+	box := &l.mailbox
+	if box.read == len(box.letters) {
+		box.mu.Lock()
+		box.letters, box.inbox, box.read = box.inbox, box.letters[:0], 0
+		box.mu.Unlock()
 	}
-	for l.read < len(l.letters) {
-		m := l.letters[l.read]
-		l.letters[l.read] = message{}
-		l.read++
+	for box.read < len(box.letters) {
+		m := box.letters[box.read]
+		box.letters[box.read] = message{}
+		box.read++
 		l.obey(m)
 	}
 }
@@ -175,10 +177,13 @@ func (l *loop) obey(m message) {
 		l.current = m.flow
 		m.flow.start()
 	case msgInterrupt:
-		if m.flow.serial.Load() == m.serial && m.flow.started {
+		if m.flow.serial.Load() == m.serial && m.flow.isHere() {
 			l.current = m.flow
 			m.flow.interrupted()
 		}
+	case msgNext:
+		l.current = m.flow
+		m.flow.changed(m.next, m.err)
 	case msgSettled:
 		if f := l.find(m.ticket.slot, m.ticket.generation); f != nil {
 			l.current = f
@@ -188,8 +193,27 @@ func (l *loop) obey(m message) {
 		l.eachFlow((*flow).closeIdle)
 	case msgClose:
 		l.closed = true
-		l.eachFlow((*flow).abandon)
+		l.eachFlow(func(f *flow) { f.abandon(errLoopsClosed) })
 	}
+}
+
+// errand has n done on a goroutine.
+func (l *loop) errand(n *errand) {
+	if l.mailbox.dead { // with mu held
+		l.mailbox.late = append(l.mailbox.late, n.do)
+	} else {
+		l.loops.running.Go(n.do)
+	}
+}
+
+// guard calls a method of a follower that may panic.
+func (ls *Loops) guard(do func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			ls.options.Panicked(p)
+		}
+	}()
+	do()
 }
 
 func newLoop(ls *Loops) (*loop, error) {
@@ -202,7 +226,8 @@ func newLoop(ls *Loops) (*loop, error) {
 		unix.Close(ep)
 		return nil, os.NewSyscallError("eventfd", err)
 	}
-	l := &loop{loops: ls, ep: ep, wake: wake, began: time.Now(), space: make([]byte, turnBytes)}
+	l := &loop{loops: ls, ep: ep, wake: wake, began: time.Now()}
+	l.buffers.in = make([]byte, turnBytes)
 	l.now = l.began
 	// Edge triggered: every write wakes, and nobody has to read.
 	if err := l.watch(wake, noSlot, 0, unix.EPOLLIN); err != nil {

@@ -89,7 +89,7 @@ func TestCutAnywhere(t *testing.T) {
 					}
 					inParts(t, c2, c.response, <-at, len(c.response))
 				}
-			}), func(f *front) { f.observer = o })
+			}), func(f *front) { f.follower = o })
 			client := dial(t, f.addr)
 			for n := 1; n < len(c.response); n++ {
 				f.await = n%2 == 0
@@ -127,7 +127,7 @@ func TestByteByByte(t *testing.T) {
 				target.TLS = &tls.Config{RootCAs: roots}
 			}
 			o := newObserved()
-			f := newFront(t, target, func(f *front) { f.observer = o })
+			f := newFront(t, target, func(f *front) { f.follower = o })
 			client := dial(t, f.addr)
 			for range 2 {
 				client.SetDeadline(soonest())

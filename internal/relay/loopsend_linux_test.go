@@ -69,7 +69,7 @@ func TestLoopsClose(t *testing.T) {
 		readRequest(r)
 		io.WriteString(c, sseHead+chunk("data: a\n\n"))
 		io.Copy(io.Discard, r)
-	}), func(f *front) { f.observer = o })
+	}), func(f *front) { f.follower = o })
 	c := dial(t, f.addr)
 	io.WriteString(c.Conn, request)
 	c.r.Peek(1)
@@ -83,21 +83,21 @@ func TestLoopsClose(t *testing.T) {
 	}
 }
 
-// fragile is an Observer that panics at an event "boom".
+// fragile is a Follower that panics at an event "boom".
 type fragile struct{ *observed }
 
-func (f fragile) Event(e sse.Event, at time.Time) bool {
+func (f fragile) Event(e sse.Event, out []byte, at time.Time) ([]byte, bool) {
 	if string(e.Data) == "boom" {
 		panic("boom")
 	}
-	return f.observed.Event(e, at)
+	return f.observed.Event(e, out, at)
 }
 
-// TestObserverPanics: only its own stream ends.
-func TestObserverPanics(t *testing.T) {
+// TestFollowerPanics: only its own stream ends.
+func TestFollowerPanics(t *testing.T) {
 	o := newObserved()
 	parts := make(chan string)
-	f := newFront(t, rawServer(t, "tcp", stepping(parts)), func(f *front) { f.observer = fragile{o} })
+	f := newFront(t, rawServer(t, "tcp", stepping(parts)), func(f *front) { f.follower = fragile{o} })
 	told := make(chan any, 1)
 	for _, l := range f.lending.Loops.all {
 		l.loops.options.Panicked = func(p any) { told <- p }

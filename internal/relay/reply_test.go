@@ -54,7 +54,7 @@ func TestReplyBodies(t *testing.T) {
 			body := strings.Repeat("0123456789abcdef", c.size/16+1)[:c.size]
 			response := c.framed(body)
 			o := newObserved()
-			f := newFront(t, rawServer(t, "tcp", answering(response)), func(f *front) { f.observer = o })
+			f := newFront(t, rawServer(t, "tcp", answering(response)), func(f *front) { f.follower = o })
 			for range 2 {
 				o.body = nil
 				status, got, err := get(t, f.addr)
@@ -109,7 +109,7 @@ func TestTruncatedReplies(t *testing.T) {
 	} {
 		o := newObserved()
 		o.tail = ""
-		f := newFront(t, rawServer(t, "tcp", once(c.response)), func(f *front) { f.observer = o })
+		f := newFront(t, rawServer(t, "tcp", once(c.response)), func(f *front) { f.follower = o })
 		status, _, err := get(t, f.addr)
 		if status != c.status || status == 200 && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Fatalf("%s: %d %v", name, status, err)
@@ -125,7 +125,7 @@ func TestTruncatedReplies(t *testing.T) {
 func TestEngineDiesMidStream(t *testing.T) {
 	o := newObserved()
 	f := newFront(t, rawServer(t, "tcp", once(sseHead+chunk("data: a\n\nda")+chunk("ta: b\n\ndata: hal"))),
-		func(f *front) { f.observer = o })
+		func(f *front) { f.follower = o })
 	c := dial(t, f.addr)
 	for range 2 {
 		io.WriteString(c.Conn, request)
@@ -141,7 +141,7 @@ func TestEventsAreFiltered(t *testing.T) {
 	o.drop = "usage"
 	stream := sseHead + chunk("data: a\n\n: ping\n\ndata: usa") + chunk("ge\n\ndata: [DONE]\n\n") + "0\r\n\r\n"
 	for _, await := range []bool{false, true} {
-		f := newFront(t, rawServer(t, "tcp", answering(stream)), func(f *front) { f.observer, f.await = o, await })
+		f := newFront(t, rawServer(t, "tcp", answering(stream)), func(f *front) { f.follower, f.await = o, await })
 		status, body, err := get(t, f.addr)
 		if status != 200 || body != "data: a\n\n: ping\n\ndata: [DONE]\n\n" || err != nil {
 			t.Fatalf("%d %q %v", status, body, err)
@@ -159,7 +159,7 @@ func TestHugeEvents(t *testing.T) {
 		event := "data: " + strings.Repeat("x", size) + "\n\n"
 		o := newObserved()
 		f := newFront(t, rawServer(t, "tcp", answering(sseHead+chunk(event)+chunk("data: b\n\n")+"0\r\n\r\n")),
-			func(f *front) { f.observer, f.await = o, true })
+			func(f *front) { f.follower, f.await = o, true })
 		_, body, err := get(t, f.addr)
 		if body != event+"data: b\n\n" || err != nil {
 			t.Fatalf("%d bytes, %v", len(body), err)
@@ -244,7 +244,7 @@ func TestTooLongForHTTP10(t *testing.T) {
 			for err == nil && c.endless {
 				_, err = io.WriteString(c2, c.piece)
 			}
-		}), func(f *front) { f.observer, f.errs = o, errs })
+		}), func(f *front) { f.follower, f.errs = o, errs })
 		client := dial(t, f.addr)
 		io.WriteString(client.Conn, "GET / HTTP/1.0\r\n\r\n")
 		io.Copy(io.Discard, client.r)
@@ -276,7 +276,7 @@ func TestEventsUntilClose(t *testing.T) {
 		"data: a\n\n: ping\n\ndata: [DON":    "data: a\n\n: ping\n\n" + o.tail,
 		"data: a\n\n" + named[:len(named)-4]: "data: a\n\n" + o.tail,
 	} {
-		f := newFront(t, rawServer(t, "tcp", once(head+stream)), func(f *front) { f.observer, f.await = o, true })
+		f := newFront(t, rawServer(t, "tcp", once(head+stream)), func(f *front) { f.follower, f.await = o, true })
 		if _, body, err := get(t, f.addr); body != want || err != nil {
 			t.Errorf("%q: %q %v", stream, body, err)
 		}
@@ -291,7 +291,7 @@ func TestEventsUntilClose(t *testing.T) {
 // TestHeadRequest has a length and no body.
 func TestHeadRequest(t *testing.T) {
 	o := newObserved()
-	f := newFront(t, rawServer(t, "tcp", answering("HTTP/1.1 200 OK\r\nX: y\r\n\r\n")), func(f *front) { f.observer = o })
+	f := newFront(t, rawServer(t, "tcp", answering("HTTP/1.1 200 OK\r\nX: y\r\n\r\n")), func(f *front) { f.follower = o })
 	c := dial(t, f.addr)
 	for range 2 {
 		io.WriteString(c.Conn, "HEAD / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -330,7 +330,7 @@ func TestStreamTimeouts(t *testing.T) {
 			io.WriteString(c, sseHead+chunk("data: a\n\n"))
 			io.Copy(io.Discard, r)
 		}), func(f *front) {
-			f.observer = o
+			f.follower = o
 			setup(f)
 		})
 		_, body, err := get(t, f.addr)

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -11,35 +10,42 @@ import (
 	"github.com/cognitora/dataplane/internal/sse"
 )
 
-// stream is a response body on its way from an Exchange to fasthttp, which
-// calls WriteTo at most once and CloseWithError exactly once.
+// stream is a response on its way to its client, fed by sources in turn. Either
+// fasthttp drives it, which calls WriteTo at most once and CloseWithError
+// exactly once, or a loop.
 type stream struct {
-	e        *Exchange // nil once closed
-	observer Observer
-	stop     func()
-	client   net.Conn
-	slow     time.Duration
-	until    time.Time // write deadline in force
+	phase    phase
+	source   source
+	follower Follower
+	stop     func() // ends the watch over the client
+	client   clientSide
+	events   bool // the response is an event stream
+	must     bool // ReplyOptions.MustClose
 
-	events    bool
-	filter    sse.Filter
-	keep      func(sse.Event) bool // s.event, bound once
-	now       time.Time            // when what is being looked at was read
-	out       []byte               // events to be sent
-	whole     *[]byte              // the body read ahead, or its beginning
-	ahead     []byte               // what of it has not been sent
-	complete  bool                 // nothing is left to be read from e
-	mustClose bool                 // events that end without a closing one have been cut
-	closed    bool                 // an event has come after which the stream may end
-	unread    []byte               // of Read
-	sent      int64                // bytes of the body handed on to the client's connection
-	outcome   Outcome
-	cause     error
+	show    sse.Show  // s.event, bound once
+	now     time.Time // when what is being looked at was read
+	out     []byte    // events to be sent
+	whole   *[]byte   // the body read ahead, or its beginning
+	ahead   []byte    // what was made of it and has not been sent
+	unread  []byte    // of Read
+	sent    int64     // bytes of the body handed on to the client's connection
+	outcome Outcome
+	cause   error
 }
+
+// phase is where a stream stands with its sources.
+type phase uint8
+
+const (
+	reading  phase = iota // a source may have more
+	awaiting              // a source has ended, and another one is to follow
+	ended                 // nothing more comes, and the response ends properly
+	cut                   // nothing more comes, and the connection is to be cut
+)
 
 var streams = sync.Pool{New: func() any {
 	s := new(stream)
-	s.keep = s.event
+	s.show = s.event
 	return s
 }}
 
@@ -52,104 +58,185 @@ var wholeBodies = sync.Pool{New: func() any {
 // not log errors with these words.
 var errClientLeft = errors.New("client left: broken pipe")
 
-// finished is in the last choice of a chat, after which some servers send no end mark.
-var finished = []byte(`"finish_reason":"`)
+// event decides what the client gets for e.
+func (s *stream) event(e sse.Event, out []byte) (rest []byte, enough bool) {
+	s.source.note(e)
+	if s.follower == nil {
+		return append(out, e.Raw...), false
+	}
+	return s.follower.Event(e, out, s.now)
+}
 
-func (s *stream) event(e sse.Event) bool {
-	s.closed = s.closed || s.mustClose && (e.Closes() || bytes.Contains(e.Data, finished))
-	return s.observer == nil || s.observer.Event(e, s.now)
+// pass appends what the client gets for body, read from the source, and for the
+// source's end where that has come.
+func (s *stream) pass(body, out []byte) []byte {
+	out, enough := s.source.filter.Feed(body, out, s.show)
+	switch {
+	case enough:
+		return s.conclude(out, Enough, nil, false)
+	case s.source.isOver():
+		return s.finish(out, s.source.e.ended)
+	}
+	return out
+}
+
+// finish ends the source, with io.EOF or its failure. An unfinished event of a
+// failed source, as far as it has been held back, is dropped.
+func (s *stream) finish(out []byte, err error) []byte {
+	if err == io.EOF {
+		err = s.source.end()
+	}
+	if err != io.EOF {
+		return s.conclude(out, upstreamOutcome(err), err, s.source.filter.Torn())
+	}
+	out, enough, torn := s.source.last(out, s.show)
+	if enough {
+		return s.conclude(out, Enough, nil, torn)
+	}
+	return s.conclude(out, Complete, nil, torn)
+}
+
+// conclude asks the follower what comes after a source that has ended with o.
+// torn says that out ends inside an event.
+func (s *stream) conclude(out []byte, o Outcome, err error, torn bool) []byte {
+	whole, more := len(out), false
+	if torn {
+		out = append(out, "\n\n"...)
+	}
+	start := len(out)
+	if s.follower != nil && o != ClientGone {
+		out, more = s.follower.End(out, o, err)
+	}
+	told := len(out) > start
+	if s.source.filter.Reset(); !told && !more {
+		out = out[:whole]
+	}
+	switch failed := o != Complete && o != Enough; {
+	case more:
+		s.phase = awaiting
+	case failed && !told:
+		s.fail(o, err)
+		s.phase = cut
+	case failed:
+		s.fail(o, err)
+		s.phase = ended
+	default:
+		s.phase = ended
+	}
+	return out
+}
+
+// noSource ends a stream whose next source could not be had, unless the
+// follower wants another one still.
+func (s *stream) noSource(out []byte, err error) []byte {
+	if errors.Is(err, ErrCanceled) {
+		return s.conclude(out, ClientGone, err, false)
+	}
+	return s.conclude(out, UpstreamFailed, err, false)
+}
+
+// fill appends what comes next to out, waiting for it.
+func (s *stream) fill(out []byte) []byte {
+	if s.phase == awaiting {
+		return s.succeed(out)
+	}
+	body, err := s.source.e.Next()
+	if s.now = time.Now(); err != nil {
+		return s.finish(out, err)
+	}
+	return s.pass(body, out)
+}
+
+// succeed waits for the next source, while the client is watched.
+func (s *stream) succeed(out []byte) []byte {
+	watch := new(watched) // of a connection that nobody watches
+	if cc := clientConnOf(s.client.conn); cc != nil {
+		watch = &cc.watched
+	}
+	var e *Exchange
+	var err error
+	here := watch.also(s.follower.Left)
+	if here {
+		e, err = nextSource(s.follower)
+		here = watch.alone()
+	}
+	switch {
+	case !here:
+		s.source.e = e
+		s.fail(ClientGone, newError(PhaseBody, ErrCanceled))
+		s.phase = cut
+	case err != nil:
+		return s.noSource(out, err)
+	default:
+		s.source.begin(e, s.must)
+		s.phase = reading
+	}
+	return out
 }
 
 // step returns what is to be sent next, at least one byte, and counts it. io.EOF is the end
-// of a response that may be ended properly, a failure told in its tail
+// of a response that may be ended properly, a failure that the follower has told
 // included; after another error the connection has to be cut.
 func (s *stream) step() (piece []byte, err error) {
-	defer func() { s.sent += int64(len(piece)) }()
-	if len(s.ahead) > 0 {
-		piece := s.ahead
-		s.ahead = nil
-		return piece, nil
+	if piece = s.ahead; len(piece) == 0 {
+		piece, err = s.next()
 	}
-	if s.complete {
-		return nil, io.EOF
-	}
-	piece, err = s.next()
-	if err == nil {
-		if s.e.drained() {
-			s.unwatch() // the client may leave once it has this piece
-		}
-		return piece, nil
-	}
-	s.complete = true
-	if err == io.EOF {
-		s.closeUpstream()
-		return nil, io.EOF
-	}
-	s.fail(upstreamOutcome(err), err)
-	if tail := s.tail(); len(tail) > 0 {
-		return tail, nil
-	}
-	if s.outcome == ClientGone {
-		return nil, errClientLeft
-	}
-	return nil, err
+	s.ahead = nil
+	s.sent += int64(len(piece))
+	return piece, err
 }
 
-// next returns what the upstream has sent, in whole events if it sends events.
-func (s *stream) next() ([]byte, error) {
-	for {
-		piece, err := s.e.Next()
-		s.now = time.Now()
-		if err == io.EOF {
-			err = s.end()
-		}
+func (s *stream) next() (piece []byte, err error) {
+	for len(piece) == 0 {
 		switch {
-		case err == io.EOF && len(s.filter.Pending()) > 0:
-			s.out = append(s.out[:0], s.filter.Pending()...)
-			s.filter.Reset()
-			return s.out, nil
-		case err != nil:
-			return nil, err
-		case !s.events:
-			if s.observer != nil {
-				s.observer.Body(piece, false)
-			}
-			return piece, nil
-		}
-		if s.out = s.filter.Feed(piece, s.out[:0], s.keep); len(s.out) > 0 {
-			return s.out, nil
+		case s.phase == ended:
+			s.closeUpstream()
+			return nil, io.EOF
+		case s.phase == cut && s.outcome == ClientGone:
+			return nil, errClientLeft
+		case s.phase == cut:
+			return nil, s.cause
+		case s.events:
+			s.out = s.fill(s.out[:0])
+			piece = s.out
+			s.release()
+		default:
+			piece = s.nextPiece()
 		}
 	}
+	return piece, nil
 }
 
-// end is what the end of the body means: io.EOF, or an error where it is an
-// event stream that only the end of the connection ends, and nothing in it says
-// that it was over. An event too long to be looked at may have said so.
-func (s *stream) end() error {
-	if !s.mustClose || s.closed || s.filter.Skipped() > 0 {
-		return io.EOF
+// nextPiece is fill for a body that is no event stream: it lies where it was read.
+func (s *stream) nextPiece() []byte {
+	piece, err := s.source.e.Next()
+	switch {
+	case err == io.EOF:
+		s.phase = ended
+	case err != nil:
+		s.fail(upstreamOutcome(err), err)
+		s.phase = cut
+	case s.follower != nil:
+		s.follower.Body(piece, false)
 	}
-	if last, ok := s.filter.Last(); !ok || !last.Closes() {
-		return newError(PhaseBody, io.ErrUnexpectedEOF)
+	if s.source.e.drained() {
+		s.unwatch() // the client may leave once it has this piece
 	}
-	s.closed = true
-	return io.EOF
+	return piece
 }
 
-// tail asks the observer how to tell the client of the failure. The unfinished
-// event, if any, has been held back and is dropped.
-func (s *stream) tail() []byte {
-	if !s.events || s.observer == nil || s.outcome == ClientGone {
-		return nil
+// release lets go of an event stream's source once it has ended, and of the
+// client's watch with the last one: the client may leave once it has what is
+// still to be sent.
+func (s *stream) release() {
+	switch {
+	case s.phase == reading:
+	case s.phase == awaiting && s.source.e != nil:
+		s.source.e.Close()
+		s.source.e = nil
+	case s.phase != awaiting:
+		s.closeUpstream()
 	}
-	var open []byte
-	if s.filter.Torn() {
-		open = append(open, "\n\n"...)
-	}
-	if s.out = s.observer.Tail(append(s.out[:0], open...), s.outcome, s.cause); len(s.out) == len(open) {
-		return nil
-	}
-	return s.out
 }
 
 // fail keeps the first failure.
@@ -185,10 +272,10 @@ func (s *stream) SupportsBodyWriteTo() bool { return true }
 // chunk, or, if the length is known, flushed here.
 func (s *stream) WriteTo(w io.Writer) (n int64, err error) {
 	flusher, _ := w.(interface{ Flush() error })
-	s.until = time.Time{} // the server has set its own deadline since
+	s.client.until = time.Time{} // the server has set its own deadline since
 	for {
 		piece, err := s.step()
-		s.bound()
+		s.client.bound()
 		if err == io.EOF {
 			return n, nil
 		}
@@ -210,7 +297,7 @@ func (s *stream) WriteTo(w io.Writer) (n int64, err error) {
 func (s *stream) Read(p []byte) (int, error) {
 	if len(s.unread) == 0 {
 		piece, err := s.step()
-		s.bound()
+		s.client.bound()
 		if err != nil {
 			return 0, err
 		}
@@ -221,25 +308,32 @@ func (s *stream) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// bound gives the next write to the client s.slow from now, or a little less:
-// setting a deadline for each token would cost more than it is worth.
-func (s *stream) bound() {
-	if s.client == nil {
+// clientSide is the connection of a client, and how long it may take.
+type clientSide struct {
+	conn  net.Conn
+	slow  time.Duration // for one write
+	until time.Time     // write deadline in force
+}
+
+// bound gives the next write c.slow from now, or a little less: setting a
+// deadline for each token would cost more than it is worth.
+func (c *clientSide) bound() {
+	if c.conn == nil {
 		return
 	}
-	if now := time.Now(); s.until.Sub(now) < s.slow-s.slow/4 {
-		s.until = now.Add(s.slow)
-		s.client.SetWriteDeadline(s.until)
+	if now := time.Now(); c.until.Sub(now) < c.slow-c.slow/4 {
+		c.until = now.Add(c.slow)
+		c.conn.SetWriteDeadline(c.until)
 	}
 }
 
 // unbound ends the write deadline: when the next request is read where that
 // can be noticed, since fasthttp has a last line end to write, else now.
-func (s *stream) unbound() {
-	if cc := clientConnOf(s.client); cc != nil {
+func (c *clientSide) unbound() {
+	if cc := clientConnOf(c.conn); cc != nil {
 		cc.bounded = true
-	} else if s.client != nil {
-		s.client.SetWriteDeadline(time.Time{})
+	} else if c.conn != nil {
+		c.conn.SetWriteDeadline(time.Time{})
 	}
 }
 
@@ -254,9 +348,9 @@ func (s *stream) unwatch() {
 // closeUpstream lets go of the client's watch, then of the exchange.
 func (s *stream) closeUpstream() {
 	s.unwatch()
-	if s.e != nil {
-		s.e.Close()
-		s.e = nil
+	if s.source.e != nil {
+		s.source.e.Close()
+		s.source.e = nil
 	}
 }
 
@@ -266,17 +360,22 @@ func (s *stream) CloseWithError(err error) error {
 	if err != nil {
 		s.fail(clientOutcome(err), err)
 	}
-	s.unbound()
-	if cc := clientConnOf(s.client); cc != nil && s.outcome == SlowReader {
+	s.client.unbound()
+	if cc := clientConnOf(s.client.conn); cc != nil && s.outcome == SlowReader {
 		cc.resetOnClose()
 	}
 	s.closeUpstream()
-	observer, outcome, sent, cause := s.observer, s.outcome, s.sent, s.cause
-	s.recycle()
-	if observer != nil {
-		observer.Done(outcome, sent, cause)
-	}
+	s.done()
 	return nil
+}
+
+// done recycles s and tells the follower.
+func (s *stream) done() {
+	follower, outcome, sent, cause := s.follower, s.outcome, s.sent, s.cause
+	s.recycle()
+	if follower != nil {
+		follower.Done(outcome, sent, cause)
+	}
 }
 
 // recycle forgets everything but the buffers.
@@ -284,11 +383,11 @@ func (s *stream) recycle() {
 	if s.whole != nil && cap(*s.whole) <= wholeBodyBytes {
 		wholeBodies.Put(s.whole)
 	}
-	s.filter.Reset()
-	filter, keep, out := s.filter, s.keep, s.out
+	s.source.filter.Reset()
+	out := s.out[:0]
 	if cap(out) > keptEventBytes {
 		out = nil
 	}
-	*s = stream{filter: filter, keep: keep, out: out[:0]}
+	*s = stream{source: source{filter: s.source.filter}, show: s.show, out: out}
 	streams.Put(s)
 }

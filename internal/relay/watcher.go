@@ -130,6 +130,7 @@ type watched struct {
 
 	mu         sync.Mutex
 	onGone     func()
+	alsoGone   func()
 	registered bool
 	gone       bool // FIN, RST or closed
 }
@@ -161,6 +162,29 @@ func (c *watched) left() {
 		c.onGone()
 		c.onGone = nil
 	}
+	if c.alsoGone != nil {
+		c.alsoGone()
+		c.alsoGone = nil
+	}
+}
+
+// also has onLeft called, after what start was given, where the client leaves
+// before alone is called. It reports false if the client has left already.
+func (c *watched) also(onLeft func()) (here bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.gone {
+		c.alsoGone = onLeft
+	}
+	return !c.gone
+}
+
+// alone ends also, and reports whether the client is still there.
+func (c *watched) alone() (here bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.alsoGone = nil
+	return !c.gone
 }
 
 // rest is stop, and forgets the connection until it is watched again, with fd.

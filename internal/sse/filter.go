@@ -1,45 +1,68 @@
 package sse
 
-// Filter forwards a stream in whole events, byte for byte, without those that
-// keep refuses. Blocks without data (comments, id, retry) are forwarded
-// unseen. An event longer than MaxEventBytes is forwarded unseen, as it comes.
-// The zero value is ready.
+// Filter forwards a stream in whole events. For each event a callback decides
+// what goes out in its place. Blocks without data (comments, id, retry) are
+// forwarded unseen. An event longer than MaxEventBytes is forwarded unseen, as
+// it comes. The zero value is ready.
 type Filter struct {
 	cut   cutter
 	parse parser
-	kept  bool // the block before was forwarded: its belated LF is too
+	next  fate
 	skips uint64
 }
 
-// Feed takes the next bytes of the stream, calls keep for every event that
-// they complete, and appends to out what is to be forwarded now. p is not kept.
-// For a whole stream in one call out may be p[:0].
-func (f *Filter) Feed(p, out []byte, keep func(Event) bool) []byte {
-	for len(p) > 0 {
-		block, kind, rest := f.cut.next(p)
-		p = rest
+// fate says what becomes of bytes that belong to the block before.
+type fate uint8
+
+const (
+	drop    fate = iota
+	forward      // more of an oversized event, or the belated LF of a CRLF that was forwarded
+)
+
+// Feed takes the next bytes of the stream, calls show for every event that they
+// complete, and appends to out what is to be forwarded now. show appends what
+// goes out for the event: e.Raw, nothing, or whole events in its place. Where
+// it reports enough, Feed returns at once, the rest of p is dropped, and f has
+// to be Reset. p is not kept.
+func (f *Filter) Feed(p, out []byte, show Show) (rest []byte, enough bool) {
+	for len(p) > 0 && !enough {
+		var block []byte
+		var kind blockKind
+		block, kind, p = f.cut.next(p)
 		switch kind {
 		case partial:
-			continue
-		case lineFeed:
-			if !f.kept {
-				continue
-			}
+		case complete:
+			out, enough = f.decide(block, out, show)
+			f.cut.taken()
 		case oversized:
 			f.skips++
-			f.kept = true
-		case complete:
-			e, ok := f.parse.event(block)
-			f.kept = !ok || keep(e)
-		}
-		if f.kept {
+			f.next = forward
 			out = append(out, block...)
-		}
-		if kind == complete || kind == oversized {
 			f.cut.taken()
+		default:
+			if f.next == forward {
+				out = append(out, block...)
+			}
 		}
 	}
-	return out
+	return out, enough
+}
+
+// Show decides what is forwarded for an event, and whether more is wanted.
+type Show func(e Event, out []byte) (rest []byte, enough bool)
+
+// decide asks show about a block that is an event, and lets the others pass.
+func (f *Filter) decide(block, out []byte, show Show) (rest []byte, enough bool) {
+	before := len(out)
+	if e, ok := f.parse.event(block); ok {
+		rest, enough = show(e, out)
+	} else {
+		rest = append(out, block...)
+	}
+	if f.next = drop; len(rest) > before && rest[len(rest)-1] == '\r' {
+		f.next = forward
+	}
+	return rest, enough
 }
 
 // Pending returns the bytes of the unfinished event at the end of the stream,
@@ -61,7 +84,7 @@ func (f *Filter) Skipped() uint64 { return f.skips }
 
 // Reset makes f ready for another stream.
 func (f *Filter) Reset() {
+	*f = Filter{cut: f.cut, parse: f.parse}
 	f.cut.reset()
 	f.parse.reset()
-	f.kept, f.skips = false, 0
 }

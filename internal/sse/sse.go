@@ -1,6 +1,6 @@
 // Package sse reads server-sent event streams incrementally, whatever way the
-// bytes are cut up: Scanner reports events, Filter forwards whole events byte
-// for byte and leaves out those that the caller does not want to pass on.
+// bytes are cut up: Scanner reports events, Filter forwards whole events, and
+// for each of them what the caller puts in its place.
 //
 // Lines end in LF, CRLF or CR. A stream may begin with a byte order mark.
 // Several data lines of one event are joined by LF. Comments, id and retry
@@ -14,12 +14,17 @@ import "bytes"
 // both go on with the event after it.
 const MaxEventBytes = 1 << 20
 
-// Event is one event that has data. Both slices are valid during the callback
-// that receives it. Data that is one line is the stream's own memory: what the
-// callback writes there, without line ends, is what Filter forwards.
+// Event is one event that has data. The slices are valid during the callback
+// that receives it. Data that is one line lies inside Raw: what the callback
+// writes there, without line ends, stands in Raw too.
 type Event struct {
 	Name []byte // event field; empty means "message"
 	Data []byte
+	// Raw is the event as it came: its comments and other fields, a byte order
+	// mark before it, and its closing blank line. The event that Last returns has
+	// no blank line. An LF that comes in a later piece than its CR is not in Raw;
+	// Filter forwards it if the event's replacement ended with the CR.
+	Raw []byte
 }
 
 // IsDone reports whether the event is OpenAI's end mark, "data: [DONE]".
@@ -117,6 +122,7 @@ var byteOrderMark = []byte("\xef\xbb\xbf")
 // event parses block, one event with its line ends. ok is false if it has no
 // data.
 func (p *parser) event(block []byte) (e Event, ok bool) {
+	e.Raw = block
 	if !p.begun {
 		p.begun, block = true, bytes.TrimPrefix(block, byteOrderMark)
 	}

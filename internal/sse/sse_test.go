@@ -54,16 +54,26 @@ func scan(parts []string) (events []string) {
 	return events
 }
 
-func filter(parts []string, keep func(Event) bool) string {
+func filter(parts []string, show Show) string {
 	var f Filter
 	var out []byte
 	for _, p := range parts {
-		out = f.Feed([]byte(p), out, keep)
+		out, _ = f.Feed([]byte(p), out, show)
 	}
 	return string(append(out, f.Pending()...))
 }
 
-func all(Event) bool { return true }
+func all(e Event, out []byte) ([]byte, bool) { return append(out, e.Raw...), false }
+
+// but forwards all events but those with that data.
+func but(data string) Show {
+	return func(e Event, out []byte) ([]byte, bool) {
+		if string(e.Data) == data {
+			return out, false
+		}
+		return all(e, out)
+	}
+}
 
 var streams = map[string]string{
 	"lf":          "data: a\n\ndata:b\n\n",
@@ -100,7 +110,7 @@ func TestStreamsAtEverySplit(t *testing.T) {
 }
 
 func TestFilterDropsOnlyWhatIsRefused(t *testing.T) {
-	keep := func(e Event) bool { return string(e.Data) != "usage" }
+	keep := but("usage")
 	for _, eol := range []string{"\n", "\r\n", "\r"} {
 		event := func(data string) string { return "id: 7" + eol + "data: " + data + eol + eol }
 		comment := ": ping" + eol + eol
@@ -191,7 +201,7 @@ func TestLast(t *testing.T) {
 		var s Scanner
 		s.Feed([]byte(stream), func(Event) {})
 		var f Filter
-		f.Feed([]byte(stream), nil, func(Event) bool { return true })
+		f.Feed([]byte(stream), nil, all)
 		a, okA := s.Last()
 		b, okB := f.Last()
 		if string(a.Data) != want || string(b.Data) != want || okA != (want != "") || okB != okA {
@@ -200,15 +210,55 @@ func TestLast(t *testing.T) {
 	}
 }
 
-// TestFilterInPlace: a whole stream may be filtered into its own memory.
-func TestFilterInPlace(t *testing.T) {
-	const stream = "data: a\r\n\r\n: c\n\ndata: b\ndata: b\n\ndata: a\n\ndata: c"
-	keep := func(e Event) bool { return string(e.Data) != "a" }
+// TestFilterRewrites: what goes out for an event may be longer or shorter, and
+// the LF that comes late belongs to what it was.
+func TestFilterRewrites(t *testing.T) {
+	show := func(e Event, out []byte) ([]byte, bool) {
+		switch string(e.Data) {
+		case "long":
+			return append(out, "data: something much longer\r\r"...), false
+		case "gone":
+			return out, false
+		}
+		return append(append(out, "data: x\n\n"...), e.Raw...), false
+	}
+	const stream = "data: long\r\n\r\n: c\n\ndata: gone\r\n\r\ndata: b\r\n\r\n"
+	late := map[int]string{12: "\n"} // the CR is the end of a piece: its LF is known to come too late
+	for i := 0; i <= len(stream); i++ {
+		want := "data: something much longer\r\r" + late[i-1] + ": c\n\ndata: x\n\ndata: b\r\n\r\n"
+		if got := filter(pieces(stream, i), show); got != want {
+			t.Fatalf("cut at %d: %q, want %q", i, got, want)
+		}
+	}
+}
+
+// TestFilterBlanks: what is written to Data stands in Raw.
+func TestFilterBlanks(t *testing.T) {
+	show := func(e Event, out []byte) ([]byte, bool) {
+		copy(e.Data, "----")
+		return all(e, out)
+	}
+	const stream = "id: 1\ndata: 1234\n\n"
+	for i := 0; i <= len(stream); i++ {
+		if got := filter(pieces(stream, i), show); got != "id: 1\ndata: ----\n\n" {
+			t.Fatalf("cut at %d: %q", i, got)
+		}
+	}
+}
+
+// TestFilterEnds: after enough nothing of the same piece is looked at.
+func TestFilterEnds(t *testing.T) {
 	var f Filter
-	p := []byte(stream)
-	out := string(f.Feed(p, p[:0], keep)) + string(f.Pending())
-	if want := filter([]string{stream}, keep); out != want {
-		t.Fatalf("%q, want %q", out, want)
+	show := func(e Event, out []byte) ([]byte, bool) {
+		out, _ = all(e, out)
+		return out, string(e.Data) == "b"
+	}
+	for range 2 {
+		out, enough := f.Feed([]byte("data: a\n\ndata: b\n\ndata: c\n\ndata: d"), nil, show)
+		if string(out) != "data: a\n\ndata: b\n\n" || !enough {
+			t.Fatalf("%q %v", out, enough)
+		}
+		f.Reset()
 	}
 }
 
@@ -232,7 +282,7 @@ func TestOversizedEvents(t *testing.T) {
 			p := rest[:min(size, len(rest))]
 			rest = rest[len(p):]
 			s.Feed(p, func(e Event) { got = append(got, string(e.Data)) })
-			out = f.Feed(p, out, func(e Event) bool { return string(e.Data) != "b" })
+			out, _ = f.Feed(p, out, but("b"))
 			if len(s.cut.held) > MaxEventBytes+size {
 				t.Fatal("the buffer grew past its bound")
 			}
@@ -248,7 +298,7 @@ func TestOversizedEvents(t *testing.T) {
 
 func TestTornAndPending(t *testing.T) {
 	var f Filter
-	out := f.Feed([]byte("data: a\n\ndata: {\"par"), nil, all)
+	out, _ := f.Feed([]byte("data: a\n\ndata: {\"par"), nil, all)
 	if string(out) != "data: a\n\n" || string(f.Pending()) != "data: {\"par" || f.Torn() {
 		t.Fatalf("out %q, pending %q, torn %v", out, f.Pending(), f.Torn())
 	}
@@ -269,8 +319,8 @@ func TestNoAllocations(t *testing.T) {
 		for _, cut := range []int{0, 5, 20, 40} {
 			s.Feed(stream[:cut], ignore)
 			s.Feed(stream[cut:], ignore)
-			out = f.Feed(stream[:cut], out[:0], all)
-			out = f.Feed(stream[cut:], out, all)
+			out, _ = f.Feed(stream[:cut], out[:0], all)
+			out, _ = f.Feed(stream[cut:], out, all)
 		}
 	})
 	if got != 0 {
@@ -302,6 +352,6 @@ func BenchmarkFilter(b *testing.B) {
 	b.SetBytes(int64(len(event)))
 	b.ReportAllocs()
 	for b.Loop() {
-		out = f.Feed(event, out[:0], all)
+		out, _ = f.Feed(event, out[:0], all)
 	}
 }

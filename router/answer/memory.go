@@ -26,7 +26,12 @@ type Memory struct {
 func (m *Memory) Take(ex *relay.Exchange, s Source) error {
 	m.Status, m.Body = ex.Status(), m.Body[:0]
 	var filter sse.Filter
-	keep := func(e sse.Event) bool { return s.Event(e, time.Now()) }
+	show := func(e sse.Event, out []byte) (rest []byte, enough bool) {
+		if s.Event(e, time.Now()) {
+			out = append(out, e.Raw...)
+		}
+		return out, false
+	}
 	for {
 		piece, err := ex.Next()
 		switch {
@@ -40,7 +45,7 @@ func (m *Memory) Take(ex *relay.Exchange, s Source) error {
 		case err != nil:
 			return err
 		case ex.IsSSE():
-			m.Body = filter.Feed(piece, m.Body, keep)
+			m.Body, _ = filter.Feed(piece, m.Body, show)
 		default:
 			m.Body = append(m.Body, piece...)
 		}

@@ -29,15 +29,25 @@ type call struct {
 	id      []byte               // x-request-id
 	stop    func()               // ends the watch over the client
 
-	streaming bool   // the client asked for a stream, and counts as one
-	blind     bool   // following the answer has failed: it goes on unseen
-	refused   bool   // by the router itself: nothing was relayed
-	why       string // code of the router's own error
+	stage     stage
+	next      *relay.Exchange // that goes on with the client's stream
+	streaming bool            // the client asked for a stream, and counts as one
+	why       string          // code of the router's own error
 	status    int
 	bytes     int64 // of the answer's body, sent to the client
 
 	bound callMethods
 }
+
+// stage is how far a call has come.
+type stage uint8
+
+const (
+	asking    stage = iota // nodes, for an answer
+	answering              // the client's place is open
+	blind                  // the same, but following the answer has failed: it goes on unseen
+	refused                // by the router itself: nothing was relayed
+)
 
 // callMethods are a call's methods, bound once, so that handing them over costs nothing.
 type callMethods struct{ sending, left, lent, giveBody func() }
@@ -84,8 +94,13 @@ func (c *call) onSend() {
 // onLeft is called when the client's connection has gone.
 func (c *call) onLeft() { c.request.Life.Cancel() }
 
-// Take hands an answer to fasthttp. It makes the call an answer.Place.
+// Take makes the call an answer.Place. The first answer opens the client's place; a later one, an event
+// stream, goes on with its stream.
 func (c *call) Take(ex *relay.Exchange, _ answer.Source) error {
+	if c.stage != asking {
+		c.next = ex
+		return nil
+	}
 	c.status = ex.Status()
 	h := &c.ctx.Response.Header
 	h.Reset()
@@ -93,15 +108,25 @@ func (c *call) Take(ex *relay.Exchange, _ answer.Source) error {
 	c.ctx.SetStatusCode(c.status)
 	relay.CopyHeaders(h, ex)
 	c.describe(h)
-	return relay.Reply(c.ctx, ex, relay.ReplyOptions{
-		SlowReader: c.g.limits.SlowReader, Observer: c, Stop: c.stop, MustClose: closes(c.request.API) && c.status < 300,
+	c.stage = answering
+	err := relay.Reply(c.ctx, ex, relay.ReplyOptions{
+		SlowReader: c.g.limits.SlowReader, Follower: c, Stop: c.stop, MustClose: closes(c.request.API) && c.status < 300,
 		Lending: &c.g.lending, Lent: c.bound.lent,
 	})
+	if err != nil {
+		c.stage = asking
+	}
+	return err
 }
 
-// onLent is called when the answer goes on without ctx.
+// onLent is called when the answer goes on without ctx. The body goes with it only if a leg to come may
+// need it.
 func (c *call) onLent() {
-	c.request.Release()
+	if c.task.Follows() {
+		c.g.bodies.Keep(&c.body.Body, c.ctx)
+	} else {
+		c.request.Release()
+	}
 	c.ctx = nil
 }
 
@@ -117,34 +142,64 @@ func closes(api scan.API) bool {
 	return false
 }
 
-// Event, Body, Tail and Done follow the answer as relay.Observer. A bug in that costs what would have been learnt from the
-// answer, not the answer.
-func (c *call) Event(e sse.Event, at time.Time) (keep bool) {
-	if c.blind {
-		return true
+// Event, Body, End, Next, Left and Done make the call a relay.Follower. A bug in following an answer
+// costs what would have been learnt from it, not the answer.
+func (c *call) Event(e sse.Event, out []byte, at time.Time) (rest []byte, enough bool) {
+	if c.stage != blind {
+		if rest, enough, ok := c.decide(e, out, at); ok {
+			return rest, enough
+		}
 	}
-	keep = true
+	return append(out, e.Raw...), false
+}
+
+// decide has the plan decide about an event; ok is false where that has failed.
+func (c *call) decide(e sse.Event, out []byte, at time.Time) (rest []byte, enough, ok bool) {
 	defer c.stumble()
-	return c.task.Event(e, at)
+	rest, enough = c.task.Event(e, out, at)
+	return rest, enough, true
 }
 
 // Body looks at a piece of the answer.
 func (c *call) Body(piece []byte, whole bool) {
-	if c.blind {
+	if c.stage == blind {
 		return
 	}
 	defer c.stumble()
 	c.task.Piece(piece, whole)
 }
 
-// Tail writes the error event at the end of a stream that could not be finished.
-func (c *call) Tail(dst []byte, _ relay.Outcome, err error) (event []byte) {
-	event = dst
+// End has the plan say whether the stream goes on. One that could not be finished ends with an error
+// event.
+func (c *call) End(out []byte, o relay.Outcome, err error) (rest []byte, more bool) {
+	rest = out
 	defer c.stumble()
+	if c.stage != blind {
+		if rest, more = c.task.End(out, o); more {
+			return rest, true
+		}
+	}
+	if o == relay.Complete || o == relay.Enough {
+		return rest, false
+	}
 	e := c.task.Failure(err)
 	e.RequestID = string(c.id)
-	return apierror.StreamEvent(dst, c.request.API, e)
+	return apierror.StreamEvent(rest, c.request.API, e), false
 }
+
+// Next has the plan bring what goes on with the client's stream.
+func (c *call) Next() (ex *relay.Exchange, err error) {
+	err = errBug
+	defer c.stumble()
+	if e := c.task.Next(); e != nil {
+		return nil, e
+	}
+	ex, c.next = c.next, nil
+	return ex, nil
+}
+
+// Left ends what Next waits for.
+func (c *call) Left() { c.request.Life.Cancel() }
 
 // Done ends the call when the answer has been sent or given up.
 func (c *call) Done(o relay.Outcome, sent int64, _ error) {
@@ -163,7 +218,7 @@ func (c *call) Done(o relay.Outcome, sent int64, _ error) {
 // stumble keeps a bug in following an answer from ending it.
 func (c *call) stumble() {
 	if p := recover(); p != nil {
-		c.blind = true
+		c.stage = blind
 		c.g.bug(p)
 	}
 }
@@ -173,7 +228,7 @@ func (c *call) refuse(err *apierror.Error) {
 	if c.stop != nil {
 		c.stop()
 	}
-	c.status, c.refused = err.Status, true
+	c.status, c.stage = err.Status, refused
 	if err == leg.ErrClientLeft {
 		c.g.metrics.ClientCut.WithLabelValues("left").Inc()
 		relay.HangUp(c.ctx)

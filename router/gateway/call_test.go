@@ -17,15 +17,16 @@ func TestBugsInFollowingAnAnswer(t *testing.T) {
 	c.streaming = g.streams.take(1)
 	g.live.add(c)
 	for range 2 { // there is no node that an event could come from
-		if !c.Event(sse.Event{Data: []byte("{}")}, time.Now()) {
-			t.Error("the event is kept from the client")
+		e := sse.Event{Data: []byte("{}"), Raw: []byte("data: {}\n\n")}
+		if b, enough := c.Event(e, nil, time.Now()); string(b) != string(e.Raw) || enough {
+			t.Errorf("the client gets %q for the event, and that is enough: %v", b, enough)
 		}
 	}
 	panics(t, g, 1)
 	task := c.task
 	c.task = nil
-	if b := c.Tail([]byte("before"), relay.UpstreamFailed, nil); string(b) != "before" {
-		t.Errorf("the stream ends with %q", b)
+	if b, more := c.End([]byte("before"), relay.UpstreamFailed, nil); string(b) != "before" || more {
+		t.Errorf("the stream ends with %q, and more comes: %v", b, more)
 	}
 	panics(t, g, 2)
 	c.task = task

@@ -13,8 +13,8 @@ import (
 
 // How requests ended that the router ended itself.
 const (
-	refused  = "refused"  // it answered with an error of its own
-	shutdown = "shutdown" // it broke an answer off because it stops
+	endRefused  = "refused"  // it answered with an error of its own
+	endShutdown = "shutdown" // it broke an answer off because it stops
 )
 
 // record counts a call and writes its line of the access log.
@@ -45,10 +45,10 @@ func (g *Gateway) record(c *call, o relay.Outcome) {
 // outcome is how the call ended, for the access log.
 func (c *call) outcome(o relay.Outcome) string {
 	switch {
-	case c.refused && o != relay.ClientGone:
-		return refused
+	case c.stage == refused && o != relay.ClientGone:
+		return endRefused
 	case o == relay.UpstreamFailed && c.request.Life.Ended() == request.Shutdown:
-		return shutdown
+		return endShutdown
 	}
 	return o.String()
 }
@@ -63,7 +63,7 @@ func (g *Gateway) note(ctx *fasthttp.RequestCtx, method, api string, began time.
 		TTFT: -1, PromptTokens: -1, CompletionTokens: -1, CachedTokens: -1,
 	}
 	if e.Status >= 400 {
-		e.End = refused
+		e.End = endRefused
 		e.Cause, _ = ctx.UserValue(causeKey).(string)
 	}
 	if method == fasthttp.MethodHead {

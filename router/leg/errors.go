@@ -114,9 +114,12 @@ func (l *Leg) holderOut(now time.Time) *apierror.Error {
 func (d *Dispatcher) Failure(r *request.Request, err error, events int64) *apierror.Error {
 	e := &apierror.Error{Status: 502, Code: "backend_failed", Message: "the backend failed before the stream was complete", Sequence: events}
 	var cause *relay.Error
+	var own *apierror.Error // of a further leg
 	switch timeout := errors.As(err, &cause) && cause.Kind == relay.KindTimeout; {
 	case r.Life.Ended() == request.Shutdown:
 		e.Status, e.Code, e.Message = 503, "shutting_down", "the router is shutting down and ended the stream"
+	case errors.As(err, &own):
+		e.Status, e.Code, e.Message = own.Status, own.Code, own.Message
 	case timeout && r.Expired():
 		e.Status, e.Code, e.Message = 504, "deadline_exceeded", "the stream was not complete within the deadline"
 	case timeout:

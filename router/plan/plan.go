@@ -42,22 +42,64 @@ type Planner struct {
 // New returns a planner.
 func New(p Parts) *Planner { return &Planner{parts: p, lostAfter: responsesLost} }
 
-// Plan says which legs answer a request.
+// Plan says which legs answer a request. Its methods are called one at a time. A plan of one leg
+// embeds OneLeg.
 type Plan interface {
-	// Answer runs legs until one of them has an answer for the client, which it hands to the task's client. It returns
-	// the error that the router gives itself where none has.
+	// Answer runs legs until one of them has an answer for the client (Task.Run with Task.Client). It
+	// returns the error that the router gives itself where none has.
 	Answer(t *Task) *apierror.Error
+	// Follows tells whether further legs may follow the one whose answer goes to the client. The
+	// request keeps its body for them.
+	Follows() bool
+	// Event is called for each event of that answer, read at that time. It appends to out what the
+	// client gets now; Task.Read must be called for each event. enough ends the leg.
+	Event(t *Task, e sse.Event, out []byte, at time.Time) (rest []byte, enough bool)
+	// End is called when the answer of the leg has ended, by o. It appends to out what the client
+	// still gets, and says whether another leg follows, which Next runs.
+	End(t *Task, out []byte, o relay.Outcome) (rest []byte, more bool)
+	// Next runs legs until one of them has an event stream that goes on with the client's. It may wait.
+	Next(t *Task) *apierror.Error
 }
+
+// OneLeg is what plans have in common whose answer comes from one leg.
+type OneLeg struct{}
+
+// Follows implements Plan.
+func (OneLeg) Follows() bool { return false }
+
+// Event implements Plan.
+func (OneLeg) Event(t *Task, e sse.Event, out []byte, at time.Time) (rest []byte, enough bool) {
+	if t.Read(e, at) {
+		out = append(out, e.Raw...)
+	}
+	return out, false
+}
+
+// End implements Plan.
+func (OneLeg) End(_ *Task, out []byte, _ relay.Outcome) (rest []byte, more bool) { return out, false }
+
+// Next implements Plan. It is never called.
+func (OneLeg) Next(*Task) *apierror.Error { return nil }
 
 // Task is a request that is being answered by a plan. Take one with Planner.Task, call Answer, and
 // end it with Finish. One goroutine at a time works on it.
 type Task struct {
 	Request *request.Request
-	Client  answer.Place // the client's
+	Client  answer.Place // the client's; opened by the first answer, which others may follow
 
 	planner *Planner
 	plan    Plan
-	leg     *leg.Leg // whose answer the client gets, or that was sent last; nil: none was
+	leg     *leg.Leg      // under way, or the last; nil: none was sent
+	ended   relay.Outcome // how the answer of leg has ended
+	before  before
+}
+
+// before is what the legs before the one under way have come to.
+type before struct {
+	attempts int
+	events   int64
+	ttft     time.Duration
+	usage    usage.Counts
 }
 
 var tasks = sync.Pool{New: func() any { return new(Task) }}
@@ -72,27 +114,76 @@ func (p *Planner) Task(r *request.Request, client answer.Place, plan Plan) *Task
 // Answer has the plan answer the request. It returns nil when the client's place has taken an answer,
 // an engine's own error among them, or the error that the router gives itself. Finish must follow in
 // either case.
-func (t *Task) Answer() *apierror.Error { return t.plan.Answer(t) }
+func (t *Task) Answer() *apierror.Error {
+	t.planner.parts.Legs.Arrived()
+	return t.plan.Answer(t)
+}
 
-// Run sends a leg that asks q, and has its answer go to the client.
-func (t *Task) Run(q leg.Question) *apierror.Error {
-	d := t.planner.parts.Legs
-	d.Arrived()
-	t.leg = d.Leg(t.Request, q, t.Client)
+// Run ends the leg before, if there was one, and sends one that asks q and has its answer go to place.
+func (t *Task) Run(q leg.Question, place answer.Place) *apierror.Error {
+	t.endLeg()
+	t.leg = t.planner.parts.Legs.Leg(t.Request, q, place)
 	return t.leg.Do()
 }
 
-// Event looks at one event of the answer, read at time now, and tells whether the client gets it.
-func (t *Task) Event(e sse.Event, now time.Time) (keep bool) { return t.leg.Event(e, now) }
+// endLeg ends the leg under way, which has delivered all that it will.
+func (t *Task) endLeg() {
+	l := t.leg
+	if l == nil {
+		return
+	}
+	b := &t.before
+	if b.attempts += l.Attempts; b.ttft == 0 {
+		b.ttft = l.TTFT
+	}
+	b.events += l.Reading.Events
+	b.usage = joined(b.usage, l.Reading.Usage)
+	t.leg = nil
+	l.Finish(t.ended)
+}
+
+// joined is the usage of an answer that one leg has begun and the next one gone on with: the prompt is
+// the first one's, the completion is both's.
+func joined(first, next usage.Counts) usage.Counts {
+	sum := first
+	if !sum.HasPrompt {
+		sum.Prompt, sum.HasPrompt, sum.Cached, sum.HasCached = next.Prompt, next.HasPrompt, next.Cached, next.HasCached
+	}
+	sum.Completion, sum.HasCompletion = sum.Completion+next.Completion, sum.HasCompletion || next.HasCompletion
+	return sum
+}
+
+// Follows tells whether further legs may follow the one whose answer goes to the client.
+func (t *Task) Follows() bool { return t.plan.Follows() }
+
+// Event decides what the client gets of an event of the answer: see relay.Follower.
+func (t *Task) Event(e sse.Event, out []byte, at time.Time) (rest []byte, enough bool) {
+	return t.plan.Event(t, e, out, at)
+}
+
+// Read reads an event of the leg under way, and tells whether the client is to get it.
+func (t *Task) Read(e sse.Event, at time.Time) (keep bool) { return t.leg.Event(e, at) }
 
 // Piece looks at a piece of an answer that is not a stream; whole: it is all of it.
 func (t *Task) Piece(piece []byte, whole bool) { t.leg.Piece(piece, whole) }
 
+// End decides what follows the answer of the leg under way, which has ended by o: see relay.Follower.
+func (t *Task) End(out []byte, o relay.Outcome) (rest []byte, more bool) {
+	t.ended = o
+	return t.plan.End(t, out, o)
+}
+
+// Next runs legs until one of them goes on with the client's stream.
+func (t *Task) Next() *apierror.Error {
+	t.endLeg()
+	return t.plan.Next(t)
+}
+
 // Failure is the error that ends a stream which had begun and could not be finished because of err.
 func (t *Task) Failure(err error) *apierror.Error {
-	events := int64(0)
+	events := t.before.events
 	if t.leg != nil {
-		events = t.leg.Reading.Events
+		events += t.leg.Reading.Events
 	}
 	return t.planner.parts.Legs.Failure(t.Request, err, events)
 }
@@ -114,29 +205,36 @@ type Account struct {
 	Model    string // canonical, empty if it is not known
 	Node     string // that answers, empty if none does
 	Asked    string // that answers or was asked last, empty if none was
-	Attempts int
-	Matched  int // leading blocks that the answering node was believed to hold
-	Blocks   int // of the prompt
+	Attempts int    // of all legs
+	Matched  int    // leading blocks that the answering node was believed to hold
+	Blocks   int    // of the prompt
 	TTFT     time.Duration
-	Usage    usage.Counts
-	Cause    string // how the last attempt that failed did, in a word as the metrics have it
+	Usage    usage.Counts // of all legs
+	Cause    string       // how the last attempt that failed did, in a word as the metrics have it
 }
 
 // Account says what has become of the task so far. o is how its answer ended, if it has.
 func (t *Task) Account(o relay.Outcome) Account {
-	l := t.leg
+	l, b := t.leg, &t.before
 	if l == nil {
-		return Account{}
+		return Account{Attempts: b.attempts, TTFT: b.ttft, Usage: b.usage}
 	}
-	return Account{
-		Model: l.Served(), Node: l.NodeID(), Asked: l.Asked(), Attempts: l.Attempts, Matched: l.Matched(),
-		Blocks: l.Blocks(), TTFT: l.TTFT, Usage: l.Reading.Usage, Cause: l.Cause(o),
+	a := Account{
+		Model: l.Served(), Node: l.NodeID(), Asked: l.Asked(), Attempts: b.attempts + l.Attempts, Matched: l.Matched(),
+		Blocks: l.Blocks(), TTFT: b.ttft, Usage: l.Reading.Usage, Cause: l.Cause(o),
 	}
+	if a.TTFT == 0 {
+		a.TTFT = l.TTFT
+	}
+	if b.attempts > 0 {
+		a.Usage = joined(b.usage, l.Reading.Usage)
+	}
+	return a
 }
 
 // Direct answers by one leg. A request that goes on from a stored response goes to the node that has
 // it.
-type Direct struct{}
+type Direct struct{ OneLeg }
 
 // Answer implements Plan.
 func (Direct) Answer(t *Task) *apierror.Error {
@@ -148,11 +246,14 @@ func (Direct) Answer(t *Task) *apierror.Error {
 		}
 		q = leg.Question{Node: node, Bond: leg.Continued}
 	}
-	return t.Run(q)
+	return t.Run(q, t.Client)
 }
 
 // Stored asks the node that has stored a response for it.
-type Stored struct{ ID []byte }
+type Stored struct {
+	OneLeg
+	ID []byte // valid until Answer has returned
+}
 
 // Answer implements Plan.
 func (s Stored) Answer(t *Task) *apierror.Error {
@@ -160,5 +261,5 @@ func (s Stored) Answer(t *Task) *apierror.Error {
 	if err != nil {
 		return err
 	}
-	return t.Run(leg.Question{Node: node, Bond: leg.Stored})
+	return t.Run(leg.Question{Node: node, Bond: leg.Stored}, t.Client)
 }

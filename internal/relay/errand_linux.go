@@ -1,0 +1,134 @@
+package relay
+
+import (
+	"net"
+	"sync"
+)
+
+// errand is what a loop has done on a goroutine, because it may take locks or
+// time.
+type errand struct {
+	kind   errandKind
+	loops  *Loops
+	stream *stream // of endStream and bringSource
+	flow   *flow   // of bringSource, which waits in its loop
+	old    *Exchange
+
+	top     net.Conn // to go back, or to be closed with its stream; nil: it stays where it is
+	client  *clientConn
+	parting parting
+	lending *Lending
+	l       *loop // to be told that the stream of that ticket's connection has ended; may be nil
+	ticket  ticket
+
+	do func() // run, bound once
+}
+
+type errandKind uint8
+
+const (
+	endStream   errandKind = iota // close the exchange, tell the follower, close the client's connection
+	bringSource                   // close the exchange, ask the follower for the next one
+	giveBack                      // have the client's connection served
+)
+
+var errands sync.Pool
+
+func newErrand(kind errandKind, ls *Loops) *errand {
+	n, ok := errands.Get().(*errand)
+	if !ok {
+		n = new(errand)
+		n.do = n.run
+	}
+	n.kind, n.loops = kind, ls
+	return n
+}
+
+func (n *errand) recycle() {
+	*n = errand{do: n.do}
+	errands.Put(n)
+}
+
+func (n *errand) run() {
+	now := *n
+	n.recycle()
+	switch now.kind {
+	case bringSource:
+		now.bringSource()
+	case giveBack:
+		defer now.loops.busy.Add(-1)
+		now.giveBack()
+	default:
+		defer now.loops.busy.Add(-1)
+		now.endStream()
+	}
+}
+
+// endStream tells the follower.
+func (n *errand) endStream() {
+	defer n.hangUp()
+	s := n.stream
+	s.closeLent()
+	if n.top != nil && n.parting == resets {
+		n.client.resetOnClose()
+	}
+	s.done()
+}
+
+// hangUp closes the connection, a panic of the follower or not.
+func (n *errand) hangUp() {
+	if p := recover(); p != nil {
+		n.loops.options.Panicked(p)
+	}
+	if n.top != nil {
+		n.top.Close()
+	}
+	if n.l != nil {
+		n.l.post(message{kind: msgSettled, ticket: n.ticket})
+	}
+}
+
+// bringSource closes the exchange of the source that has ended and has the flow
+// get the next one.
+func (n *errand) bringSource() {
+	if n.old != nil {
+		n.old.takeBack()
+		n.old.Close()
+	}
+	e, err := n.next()
+	if err == nil {
+		if err = n.flow.take(e); err != nil {
+			e.Close()
+			e = nil
+		}
+	}
+	n.flow.l.post(message{kind: msgNext, flow: n.flow, next: e, err: err})
+}
+
+// next survives a bug in the follower.
+func (n *errand) next() (e *Exchange, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			n.loops.options.Panicked(p)
+			e, err = nil, errFollower
+		}
+	}()
+	return nextSource(n.stream.follower)
+}
+
+// giveBack makes the connection an ordinary one and has it served.
+func (n *errand) giveBack() {
+	c := n.client
+	socket, err := c.loan.back()
+	if err != nil {
+		n.top.Close()
+		return
+	}
+	c.Conn, c.handing = socket, false
+	c.reading.forget()
+	c.writing.forget()
+	if fd, ok := socketOf(socket); ok {
+		c.watched.fd = fd
+	}
+	n.lending.Serve(n.top)
+}
