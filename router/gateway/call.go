@@ -60,7 +60,7 @@ var calls = sync.Pool{New: func() any {
 	return c
 }}
 
-// begin takes a call for the request of ctx, which is answered by p.
+// begin takes a call for the request of ctx, which is answered by p; nil: by the plan of its kind.
 func (g *Gateway) begin(ctx *fasthttp.RequestCtx, api scan.API, p plan.Plan) *call {
 	c := calls.Get().(*call)
 	r := request.New()

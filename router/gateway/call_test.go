@@ -6,14 +6,13 @@ import (
 
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/internal/sse"
-	"github.com/cognitora/dataplane/router/plan"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
 // TestBugsInFollowingAnAnswer are reported, and cost neither the answer nor what the call holds.
 func TestBugsInFollowingAnAnswer(t *testing.T) {
 	g := bare(t)
-	c := g.begin(contextAt(t, g), scan.Chat, plan.Direct{})
+	c := g.begin(contextAt(t, g), scan.Chat, nil)
 	c.streaming = g.streams.take(1)
 	g.live.add(c)
 	for range 2 { // there is no node that an event could come from

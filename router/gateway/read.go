@@ -18,7 +18,7 @@ import (
 
 // infer answers a request with a body that names a model.
 func (g *Gateway) infer(ctx *fasthttp.RequestCtx, api scan.API) {
-	g.begin(ctx, api, plan.Direct{}).answer((*call).read)
+	g.begin(ctx, api, nil).answer((*call).read)
 }
 
 // storedResponse answers a request for a stored response (GET, DELETE, cancel, input_items). rest is

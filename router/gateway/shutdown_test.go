@@ -126,7 +126,7 @@ func TestShutdownWhileServing(t *testing.T) {
 func TestPickAfterShutdown(t *testing.T) {
 	g := bare(t)
 	ctx := contextAt(t, g)
-	c := g.begin(ctx, scan.Chat, plan.Direct{})
+	c := g.begin(ctx, scan.Chat, nil)
 	g.over.Store(true)
 	c.onSend()
 	if e := c.task.Failure(nil); e.Code != "shutting_down" {

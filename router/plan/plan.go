@@ -30,6 +30,8 @@ type Parts struct {
 	Stored  *affinity.Table
 	Metrics *metrics.Router
 	Log     *slog.Logger
+	// Choose makes the plan of a request for an answer, once it has been read. Default: Direct.
+	Choose func(*request.Request) Plan
 }
 
 // Planner answers requests by plans. It is safe for concurrent use.
@@ -40,7 +42,12 @@ type Planner struct {
 }
 
 // New returns a planner.
-func New(p Parts) *Planner { return &Planner{parts: p, lostAfter: responsesLost} }
+func New(p Parts) *Planner {
+	if p.Choose == nil {
+		p.Choose = func(*request.Request) Plan { return Direct{} }
+	}
+	return &Planner{parts: p, lostAfter: responsesLost}
+}
 
 // Plan says which legs answer a request. Its methods are called one at a time. A plan of one leg
 // embeds OneLeg.
@@ -104,7 +111,8 @@ type before struct {
 
 var tasks = sync.Pool{New: func() any { return new(Task) }}
 
-// Task returns a task that answers r, for a client, by plan. From now on it owns r.
+// Task returns a task that answers r, for a client, by plan; nil: by the one that is chosen once r has
+// been read. From now on it owns r.
 func (p *Planner) Task(r *request.Request, client answer.Place, plan Plan) *Task {
 	t := tasks.Get().(*Task)
 	*t = Task{Request: r, Client: client, planner: p, plan: plan}
@@ -116,6 +124,9 @@ func (p *Planner) Task(r *request.Request, client answer.Place, plan Plan) *Task
 // either case.
 func (t *Task) Answer() *apierror.Error {
 	t.planner.parts.Legs.Arrived()
+	if t.plan == nil {
+		t.plan = t.planner.parts.Choose(t.Request)
+	}
 	return t.plan.Answer(t)
 }
 

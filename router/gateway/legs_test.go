@@ -1,0 +1,419 @@
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/internal/sse"
+	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/router/admission"
+	"github.com/cognitora/dataplane/router/affinity"
+	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/leg"
+	"github.com/cognitora/dataplane/router/metrics"
+	"github.com/cognitora/dataplane/router/plan"
+	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/router/request"
+	"github.com/cognitora/dataplane/router/where"
+)
+
+// twice is a plan of two generating legs, whose events follow each other in one stream: what follows
+// a stream that has broken, or a small model's answer, does the same.
+type twice struct {
+	first  string // node that the first leg has asked last
+	second bool   // the second leg is under way
+	broken bool   // the second leg was asked for because the first one broke
+	enough int    // events of the first leg after which the second one is asked; 0: at its end
+	seen   int
+}
+
+func (p *twice) Answer(t *plan.Task) *apierror.Error { return t.Run(leg.Question{}, t.Client) }
+
+func (p *twice) Follows() bool { return true }
+
+func (p *twice) Event(t *plan.Task, e sse.Event, out []byte, at time.Time) (rest []byte, enough bool) {
+	keep := t.Read(e, at)
+	p.seen++
+	if !keep || e.IsDone() && !p.second {
+		return out, false
+	}
+	return append(out, e.Raw...), !p.second && p.enough > 0 && p.seen == p.enough
+}
+
+func (p *twice) End(t *plan.Task, out []byte, o relay.Outcome) (rest []byte, more bool) {
+	if p.second {
+		return out, false
+	}
+	p.second, p.broken = true, o == relay.UpstreamFailed
+	p.first = t.Account(o).Node
+	return append(out, ": the second leg\n\n"...), true
+}
+
+func (p *twice) Next(t *plan.Task) *apierror.Error {
+	return t.Run(leg.Question{Filter: func(n *fleet.Node) bool { return n.ID != p.first }}, t.Client)
+}
+
+// lane is a gateway that real clients reach: its streams are on the relay's loops, or with TLS on goroutines.
+type lane struct {
+	*Gateway
+	t       *testing.T
+	fleet   *fleet.Fleet
+	gate    *admission.Gate
+	engines []*engine.Engine
+	plans   chan *twice // in the order of their requests
+	enough  int         // for the plans to come
+	url     string
+	client  *http.Client
+}
+
+// newLane starts one before n engines.
+func newLane(t *testing.T, n int, secure bool) *lane {
+	t.Helper()
+	ln := &lane{t: t, plans: make(chan *twice, 64), gate: admission.New(admission.Options{})}
+	log := slog.New(slog.DiscardHandler)
+	index, counts, stored := prefix.NewIndex(prefix.Options{}), metrics.New(), affinity.New(16)
+	o := fleet.Options{Index: index, Log: log}
+	for i := range n {
+		e, err := engine.New(engine.Config{DecodeStep: 2 * time.Millisecond, RecordRequests: 64})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(e.Close)
+		ln.engines = append(ln.engines, e)
+		o.Backends = append(o.Backends, fleet.Backend{URL: e.URL(), ID: fmt.Sprint("sim-", i)})
+	}
+	var err error
+	if ln.fleet, err = fleet.New(o); err != nil {
+		t.Fatal(err)
+	}
+	chosen := &atomic.Pointer[policy.Policy]{}
+	chosen.Store(policy.Default())
+	legs := leg.New(leg.Parts{
+		Fleet: ln.fleet, Policy: chosen, Gate: ln.gate, Metrics: counts, Stored: stored, Log: log,
+		Where: &where.Finder{Index: index, Metrics: counts}, Budget: admission.NewBudget(20, 64, nil),
+	}, leg.Options{
+		Limits: leg.Limits{FirstByte: time.Minute, Idle: time.Minute, Total: time.Minute}, MaxNodes: 2, Feedback: true,
+	})
+	watcher, err := relay.NewWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	loops, err := relay.NewLoops(relay.LoopsOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln.Gateway = New(Parts{
+		Fleet: ln.fleet, Metrics: counts, Watcher: watcher, Loops: loops, Log: log,
+		Plans: plan.New(plan.Parts{
+			Legs: legs, Fleet: ln.fleet, Stored: stored, Metrics: counts, Log: log,
+			Choose: func(*request.Request) plan.Plan {
+				p := &twice{enough: ln.enough}
+				ln.plans <- p
+				return p
+			},
+		}),
+	}, Limits{
+		MaxBody: 1 << 20, MaxBodies: 4 << 20, MaxHeader: 16 << 10, MaxConnections: 64, MaxStreams: 64,
+		HeaderTimeout: time.Minute, BodyTimeout: time.Minute, KeepAlive: time.Minute, SlowReader: time.Minute,
+	}, false)
+	ln.open(secure, func() {
+		loops.Close()
+		watcher.Close()
+		index.Close()
+	})
+	return ln
+}
+
+// open serves clients until the test ends, and then closes everything.
+func (ln *lane) open(secure bool, closeAll func()) {
+	l := listen(ln.t)
+	transport := &http.Transport{}
+	var own *tls.Config
+	ln.url = "http://" + l.Addr().String()
+	if secure {
+		certificate := httptest.NewTLSServer(nil)
+		certificate.Close()
+		own = &tls.Config{Certificates: certificate.TLS.Certificates}
+		roots := x509.NewCertPool()
+		roots.AddCert(certificate.Certificate())
+		transport.TLSClientConfig = &tls.Config{RootCAs: roots, ServerName: "example.com"}
+		ln.url = "https://" + l.Addr().String()
+	}
+	ln.client = &http.Client{Transport: transport}
+	ctx, cancel := context.WithCancel(context.Background())
+	ran, served := make(chan error, 1), make(chan error, 1)
+	go func() { ran <- ln.fleet.Run(ctx) }()
+	go func() { served <- ln.Serve(l, own) }()
+	ln.t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		if err := ln.Shutdown(context.Background()); err != nil {
+			ln.t.Error(err)
+		}
+		cancel()
+		<-ran
+		<-served
+		closeAll()
+	})
+	waitFor(ln.t, func() bool {
+		m := ln.fleet.Load().Model([]byte("sim"))
+		if m == nil || len(m.Nodes) < len(ln.engines) {
+			return false
+		}
+		for _, n := range m.Nodes {
+			if ok, _ := n.Eligible(time.Now()); !ok {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// ask asks for a stream of tokens and returns its answer, whose body the caller closes.
+func (ln *lane) ask(ctx context.Context, tokens int) *http.Response {
+	ln.t.Helper()
+	return ln.askWith(ctx, tokens, "hello")
+}
+
+// askWith is ask with a prompt.
+func (ln *lane) askWith(ctx context.Context, tokens int, prompt string) *http.Response {
+	ln.t.Helper()
+	body := fmt.Sprintf(`{"model":"sim","stream":true,"max_tokens":%d,"messages":[{"role":"user","content":%q}]}`, tokens, prompt)
+	req, err := http.NewRequestWithContext(ctx, "POST", ln.url+"/v1/chat/completions", strings.NewReader(body))
+	if err != nil {
+		ln.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := ln.client.Do(req)
+	if err != nil {
+		ln.t.Fatal(err)
+	}
+	return resp
+}
+
+// heard is a whole stream as a client reads it.
+type heard struct {
+	contents, dones, errors, comments int
+	err                               error // of its end
+}
+
+func read(body io.ReadCloser) (h heard) {
+	defer body.Close()
+	lines := bufio.NewScanner(body)
+	for lines.Scan() {
+		switch line := lines.Text(); {
+		case line == "data: [DONE]":
+			h.dones++
+		case strings.HasPrefix(line, `data: {"error"`):
+			h.errors++
+		case strings.HasPrefix(line, ":"):
+			h.comments++
+		case strings.Contains(line, `"content":"`) && !strings.Contains(line, `"content":""`):
+			h.contents++
+		}
+	}
+	h.err = lines.Err()
+	return h
+}
+
+// idle waits until everything that was taken for requests has been given back.
+func (ln *lane) idle() {
+	ln.t.Helper()
+	waitFor(ln.t, func() bool {
+		for _, n := range ln.fleet.Load().Nodes {
+			if n.InFlight() != 0 {
+				return false
+			}
+		}
+		return ln.gate.InFlight() == 0 && ln.Streams() == 0 && ln.bodies.Held() == 0
+	})
+}
+
+// both runs test with streams on the loops and on goroutines.
+func both(t *testing.T, engines int, test func(t *testing.T, ln *lane)) {
+	for name, secure := range map[string]bool{"loops": false, "goroutines": true} {
+		t.Run(name, func(t *testing.T) { test(t, newLane(t, engines, secure)) })
+	}
+}
+
+// TestTwoLegsInOneStream: the second leg goes to another node, and its events follow the first one's.
+func TestTwoLegsInOneStream(t *testing.T) {
+	both(t, 3, func(t *testing.T, ln *lane) {
+		const tokens = 20
+		for range 3 { // the last ones on connections that have had such a stream before
+			resp := ln.ask(t.Context(), tokens)
+			if got := (heard{2 * tokens, 1, 0, 1, nil}); resp.StatusCode != 200 || read(resp.Body) != got {
+				t.Fatalf("status %d; not %+v", resp.StatusCode, got)
+			}
+			p := <-ln.plans
+			if p.first == "" || p.broken {
+				t.Errorf("the first leg: %+v", p)
+			}
+			ln.idle()
+		}
+		asked := 0
+		for _, e := range ln.engines {
+			asked += len(e.Requests())
+		}
+		if asked < 6 {
+			t.Errorf("%d requests reached engines, want 6", asked)
+		}
+	})
+}
+
+// TestBodyIsKeptForLegsToCome, and counted, also once the first leg's stream is on the loops; the memory that
+// the server has read it into is in use by other requests meanwhile.
+func TestBodyIsKeptForLegsToCome(t *testing.T) {
+	both(t, 2, func(t *testing.T, ln *lane) {
+		for _, size := range []int{1 << 10, 300 << 10} { // in the server's own buffer, and in a region
+			prompt := strings.Repeat("abcdefg ", size/8)
+			resp := ln.askWith(t.Context(), 60, prompt)
+			if held := ln.bodies.Held(); size > 64<<10 && held < int64(size) {
+				t.Errorf("%d bytes are counted of a body of %d that a leg may need", held, size)
+			}
+			for range 4 { // what could overwrite it
+				other := ln.askWith(t.Context(), 1, strings.Repeat("x", size))
+				if got := read(other.Body); got.contents != 2 {
+					t.Errorf("beside it: %+v", got)
+				}
+			}
+			if got := read(resp.Body); got != (heard{120, 1, 0, 1, nil}) {
+				t.Errorf("%+v", got)
+			}
+			arrived := 0
+			for _, e := range ln.engines {
+				for _, r := range e.Requests() {
+					if strings.Contains(string(r.Body), prompt) {
+						arrived++
+					}
+				}
+			}
+			if arrived != 2 {
+				t.Errorf("%d legs had the whole prompt of %d bytes, want 2", arrived, size)
+			}
+			ln.idle()
+		}
+	})
+}
+
+// TestEachLegIsRetried: a leg whose node does not answer asks another one.
+func TestEachLegIsRetried(t *testing.T) {
+	both(t, 4, func(t *testing.T, ln *lane) {
+		const tokens = 10
+		for _, e := range ln.engines[:2] { // whichever leg comes to one of these goes on to another
+			e.SetFault(&engine.Fault{Status: 503})
+		}
+		for range 8 {
+			if got := read(ln.ask(t.Context(), tokens).Body); got != (heard{2 * tokens, 1, 0, 1, nil}) {
+				t.Fatalf("%+v", got)
+			}
+		}
+		ln.idle()
+	})
+}
+
+// TestLegGoesOnWhereAnotherBroke: the stream of a node that dies is gone on with elsewhere.
+func TestLegGoesOnWhereAnotherBroke(t *testing.T) {
+	both(t, 2, func(t *testing.T, ln *lane) {
+		const tokens, died = 20, 5
+		after := died
+		for _, e := range ln.engines {
+			e.SetFault(&engine.Fault{DieAfter: &after, Close: "rst", Count: 1})
+		}
+		got := read(ln.ask(t.Context(), tokens).Body) // of both nodes: the second one dies too
+		if p := <-ln.plans; !p.broken || got.contents > 2*died || got.dones != 0 || got.errors != 1 || got.err != nil {
+			t.Errorf("two broken legs: %+v, %+v", got, p)
+		}
+		ln.engines[0].SetFault(&engine.Fault{DieAfter: &after, Close: "rst"})
+		ln.engines[1].SetFault(nil)
+		for range 8 {
+			got := read(ln.ask(t.Context(), tokens).Body)
+			p := <-ln.plans
+			if !p.broken { // it went to the sound node first; the other one ends it
+				continue
+			}
+			if got.contents < tokens || got.dones != 1 || got.errors != 0 {
+				t.Errorf("one broken leg: %+v", got)
+			}
+		}
+		ln.idle()
+	})
+}
+
+// TestEnoughOfALeg: a leg is ended between two events, and its node is told.
+func TestEnoughOfALeg(t *testing.T) {
+	both(t, 2, func(t *testing.T, ln *lane) {
+		const tokens = 100
+		ln.enough = 4
+		got := read(ln.ask(t.Context(), tokens).Body)
+		if got.contents < tokens || got.contents > tokens+ln.enough || got.dones != 1 || got.errors != 0 {
+			t.Errorf("%+v", got)
+		}
+		ln.idle()
+		waitFor(t, func() bool {
+			running := 0
+			for _, e := range ln.engines {
+				running += int(e.Stats().Running)
+			}
+			return running == 0
+		})
+	})
+}
+
+// TestClientLeavesBetweenLegs, and in either of them: nothing is left of it.
+func TestClientLeavesBetweenLegs(t *testing.T) {
+	both(t, 2, func(t *testing.T, ln *lane) {
+		for _, when := range []string{"first", "second", "between"} {
+			ctx, leave := context.WithCancel(t.Context())
+			tokens := 10
+			if when == "first" {
+				tokens = 5000
+			}
+			resp := ln.ask(ctx, tokens)
+			p := <-ln.plans
+			lines := bufio.NewScanner(resp.Body)
+			for lines.Scan() {
+				if when == "first" || strings.HasPrefix(lines.Text(), ": the second") {
+					break
+				}
+			}
+			if when == "second" {
+				lines.Scan()
+			}
+			leave()
+			for lines.Scan() {
+			}
+			if err := lines.Err(); when == "first" && !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: %v", when, err)
+			}
+			resp.Body.Close()
+			ln.idle()
+			_ = p
+		}
+	})
+}
+
+// TestNoNodeForTheSecondLeg ends the stream with an error that says so.
+func TestNoNodeForTheSecondLeg(t *testing.T) {
+	both(t, 1, func(t *testing.T, ln *lane) {
+		got := read(ln.ask(t.Context(), 10).Body)
+		if got != (heard{10, 0, 1, 1, nil}) {
+			t.Errorf("%+v", got)
+		}
+		ln.idle()
+	})
+}
