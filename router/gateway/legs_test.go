@@ -259,11 +259,10 @@ func TestTwoLegsInOneStream(t *testing.T) {
 			if got := (heard{2 * tokens, 1, 0, 1, nil}); resp.StatusCode != 200 || read(resp.Body) != got {
 				t.Fatalf("status %d; not %+v", resp.StatusCode, got)
 			}
-			p := <-ln.plans
-			if p.first == "" || p.broken {
+			ln.idle()
+			if p := <-ln.plans; p.first == "" || p.broken {
 				t.Errorf("the first leg: %+v", p)
 			}
-			ln.idle()
 		}
 		asked := 0
 		for _, e := range ln.engines {
@@ -335,6 +334,7 @@ func TestLegGoesOnWhereAnotherBroke(t *testing.T) {
 			e.SetFault(&engine.Fault{DieAfter: &after, Close: "rst", Count: 1})
 		}
 		got := read(ln.ask(t.Context(), tokens).Body) // of both nodes: the second one dies too
+		ln.idle()
 		if p := <-ln.plans; !p.broken || got.contents > 2*died || got.dones != 0 || got.errors != 1 || got.err != nil {
 			t.Errorf("two broken legs: %+v, %+v", got, p)
 		}
@@ -342,6 +342,7 @@ func TestLegGoesOnWhereAnotherBroke(t *testing.T) {
 		ln.engines[1].SetFault(nil)
 		for range 8 {
 			got := read(ln.ask(t.Context(), tokens).Body)
+			ln.idle()
 			p := <-ln.plans
 			if !p.broken { // it went to the sound node first; the other one ends it
 				continue
@@ -384,7 +385,6 @@ func TestClientLeavesBetweenLegs(t *testing.T) {
 				tokens = 5000
 			}
 			resp := ln.ask(ctx, tokens)
-			p := <-ln.plans
 			lines := bufio.NewScanner(resp.Body)
 			for lines.Scan() {
 				if when == "first" || strings.HasPrefix(lines.Text(), ": the second") {
@@ -402,7 +402,6 @@ func TestClientLeavesBetweenLegs(t *testing.T) {
 			}
 			resp.Body.Close()
 			ln.idle()
-			_ = p
 		}
 	})
 }

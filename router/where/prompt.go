@@ -168,6 +168,9 @@ func (p *Prompt) Uneven() bool { return p.asked.Scan.Media > 0 }
 // Promote has the cache of the host of node i bring into RAM, in the background, what it has of the
 // prompt elsewhere, so that it is there when the engine asks for it.
 func (p *Prompt) Promote(i int, model string) {
+	if p.finder == nil { // Unknown
+		return
+	}
 	told := p.finder.Holdings
 	if told == nil || told.Empty() {
 		return
