@@ -11,7 +11,7 @@ import (
 
 // What CONTRIBUTING.md says of code that people write, tests too: lines of a file, and of a function from its name to its last brace.
 const (
-	fileLines     = 400
+	fileLines     = 600
 	functionLines = 70
 )
 

@@ -1,6 +1,6 @@
-// Package residue shows what recycling has left in a struct. It is for tests: Mark fills every field,
-// the test recycles, and Left names the fields that still hold something. A field that recycling
-// forgets would carry one client's data to another.
+// Package residue shows what recycling has left in a struct. It is for tests: Mark fills every
+// field, the test recycles, and Left names the fields that still hold something. A field that
+// recycling forgets would carry one client's data to another.
 package residue
 
 import (
@@ -12,25 +12,26 @@ import (
 	"unsafe"
 )
 
-// Mark gives every field of the struct that v points to, exported or not, and of the structs and arrays
-// in it, a value that is not zero. A slice gets memory behind its end as well. Interfaces get the first
-// of samples that fits; one that none fits stays as it is, unless it is an error. Fields whose paths
-// (such as life.mu) are in skip, or in one of them, stay as they are. Locks always do.
+// Mark gives every field of the struct that v points to, exported or not, and of the structs and
+// arrays in it, a value that is not zero. A slice gets memory behind its end as well. Interfaces
+// get the first of samples that fits; one that none fits stays as it is, unless it is an error.
+// Fields whose paths (such as life.mu) are in skip, or in one of them, stay as they are. Locks
+// always do.
 func Mark(v any, skip []string, samples ...any) {
 	m := marker{skip: skip, samples: samples}
 	m.mark(reflect.ValueOf(v).Elem(), "")
 }
 
-// Left returns the paths of the fields that are not zero. A slice without length is zero if no pointer
-// is left in the memory behind its end. Fields in skip are not looked at.
+// Left returns the paths of the fields that are not zero. A slice without length is zero if no
+// pointer is left in the memory behind its end. Fields in skip are not looked at.
 func Left(v any, skip ...string) (paths []string) {
 	m := marker{skip: skip}
 	m.left(reflect.ValueOf(v).Elem(), "", &paths)
 	return paths
 }
 
-// Fields is the number of fields of the struct type of v and, by path, of the struct types in it that
-// have more than most.
+// Fields is the number of fields of the struct type of v and, by path, of the struct types in it
+// that have more than most.
 func Fields(v any, most int) (over []string) {
 	seen := map[reflect.Type]bool{}
 	countFields(reflect.TypeOf(v), most, seen, &over)

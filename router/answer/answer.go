@@ -15,16 +15,16 @@ import (
 
 // Place is where the answer of a leg goes: the client, or memory of the router.
 type Place interface {
-	// Take takes the answer in ex over: its head has been read, and the first event of a stream. It closes ex in
-	// the end, and tells s of all that comes. After an error nothing has been taken, ex is still the caller's, and
-	// another node may be asked.
+	// Take takes the answer in ex over: its head has been read, and the first event of a stream. It
+	// closes ex in the end, and tells s of all that comes. After an error nothing has been taken,
+	// ex is still the caller's, and another node may be asked.
 	Take(ex *relay.Exchange, s Source) error
 }
 
 // Source is where an answer comes from. It is told of what passes.
 type Source interface {
-	// Event looks at one event of a stream, read at time now, and tells whether it is passed on. It may blank parts of
-	// the event's data.
+	// Event looks at one event of a stream, read at time now, and tells whether it is passed on. It
+	// may blank parts of the event's data.
 	Event(e sse.Event, now time.Time) (keep bool)
 	// Piece looks at a piece of any other answer; whole: it is all of it.
 	Piece(piece []byte, whole bool)

@@ -9,12 +9,12 @@ import (
 	"github.com/cognitora/dataplane/internal/sse"
 )
 
-// ErrTooLong is what Take of a Memory fails with where the answer is longer than its limit. The node
-// is not to blame.
+// ErrTooLong is what Take of a Memory fails with where the answer is longer than its limit. The
+// node is not to blame.
 var ErrTooLong = errors.New("the answer is longer than what is kept of it")
 
-// Memory is a Place that keeps an answer for the router to read: its status and up to Limit bytes of
-// its body. Of a stream it keeps the events that its source passes on.
+// Memory is a Place that keeps an answer for the router to read: its status and up to Limit bytes
+// of its body. Of a stream it keeps the events that its source passes on.
 type Memory struct {
 	Limit int // bytes of the body
 

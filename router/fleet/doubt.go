@@ -9,7 +9,7 @@ import (
 // doubtMemory is how long doubts last that nothing is added to.
 const doubtMemory = 30 * time.Second
 
-// doubts are server errors that either the node or the request may be to blame for; router/dispatch/health.go says when that
+// doubts are server errors that either the node or the request may be to blame for; router/leg/judge.go says when that
 // is so. They are weighed against what else the node has answered since.
 type doubts struct {
 	window   uint32     // the last 32 answers, the newest lowest; 1: a doubt

@@ -23,8 +23,9 @@ func (g *Gateway) headRead(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	return c
 }
 
-// faultOf says what makes a request one that must not be answered. A body that is framed in two ways ends elsewhere for
-// a proxy in front than here, and what follows it would be taken for a request of somebody else's.
+// faultOf says what makes a request one that must not be answered. A body that is framed in two
+// ways ends elsewhere for a proxy in front than here, and what follows it would be taken for a
+// request of somebody else's.
 func faultOf(h *fasthttp.RequestHeader) *apierror.Error {
 	if v := h.Protocol(); string(v) != "HTTP/1.1" && string(v) != "HTTP/1.0" {
 		return errVersion

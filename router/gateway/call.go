@@ -94,8 +94,8 @@ func (c *call) onSend() {
 // onLeft is called when the client's connection has gone.
 func (c *call) onLeft() { c.request.Life.Cancel() }
 
-// Take makes the call an answer.Place. The first answer opens the client's place; a later one, an event
-// stream, goes on with its stream.
+// Take makes the call an answer.Place. The first answer opens the client's place; a later one, an
+// event stream, goes on with its stream.
 func (c *call) Take(ex *relay.Exchange, _ answer.Source) error {
 	if c.stage != asking {
 		c.next = ex
@@ -119,8 +119,8 @@ func (c *call) Take(ex *relay.Exchange, _ answer.Source) error {
 	return err
 }
 
-// onLent is called when the answer goes on without ctx. The body goes with it only if a leg to come may
-// need it.
+// onLent is called when the answer goes on without ctx. The body goes with it only if a leg to come
+// may need it.
 func (c *call) onLent() {
 	if c.task.Follows() {
 		c.g.bodies.Keep(&c.body.Body, c.ctx)
@@ -142,8 +142,8 @@ func closes(api scan.API) bool {
 	return false
 }
 
-// Event, Body, End, Next, Left and Done make the call a relay.Follower. A bug in following an answer
-// costs what would have been learnt from it, not the answer.
+// Event, Body, End, Next, Left and Done make the call a relay.Follower. A bug in following an
+// answer costs what would have been learnt from it, not the answer.
 func (c *call) Event(e sse.Event, out []byte, at time.Time) (rest []byte, enough bool) {
 	if c.stage != blind {
 		if rest, enough, ok := c.decide(e, out, at); ok {
@@ -169,8 +169,8 @@ func (c *call) Body(piece []byte, whole bool) {
 	c.task.Piece(piece, whole)
 }
 
-// End has the plan say whether the stream goes on. One that could not be finished ends with an error
-// event.
+// End has the plan say whether the stream goes on. One that could not be finished ends with an
+// error event.
 func (c *call) End(out []byte, o relay.Outcome, err error) (rest []byte, more bool) {
 	rest = out
 	defer c.stumble()
@@ -258,7 +258,8 @@ func (c *call) conclude(o relay.Outcome) {
 	c.end(o)
 }
 
-// end writes the access log and gives everything back, each thing even if a bug keeps another from it.
+// end writes the access log and gives everything back, each thing even if a bug keeps another from
+// it.
 func (c *call) end(o relay.Outcome) {
 	g := c.g
 	defer c.recycle()

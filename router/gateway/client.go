@@ -125,8 +125,8 @@ func (r *resting) rest(c *plain, since time.Time) bool {
 	return false
 }
 
-// end has no connection go to rest any more, and waits until the server has let go of those that have. A server that shuts down
-// closes what is idle; what is at rest is not its own.
+// end has no connection go to rest any more, and waits until the server has let go of those that
+// have. A server that shuts down closes what is idle; what is at rest is not its own.
 func (r *resting) end() {
 	r.mu.Lock()
 	r.ended = true
@@ -134,8 +134,8 @@ func (r *resting) end() {
 	r.leaving.Wait()
 }
 
-// restAfter leaves those who ask again soon with their goroutine: to bring a connection there and back costs about
-// as much as a request.
+// restAfter leaves those who ask again soon with their goroutine: to bring a connection there and
+// back costs about as much as a request.
 const restAfter = 5 * time.Second
 
 func (r *resting) possible() bool { return r.Loops != nil && r.after < r.KeepAlive }

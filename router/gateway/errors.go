@@ -146,7 +146,8 @@ func (g *Gateway) wrongMethod(ctx *fasthttp.RequestCtx, r route, api scan.API) {
 	})
 }
 
-// malformed answers a request that could be read and must not be trusted, and closes its connection.
+// malformed answers a request that could be read and must not be trusted, and closes its
+// connection.
 func (g *Gateway) malformed(ctx *fasthttp.RequestCtx, api scan.API, e *apierror.Error) {
 	ctx.SetConnectionClose()
 	g.fail(ctx, api, e)

@@ -1,5 +1,5 @@
 // Package gateway is the router's OpenAI-compatible port: it reads requests, answers what it
-// can by itself, hands the rest to router/dispatch and relays what comes back. Every error
+// can by itself, hands the rest to router/plan and relays what comes back. Every error
 // that it makes has the envelope of the API that was asked.
 package gateway
 
@@ -127,8 +127,8 @@ func (s serverLog) Printf(format string, args ...any) {
 	s.log.Debug("client connection", "event", fmt.Sprintf(format, args...))
 }
 
-// Serve accepts connections from l until Shutdown, or until l is closed. With t they speak TLS. After Shutdown it closes l
-// and returns nil.
+// Serve accepts connections from l until Shutdown, or until l is closed. With t they speak TLS.
+// After Shutdown it closes l and returns nil.
 func (g *Gateway) Serve(l net.Listener, t *tls.Config) error {
 	g.mu.Lock()
 	closed := g.closed
@@ -156,16 +156,16 @@ const sendBufferBytes = 256 << 10
 // StartDrain makes every answer from now on close its connection, so that clients move on.
 func (g *Gateway) StartDrain() { g.draining.Store(true) }
 
-// Retire is StartDrain for a gateway whose address another process serves: it stops accepting at once, and does not say
-// of the address that it is unwell.
+// Retire is StartDrain for a gateway whose address another process serves: it stops accepting at
+// once, and does not say of the address that it is unwell.
 func (g *Gateway) Retire() error {
 	g.retired.Store(true)
 	g.StartDrain()
 	return g.stopAccepting()
 }
 
-// Shutdown stops accepting, also where Serve has not begun yet, and waits for running requests until ctx ends; then it ends
-// them: a stream gets an error event.
+// Shutdown stops accepting, also where Serve has not begun yet, and waits for running requests
+// until ctx ends; then it ends them: a stream gets an error event.
 func (g *Gateway) Shutdown(ctx context.Context) error {
 	defer g.bodies.Close()
 	if err := g.stopAccepting(); err != nil {

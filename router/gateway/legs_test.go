@@ -32,8 +32,8 @@ import (
 	"github.com/cognitora/dataplane/router/where"
 )
 
-// twice is a plan of two generating legs, whose events follow each other in one stream: what follows
-// a stream that has broken, or a small model's answer, does the same.
+// twice is a plan of two generating legs, whose events follow each other in one stream: what
+// follows a stream that has broken, or a small model's answer, does the same.
 type twice struct {
 	first  string // node that the first leg has asked last
 	second bool   // the second leg is under way
@@ -68,7 +68,8 @@ func (p *twice) Next(t *plan.Task) *apierror.Error {
 	return t.Run(leg.Question{Filter: func(n *fleet.Node) bool { return n.ID != p.first }}, t.Client)
 }
 
-// lane is a gateway that real clients reach: its streams are on the relay's loops, or with TLS on goroutines.
+// lane is a gateway that real clients reach: its streams are on the relay's loops, or with TLS on
+// goroutines.
 type lane struct {
 	*Gateway
 	t       *testing.T
@@ -250,7 +251,8 @@ func both(t *testing.T, engines int, test func(t *testing.T, ln *lane)) {
 	}
 }
 
-// TestTwoLegsInOneStream: the second leg goes to another node, and its events follow the first one's.
+// TestTwoLegsInOneStream: the second leg goes to another node, and its events follow the first
+// one's.
 func TestTwoLegsInOneStream(t *testing.T) {
 	both(t, 3, func(t *testing.T, ln *lane) {
 		const tokens = 20
@@ -274,8 +276,8 @@ func TestTwoLegsInOneStream(t *testing.T) {
 	})
 }
 
-// TestBodyIsKeptForLegsToCome, and counted, also once the first leg's stream is on the loops; the memory that
-// the server has read it into is in use by other requests meanwhile.
+// TestBodyIsKeptForLegsToCome, and counted, also once the first leg's stream is on the loops; the
+// memory that the server has read it into is in use by other requests meanwhile.
 func TestBodyIsKeptForLegsToCome(t *testing.T) {
 	both(t, 2, func(t *testing.T, ln *lane) {
 		for _, size := range []int{1 << 10, 300 << 10} { // in the server's own buffer, and in a region

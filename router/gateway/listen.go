@@ -51,7 +51,8 @@ type counted struct {
 	closed   atomic.Bool
 }
 
-// Read finds the end where no more requests are read, so that a connection does not outlive its last answer.
+// Read finds the end where no more requests are read, so that a connection does not outlive its
+// last answer.
 func (c *counted) Read(p []byte) (int, error) {
 	if c.listener.over.Load() {
 		return 0, io.EOF
@@ -62,7 +63,8 @@ func (c *counted) Read(p []byte) (int, error) {
 // NetConn is the connection below, for those who look for it.
 func (c *counted) NetConn() net.Conn { return c.Conn }
 
-// Close counts the connection until it is closed indeed: a client that was refused in the middle of its request is read on for a while.
+// Close counts the connection until it is closed indeed: a client that was refused in the middle of
+// its request is read on for a while.
 func (c *counted) Close() error {
 	err := c.Conn.Close()
 	if !c.closed.Swap(true) {

@@ -54,7 +54,8 @@ func (c closing) Close() error {
 	return nil
 }
 
-// TestCountedUntilClosed: a connection whose closing takes its time counts until that is done, and once.
+// TestCountedUntilClosed: a connection whose closing takes its time counts until that is done, and
+// once.
 func TestCountedUntilClosed(t *testing.T) {
 	l := &listener{open: &counter{}, over: new(atomic.Bool), empty: make(chan struct{}, 1)}
 	l.over.Store(true)

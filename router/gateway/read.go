@@ -21,8 +21,8 @@ func (g *Gateway) infer(ctx *fasthttp.RequestCtx, api scan.API) {
 	g.begin(ctx, api, nil).answer((*call).read)
 }
 
-// storedResponse answers a request for a stored response (GET, DELETE, cancel, input_items). rest is
-// the part of the path behind /v1/responses/.
+// storedResponse answers a request for a stored response (GET, DELETE, cancel, input_items). rest
+// is the part of the path behind /v1/responses/.
 func (g *Gateway) storedResponse(ctx *fasthttp.RequestCtx, rest []byte) {
 	id, _, _ := bytes.Cut(rest, []byte("/"))
 	g.begin(ctx, scan.Responses, plan.Stored{ID: id}).answer((*call).readHead)

@@ -89,8 +89,8 @@ func find(method, path []byte) (r route, api scan.API, rest []byte) {
 	return routeUnknown, apiOf(path), nil
 }
 
-// isStored tells whether a request is about a stored response. The only POST that is, cancels one: others below
-// /v1/responses/, such as input_tokens and compact, are endpoints of their own.
+// isStored tells whether a request is about a stored response. The only POST that is, cancels one:
+// others below /v1/responses/, such as input_tokens and compact, are endpoints of their own.
 func isStored(method, path []byte) bool {
 	rest, below := bytes.CutPrefix(path, prefixResponses)
 	if !below || string(method) != "POST" {
@@ -100,8 +100,8 @@ func isStored(method, path []byte) bool {
 	return len(id) > 0 && string(verb) == "cancel"
 }
 
-// meantBy is the path of an endpoint that an unknown one is meant for: with a slash at the end, or with a base URL that
-// lacks /v1 or has it twice. It is empty where there is none.
+// meantBy is the path of an endpoint that an unknown one is meant for: with a slash at the end, or
+// with a base URL that lacks /v1 or has it twice. It is empty where there is none.
 func meantBy(path []byte) string {
 	bare := bytes.TrimRight(path, "/")
 	for _, guess := range []string{string(bare), "/v1" + string(bare), strings.TrimPrefix(string(bare), "/v1")} {

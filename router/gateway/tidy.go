@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// A crowd of clients that has gone quiet leaves memory behind, goroutines and buffers of connections that rest, and so
-// do long prompts, whose text is read into memory of its own. A router that allocates nothing else has the runtime
-// collect every two minutes only, and keep what it finds.
+// A crowd of clients that has gone quiet leaves memory behind, goroutines and buffers of
+// connections that rest, and so do long prompts, whose text is read into memory of its own. A
+// router that allocates nothing else has the runtime collect every two minutes only, and keep what
+// it finds.
 const (
 	tidyEvery = time.Minute
 	tidyFrom  = 1024     // connections that have gone to rest since

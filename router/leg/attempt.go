@@ -211,8 +211,8 @@ func (l *Leg) ask(a *attempt) (verdict, error) {
 	return answered, nil
 }
 
-// mayRefuse tells whether the answer may say that the node does not know the stream_options that were
-// spliced in.
+// mayRefuse tells whether the answer may say that the node does not know the stream_options that
+// were spliced in.
 func (l *Leg) mayRefuse(ex *relay.Exchange) bool {
 	return l.out.asksUsage && (ex.Status() == 400 || ex.Status() == 422)
 }
@@ -228,8 +228,8 @@ func statusVerdict(status int) verdict {
 	return answered
 }
 
-// deliver hands the answer to the place, which reads a small body to its end first: until it returns
-// nil nothing has reached the client.
+// deliver hands the answer to the place, which reads a small body to its end first: until it
+// returns nil nothing has reached the client.
 func (l *Leg) deliver(a *attempt) error {
 	a.status, a.streams = a.ex.Status(), a.ex.IsSSE()
 	if a.streams && !l.claim() {
@@ -313,8 +313,8 @@ type outgoing struct {
 	asksUsage bool // stream_options.include_usage was spliced in
 }
 
-// prepare makes the request for the attempt's node: its model name, and a usage report at the end of
-// a stream.
+// prepare makes the request for the attempt's node: its model name, and a usage report at the end
+// of a stream.
 func (l *Leg) prepare(a *attempt) *relay.Request {
 	asked, o := l.Request, &l.out
 	o.edits = o.edits[:0]
@@ -333,8 +333,8 @@ func (l *Leg) prepare(a *attempt) *relay.Request {
 	return r
 }
 
-// address makes r go to n: with the client's key where n has none of the router's, and on a connection
-// of its own where idle ones are in the way of others.
+// address makes r go to n: with the client's key where n has none of the router's, and on a
+// connection of its own where idle ones are in the way of others.
 func address(r *relay.Request, n *fleet.Node, asked *request.Request, abort *relay.Abort) {
 	r.ForwardAuthorization = nil
 	if n.Pool.Target().Authorization == "" {
@@ -347,7 +347,9 @@ func address(r *relay.Request, n *fleet.Node, asked *request.Request, abort *rel
 // answer, whatever its status. abort, or the end of the request, cancels it. It is a leg without
 // reservation: it counts neither as load on n nor for or against its health. It is safe for
 // concurrent use.
-func (d *Dispatcher) Ask(r *request.Request, n *fleet.Node, path string, until time.Time, abort *relay.Abort, place answer.Place) error {
+func (d *Dispatcher) Ask(
+	r *request.Request, n *fleet.Node, path string, until time.Time, abort *relay.Abort, place answer.Place,
+) error {
 	if !r.Life.Enter(abort) {
 		return relay.ErrCanceled
 	}

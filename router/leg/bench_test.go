@@ -13,8 +13,9 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// BenchmarkPick is the way from a body in memory to the node chosen, at eight nodes, held against a loop that only
-// scans and hashes the same bytes and takes turns with it: pick/floor is the ratio of their medians.
+// BenchmarkPick is the way from a body in memory to the node chosen, at eight nodes, held against a
+// loop that only scans and hashes the same bytes and takes turns with it: pick/floor is the ratio
+// of their medians.
 func BenchmarkPick(b *testing.B) {
 	d := start(b, 8)
 	for _, size := range []int{2 << 10, 220 << 10} {

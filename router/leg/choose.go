@@ -18,8 +18,9 @@ type picks struct {
 	capped bool    // the last look found a node whose pool is full
 }
 
-// choose reserves a slot on the node that the policy picks among those that may take the
-// request and have not been asked yet, or else among the last resort. It returns the node's place in l.pool.members.
+// choose reserves a slot on the node that the policy picks among those that may take the request
+// and have not been asked yet, or else among the last resort. It returns the node's place in
+// l.pool.members.
 func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 	d := l.d
 	p := d.policy.Load()
@@ -92,8 +93,8 @@ func (d *Dispatcher) random(p *policy.Policy) uint64 {
 	return d.options.Random()
 }
 
-// candidates fills l.picks.cands with the nodes that may take the request, full ones included, and l.picks.able with their
-// places in l.pool.members.
+// candidates fills l.picks.cands with the nodes that may take the request, full ones included, and
+// l.picks.able with their places in l.pool.members.
 func (l *Leg) candidates(now time.Time) {
 	l.picks.cands, l.picks.able, l.picks.capped = l.picks.cands[:0], l.picks.able[:0], false
 	suspects := 0
@@ -116,9 +117,9 @@ func (l *Leg) candidates(now time.Time) {
 	l.leaveOut(suspects, func(at int32) bool { return l.pool.members[at].Suspect() })
 }
 
-// lastResort makes candidates, where there is none or all are full, of the nodes that are kept out of service by their own
-// server errors or have as many trial requests as they may. It changes nothing and returns false where there is no such
-// node, or an engine's answer to fall back on.
+// lastResort makes candidates, where there is none or all are full, of the nodes that are kept out
+// of service by their own server errors or have as many trial requests as they may. It changes
+// nothing and returns false where there is no such node, or an engine's answer to fall back on.
 func (l *Leg) lastResort() bool {
 	if l.picks.capped || l.kept != nil {
 		return false
@@ -136,8 +137,8 @@ func (l *Leg) lastResort() bool {
 	return found
 }
 
-// leaveOut takes the suspects out of the candidates, of which they are so many, unless they are more than half: then rather the network
-// is at fault, or there is nobody else.
+// leaveOut takes the suspects out of the candidates, of which they are so many, unless they are
+// more than half: then rather the network is at fault, or there is nobody else.
 func (l *Leg) leaveOut(suspects int, suspect func(at int32) bool) {
 	if suspects == 0 || 2*suspects > len(l.picks.cands) {
 		return
@@ -145,8 +146,9 @@ func (l *Leg) leaveOut(suspects int, suspect func(at int32) bool) {
 	l.keep(func(at int32) bool { return !suspect(at) }) // one may have become suspect since it was counted
 }
 
-// admitOthers makes the requests of others take slots only as far as they wait for one. Which of them run may be known from
-// seconds ago, and that refuses nobody: where all nodes seem to be full of them, one is asked that nobody waits for.
+// admitOthers makes the requests of others take slots only as far as they wait for one. Which of
+// them run may be known from seconds ago, and that refuses nobody: where all nodes seem to be full
+// of them, one is asked that nobody waits for.
 func (l *Leg) admitOthers() (changed bool) {
 	for i, at := range l.picks.able {
 		waiting := l.pool.members[at].Load().Waiting
@@ -176,8 +178,8 @@ func (l *Leg) excludes(n *member) bool {
 	return l.Bond != Free && n.ID != l.Node || slices.Contains(l.tries.asked, n) || l.Filter != nil && !l.Filter(n.Node)
 }
 
-// calm takes out of a retry's candidates the nodes that a connection has just failed to, as long as another has room: where
-// several nodes end at once a request need not try each of them.
+// calm takes out of a retry's candidates the nodes that a connection has just failed to, as long as
+// another has room: where several nodes end at once a request need not try each of them.
 func (l *Leg) calm(now time.Time) {
 	if l.Attempts == 0 {
 		return

@@ -1,7 +1,7 @@
-// Package leg asks the fleet one question for a request: it picks a node, sends, waits for the first
-// sign of an answer, and asks another node while nothing has reached the place where the answer goes.
-// An attempt is one exchange with one node and ends in a verdict. What the engine reports afterwards
-// goes back to where the next question looks.
+// Package leg asks the fleet one question for a request: it picks a node, sends, waits for the
+// first sign of an answer, and asks another node while nothing has reached the place where the
+// answer goes. An attempt is one exchange with one node and ends in a verdict. What the engine
+// reports afterwards goes back to where the next question looks.
 package leg
 
 import (
@@ -40,7 +40,8 @@ type Options struct {
 	StallFloor    time.Duration
 	MaxNodes      int  // further nodes tried after the first
 	Feedback      bool // learn from cached-token counts; asks engines for usage
-	// Random draws 64 bits for a pick. Default rand.Uint64; a simulation has its own, to be repeatable.
+	// Random draws 64 bits for a pick. Default rand.Uint64; a simulation has its own, to be
+	// repeatable.
 	Random func() uint64
 }
 

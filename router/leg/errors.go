@@ -33,8 +33,8 @@ var (
 	ErrNoResponse   = &apierror.Error{Status: 404, Code: "response_not_found", Message: "no response with this id is stored here"}
 )
 
-// ErrFleetUnknown is the error for whatever needs a node while none is known, because etcd has never
-// answered.
+// ErrFleetUnknown is the error for whatever needs a node while none is known, because etcd has
+// never answered.
 var ErrFleetUnknown = unavailable("fleet_not_known_yet", "the fleet is not known yet: etcd has not been reached")
 
 // ErrClientLeft is returned when there is nobody left to answer.
@@ -48,8 +48,8 @@ func Ended(r *request.Request) *apierror.Error {
 	return ErrClientLeft
 }
 
-// Resolve finds the model of that name or alias in s; without a name, the only one there is. The error
-// is that of a request for a model that is not known.
+// Resolve finds the model of that name or alias in s; without a name, the only one there is. The
+// error is that of a request for a model that is not known.
 func Resolve(s *fleet.Snapshot, name []byte) (view *fleet.ModelView, err *apierror.Error) {
 	if len(name) == 0 {
 		view = s.Sole()
@@ -62,8 +62,8 @@ func Resolve(s *fleet.Snapshot, name []byte) (view *fleet.ModelView, err *apierr
 	return view, nil
 }
 
-// Served finds the model of that name or alias in s. The error is that of a request for a model that
-// is not known, or that no node serves now.
+// Served finds the model of that name or alias in s. The error is that of a request for a model
+// that is not known, or that no node serves now.
 func Served(s *fleet.Snapshot, name []byte) (*fleet.ModelView, *apierror.Error) {
 	view := s.Model(name)
 	switch {
@@ -89,8 +89,8 @@ func unknownModel(s *fleet.Snapshot, name []byte) *apierror.Error {
 	return apierror.ModelNotFound(name[:min(len(name), longest)])
 }
 
-// errHolder says of the node that alone can answer, because it stored a response, what keeps it from
-// that.
+// errHolder says of the node that alone can answer, because it stored a response, what keeps it
+// from that.
 func errHolder(node, why string) *apierror.Error {
 	return unavailable("response_node_unavailable", "the node that stored this response ("+node+") "+why)
 }

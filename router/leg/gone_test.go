@@ -18,8 +18,8 @@ func exports(d *Dispatcher, label string) bool {
 	return bytes.Contains(page.Body.Bytes(), []byte(label))
 }
 
-// TestWhatIsGoneLosesItsMetrics: a node's and a model's series go when the last request has ended, what that one counts
-// included.
+// TestWhatIsGoneLosesItsMetrics: a node's and a model's series go when the last request has ended,
+// what that one counts included.
 func TestWhatIsGoneLosesItsMetrics(t *testing.T) {
 	d := start(t, 1)
 	l := d.Leg(asked(t, d, chat(200)), Question{}, nil)

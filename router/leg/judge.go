@@ -15,19 +15,21 @@ import (
 
 // How a node's health is judged by the requests it gets:
 //
-//   - A connection that is refused or breaks, or brings no HTTP/1.1, and a first byte that does
-//     not come in time, count against the node. After the first two it is checked at once.
-//   - An answer below 500, and 501 (the engine does not have that endpoint), counts for it; but
-//     429 counts for nothing: a busy node is well, and has not shown that it answers.
-//   - Any other 5xx may be the request's fault. It counts in full when another node answers
-//     the same request below 500, and for neither node when another answers the same 5xx.
-//     Where no other node has told (there is none, the retry budget is spent, the node is
-//     pinned, others could not be reached or failed otherwise) it is a doubt, which counts
-//     weakly: fleet.Node.ReportDoubt says how.
-//   - Nodes out of service for server errors alone, and those only returning, are asked when
-//     no other node is left or has a free slot, so that a breaker never makes things worse than what opened it.
+//   - A connection that is refused or breaks, or brings no HTTP/1.1, and a first byte that does not
+//     come in time, count against the node. After the first two it is checked at once.
+//   - An answer below 500, and 501 (the engine does not have that endpoint), counts for it; but 429
+//     counts for nothing: a busy node is well, and has not shown that it answers.
+//   - Any other 5xx may be the request's fault. It counts in full when another node answers the
+//     same request below 500, and for neither node when another answers the same 5xx. Where no
+//     other node has told (there is none, the retry budget is spent, the node is pinned, others
+//     could not be reached or failed otherwise) it is a doubt, which counts weakly:
+//     fleet.Node.ReportDoubt says how.
+//   - Nodes out of service for server errors alone, and those only returning, are asked when no
+//     other node is left or has a free slot, so that a breaker never makes things worse than what
+//     opened it.
 
-// nodeSetAside is the Cause of a request that was given up from outside while it waited on a node set aside.
+// nodeSetAside is the Cause of a request that was given up from outside while it waited on a node
+// set aside.
 const nodeSetAside = "node_set_aside"
 
 // failure is a node's answer of 5xx.
@@ -148,10 +150,11 @@ func (p *pool) doubt(n *member) float64 {
 	return sum / float64(max(nodes, 1))
 }
 
-// How many nodes are asked for one request: the first, and retry.max_nodes further ones. A request may itself be what ends
-// engines, so after a connection that broke one more node gets it at most, unless other requests of that node broke at about
-// the same time: then the node has ended for something else. Nodes that could not be connected to never had the request, and
-// are bounded by retry.max_nodes alone.
+// How many nodes are asked for one request: the first, and retry.max_nodes further ones. A request
+// may itself be what ends engines, so after a connection that broke one more node gets it at most,
+// unless other requests of that node broke at about the same time: then the node has ended for
+// something else. Nodes that could not be connected to never had the request, and are bounded by
+// retry.max_nodes alone.
 
 // reset is a connection that broke before an answer.
 type reset struct {
@@ -160,8 +163,8 @@ type reset struct {
 	had  int // nodes that had the request then, this one included
 }
 
-// further is how many more nodes may be asked after v, of those spared for the request so far: after a 500 the request itself is
-// a suspect, so one more must do.
+// further is how many more nodes may be asked after v, of those spared for the request so far:
+// after a 500 the request itself is a suspect, so one more must do.
 func (v verdict) further(spare int) int {
 	switch v {
 	case unreached, starved, silent, overloaded, overdue, broken:
@@ -182,7 +185,8 @@ func (l *Leg) failedWith(v verdict, n *member, at time.Time) {
 	}
 }
 
-// suspect is how many nodes had the request when it first ended one that it alone was on; 0 if it never has.
+// suspect is how many nodes had the request when it first ended one that it alone was on; 0 if it
+// never has.
 func (l *Leg) suspect() int {
 	for _, r := range l.tries.resets {
 		if !r.node.BrokeForOthers(r.at) {
@@ -192,8 +196,8 @@ func (l *Leg) suspect() int {
 	return 0
 }
 
-// breath is how long a request waits, with nothing in flight, where nodes have ended: what has ended them may have ended more,
-// and for other requests too, and a moment later that is known.
+// breath is how long a request waits, with nothing in flight, where nodes have ended: what has
+// ended them may have ended more, and for other requests too, and a moment later that is known.
 const breath = 50 * time.Millisecond
 
 // mayGoOn tells whether another node may be asked after v.
@@ -209,7 +213,8 @@ func (l *Leg) mayGoOn(v verdict) bool {
 	return !l.suspected()
 }
 
-// suspected tells whether as many nodes have had the request as may, where it seems to be what ends them.
+// suspected tells whether as many nodes have had the request as may, where it seems to be what ends
+// them.
 func (l *Leg) suspected() bool {
 	had := l.suspect()
 	return had > 0 && l.tries.had > had
@@ -218,8 +223,8 @@ func (l *Leg) suspected() bool {
 // complainEvery is how often one node's failures, or one model's, make a log line.
 const complainEvery = 10 * time.Second
 
-// complaints bounds the log lines on one subject: the first at once, then one in complainEvery that says for how many it
-// stands. Run writes it where nothing more follows.
+// complaints bounds the log lines on one subject: the first at once, then one in complainEvery that
+// says for how many it stands. Run writes it where nothing more follows.
 type complaints struct {
 	next atomic.Int64 // not before, Unix ns
 	held atomic.Int64 // not logged yet
@@ -244,7 +249,8 @@ func (c *complaints) rest(now time.Time) (count int64, ok bool) {
 	return count, count > 0
 }
 
-// complain logs that an attempt has failed: a breaker tells of what repeats, this of a request that was lost.
+// complain logs that an attempt has failed: a breaker tells of what repeats, this of a request that
+// was lost.
 func (l *Leg) complain(n *member, reason string, detail any) {
 	count, ok := n.complaints.due(time.Now())
 	if !ok {

@@ -6,8 +6,8 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
-// TestKeptAnswerIsNoSignOfAnotherNode: what arrives of an answer that was kept while another node was asked comes from
-// the node that gave it.
+// TestKeptAnswerIsNoSignOfAnotherNode: what arrives of an answer that was kept while another node
+// was asked comes from the node that gave it.
 func TestKeptAnswerIsNoSignOfAnotherNode(t *testing.T) {
 	d := start(t, 2)
 	var l *Leg

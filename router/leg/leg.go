@@ -48,8 +48,8 @@ func Pinned(node string) Question {
 }
 
 // Leg is one question to the fleet and what came of it, with all the scratch memory that it needs.
-// Take one with Dispatcher.Leg, call Do, let the place take what it brought, and end it with Finish.
-// One goroutine at a time works on a leg; GiveUp comes from another.
+// Take one with Dispatcher.Leg, call Do, let the place take what it brought, and end it with
+// Finish. One goroutine at a time works on a leg; GiveUp comes from another.
 type Leg struct {
 	Question
 	Request *request.Request
@@ -258,8 +258,8 @@ func (l *Leg) another(v verdict) (at int, ok bool) {
 }
 
 // giveIn passes on the last answer that an engine gave, or else says what happened. The error of a
-// node that is not well is not passed on where the others are full: ours tells the client that it is
-// worth another try, and when.
+// node that is not well is not passed on where the others are full: ours tells the client that it
+// is worth another try, and when.
 func (l *Leg) giveIn(v verdict) *apierror.Error {
 	l.settleFailed()
 	if (v == failed500 || v == overloaded) && l.crowded(time.Now()) {
@@ -283,8 +283,8 @@ func (l *Leg) giveIn(v verdict) *apierror.Error {
 	return l.unanswered()
 }
 
-// crowded tells whether the last answer is the error of a node that is not well, and the others that
-// are were not asked because they are full.
+// crowded tells whether the last answer is the error of a node that is not well, and the others
+// that are were not asked because they are full.
 func (l *Leg) crowded(now time.Time) bool {
 	if l.kept == nil || l.kept.node.State() == fleet.Healthy || l.others(now) {
 		return false
@@ -328,7 +328,8 @@ func (l *Leg) GiveUp(v patience.Verdict) bool {
 	return true
 }
 
-// arm makes a the attempt that the request's end and GiveUp cancel; false when the request has ended.
+// arm makes a the attempt that the request's end and GiveUp cancel; false when the request has
+// ended.
 func (l *Leg) arm(a *attempt) bool {
 	l.now = a
 	alive := l.Request.Life.Enter(&a.abort)
@@ -363,8 +364,8 @@ func (l *Leg) disarm() phase {
 	return l.phase
 }
 
-// Event looks at one event of the answer, read at time now, and tells whether it is passed on. It is
-// a part of answer.Source.
+// Event looks at one event of the answer, read at time now, and tells whether it is passed on. It
+// is a part of answer.Source.
 func (l *Leg) Event(e sse.Event, now time.Time) (keep bool) {
 	if e.IsDone() {
 		return true
@@ -407,7 +408,8 @@ func (l *Leg) NodeID() string {
 	return l.now.node.ID
 }
 
-// Asked is the node that answers or, where none does, the one that was asked last; empty if none was.
+// Asked is the node that answers or, where none does, the one that was asked last; empty if none
+// was.
 func (l *Leg) Asked() string {
 	asked := l.tries.asked
 	if id := l.NodeID(); id != "" || len(asked) == 0 {
@@ -435,8 +437,8 @@ func (l *Leg) Matched() int {
 	return l.now.matched
 }
 
-// Cause is how the last attempt that failed did, in a word as the metrics have it; empty if none has.
-// o is how the answer ended, if there was one.
+// Cause is how the last attempt that failed did, in a word as the metrics have it; empty if none
+// has. o is how the answer ended, if there was one.
 func (l *Leg) Cause(o relay.Outcome) string {
 	if kind := l.broke(o); kind != "" {
 		return kind

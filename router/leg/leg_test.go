@@ -1,6 +1,7 @@
 package leg
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -58,7 +59,10 @@ func start(t testing.TB, n int, tweak ...func(*engine.Config)) *Dispatcher {
 		Fleet: f, Policy: &atomic.Pointer[policy.Policy]{}, Gate: admission.New(admission.Options{}),
 		Where:  &where.Finder{Index: index, Memo: where.NewMemo(16 << 20), Metrics: counts},
 		Budget: admission.NewBudget(20, 64, nil), Metrics: counts, Stored: affinity.New(16), Log: o.Log,
-	}, Options{Limits: Limits{FirstByte: time.Minute, Idle: time.Minute, Total: time.Minute}, MaxNodes: 2, Feedback: true})
+	}, Options{
+		Limits:   Limits{FirstByte: time.Minute, Idle: time.Minute, Total: time.Minute},
+		MaxNodes: 2, Feedback: true,
+	})
 	d.policy.Store(policy.Default())
 	waitFor(t, func() bool {
 		able := map[*fleet.Node]bool{}
@@ -156,7 +160,8 @@ func TestPickDoesNotAllocate(t *testing.T) {
 
 func TestFurther(t *testing.T) {
 	for v, want := range map[verdict]int{
-		unreached: 2, overloaded: 2, overdue: 2, broken: 2, failed500: 1, stalled: 1, late: 0, abandoned: 0, answered: 0,
+		unreached: 2, overloaded: 2, overdue: 2, broken: 2, failed500: 1, stalled: 1,
+		late: 0, abandoned: 0, answered: 0, tooLong: 0,
 	} {
 		if got := v.further(2); got != want {
 			t.Errorf("after %v %d further nodes may be asked, want %d", v, got, want)
@@ -195,7 +200,8 @@ func TestCacheSaltDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestPlaceOfANodeWithManyModels is the same each time: what has no model of its own counts for the first.
+// TestPlaceOfANodeWithManyModels is the same each time: what has no model of its own counts for the
+// first.
 func TestPlaceOfANodeWithManyModels(t *testing.T) {
 	d := start(t, 1, func(c *engine.Config) { c.Models = []string{"e", "c", "a", "d", "b"} })
 	node := d.current().snap.Nodes[0]
@@ -213,7 +219,8 @@ func TestPlaceOfANodeWithManyModels(t *testing.T) {
 	}
 }
 
-// TestHash: what differs in path, length or either end is another request, and a long body costs no more than its ends.
+// TestHash: what differs in path, length or either end is another request, and a long body costs no
+// more than its ends.
 func TestHash(t *testing.T) {
 	long := strings.Repeat("x", 8*hashedBody)
 	seen := map[uint64]string{}
@@ -248,7 +255,8 @@ func TestFirstSignThatCameToNothing(t *testing.T) {
 	l.Finish(relay.UpstreamFailed)
 }
 
-// TestAStallInALongStream shows in the longest gap, whatever the mean is, and events are looked at without an allocation.
+// TestAStallInALongStream shows in the longest gap, whatever the mean is, and events are looked at
+// without an allocation.
 func TestAStallInALongStream(t *testing.T) {
 	const events, gap, stall = 2000, 10 * time.Millisecond, 3 * time.Second
 	d := start(t, 1)
@@ -323,7 +331,8 @@ func TestPatienceIsToldWhatIsCached(t *testing.T) {
 	}
 }
 
-// TestMemoDoesNotAllocate: a long body that begins like one before is picked for without an allocation.
+// TestMemoDoesNotAllocate: a long body that begins like one before is picked for without an
+// allocation.
 func TestMemoDoesNotAllocate(t *testing.T) {
 	d := start(t, 2)
 	r, l := request.New(), new(Leg)
@@ -343,5 +352,55 @@ func TestMemoDoesNotAllocate(t *testing.T) {
 		}
 	}); n > 0.5 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestPrefillFeedsNothingOfDecode: a prefill leg goes to nodes of that role only, and neither
+// decode's patience nor its statistics hear of it.
+func TestPrefillFeedsNothingOfDecode(t *testing.T) {
+	d := start(t, 2)
+	backends := make([]fleet.Backend, 0, 2)
+	for i, n := range d.fleet.Load().Nodes {
+		backends = append(backends, fleet.Backend{URL: n.Info().Address, Role: []string{"prefill", "decode"}[i]})
+	}
+	if err := d.fleet.Reload(t.Context(), backends); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, func() bool {
+		m := d.fleet.Load().Model([]byte("sim"))
+		return m != nil && len(m.Prefill) == 1 && len(m.Nodes) == 1
+	})
+	m := d.current().models["sim"]
+	prefill, decode := m.pools[Prefill].members[0], m.pools[Answer].members[0]
+	learned := func(work Work) string {
+		return fmt.Sprintf("%+v", reflect.ValueOf(m.patience[work]).Elem().FieldByName("first"))
+	}
+	before := learned(Answer)
+	var captured answer.Memory
+	captured.Limit = 1 << 20
+	for range 4 {
+		body := bytes.Replace(chat(4000), []byte("{"), []byte(`{"stream":true,`), 1)
+		l := d.Leg(asked(t, d, body), Question{Work: Prefill}, &captured)
+		if err := l.Do(); err != nil || captured.Status != 200 || l.NodeID() != prefill.ID {
+			t.Fatalf("%v, status %d from %q", err, captured.Status, l.NodeID())
+		}
+		if l.Reading.Usage.Completion == 0 || decode.InFlight() != 0 {
+			t.Errorf("%+v, %d in flight on the decode node", l.Reading.Usage, decode.InFlight())
+		}
+		l.Finish(relay.Complete)
+	}
+	if learned(Answer) != before || learned(Prefill) == before {
+		t.Errorf("from prefills decode's patience has learned %s, prefill's %s", learned(Answer), learned(Prefill))
+	}
+	if !exports(d, `cgn_router_ttft_seconds_count{model="sim"} 0`) {
+		t.Error("prefills count as answers")
+	}
+	l := d.Leg(asked(t, d, chat(100)), Question{}, &captured)
+	if err := l.Do(); err != nil || l.NodeID() != decode.ID {
+		t.Errorf("an answer: %v from %q", err, l.NodeID())
+	}
+	l.Finish(relay.Complete)
+	if prefill.InFlight() != 0 || decode.InFlight() != 0 || d.gate.InFlight() != 0 {
+		t.Error("something was not given back")
 	}
 }

@@ -16,9 +16,12 @@ type Rehearsal struct {
 	l *Leg
 }
 
-// Rehearse chooses the node for a prompt of which only the keys of its blocks are known, all of it one
-// user turn. known, if not nil, tells for each node of the model what it holds, instead of the index.
-func (d *Dispatcher) Rehearse(keys []uint64, known func(n *fleet.Node) int32, now time.Time) (Rehearsal, *apierror.Error) {
+// Rehearse chooses the node for a prompt of which only the keys of its blocks are known, all of it
+// one user turn. known, if not nil, tells for each node of the model what it holds, instead of the
+// index.
+func (d *Dispatcher) Rehearse(
+	keys []uint64, known func(n *fleet.Node) int32, now time.Time,
+) (Rehearsal, *apierror.Error) {
 	r := request.New()
 	r.Received = now
 	l := d.Leg(r, Question{}, nil)
@@ -71,7 +74,9 @@ func (r Rehearsal) Matched() int { return r.l.now.matched }
 // afterwards.
 func (r Rehearsal) Finish(promptTokens, cachedTokens int) {
 	l := r.l
-	l.Reading.Usage = usage.Counts{Prompt: int64(promptTokens), HasPrompt: true, Cached: int64(cachedTokens), HasCached: true}
+	l.Reading.Usage = usage.Counts{
+		Prompt: int64(promptTokens), HasPrompt: true, Cached: int64(cachedTokens), HasCached: true,
+	}
 	l.learn(l.now, true, false, l.Request.Received)
 	l.drop(l.now)
 	l.close()

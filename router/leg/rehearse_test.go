@@ -15,7 +15,8 @@ import (
 	"github.com/cognitora/dataplane/router/where"
 )
 
-// TestRehearsal: nothing listens at the nodes' addresses, and all the same requests are placed, counted and learned from.
+// TestRehearsal: nothing listens at the nodes' addresses, and all the same requests are placed,
+// counted and learned from.
 func TestRehearsal(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	index := prefix.NewIndex(prefix.Options{Inline: true, Now: func() time.Time { return now }})
@@ -27,7 +28,8 @@ func TestRehearsal(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := New(Parts{
-		Fleet: f, Where: &where.Finder{Index: index}, Policy: &atomic.Pointer[policy.Policy]{}, Gate: admission.New(admission.Options{}),
+		Fleet: f, Where: &where.Finder{Index: index}, Policy: &atomic.Pointer[policy.Policy]{},
+		Gate:   admission.New(admission.Options{}),
 		Budget: admission.NewBudget(20, 64, nil), Metrics: metrics.New(), Stored: affinity.New(1), Log: log,
 	}, Options{Feedback: true, Random: func() uint64 { return 1 }})
 	d.policy.Store(policy.Default())

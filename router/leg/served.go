@@ -250,7 +250,8 @@ func (d *Dispatcher) forgetGone(now time.Time) {
 	}
 }
 
-// lives tells whether a node of this id is in the fleet, or another one has left and is not forgotten.
+// lives tells whether a node of this id is in the fleet, or another one has left and is not
+// forgotten.
 func (d *Dispatcher) lives(id string) bool {
 	if t := d.table.Load(); t.snap != nil && t.snap.Node(id) != nil {
 		return true

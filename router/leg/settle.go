@@ -87,12 +87,14 @@ func (l *Leg) count(a *attempt, now time.Time) {
 	m.Cached.Add(float64(r.Usage.Cached))
 }
 
-// unreportedMin is how many answers without a count of cached tokens show that an engine reports none.
+// unreportedMin is how many answers without a count of cached tokens show that an engine reports
+// none.
 const unreportedMin = 5
 
-// cachedCounts is what a node's answers have shown of its counts of cached tokens. Engines that report them leave them out
-// where nothing was cached, so it takes answers of whose prompt the node was believed to have some, and to requests that were
-// sent after the node had answered: what is still in prefill is believed too.
+// cachedCounts is what a node's answers have shown of its counts of cached tokens. Engines that
+// report them leave them out where nothing was cached, so it takes answers of whose prompt the node
+// was believed to have some, and to requests that were sent after the node had answered: what is
+// still in prefill is believed too.
 type cachedCounts struct {
 	seen   atomic.Bool  // there was one
 	first  atomic.Int64 // when the first answer without one ended, Unix nanoseconds; 0: there was none
@@ -100,7 +102,8 @@ type cachedCounts struct {
 	said   atomic.Bool
 }
 
-// missing takes an answer without a count, and tells once when that means that the engine reports none.
+// missing takes an answer without a count, and tells once when that means that the engine reports
+// none.
 func (c *cachedCounts) missing(matched bool, sent, now time.Time) bool {
 	if c.seen.Load() || c.said.Load() {
 		return false

@@ -5,11 +5,14 @@ import (
 	"time"
 )
 
-// TestMissingCounts: an engine is said to report none after a few answers without, which should have had one.
+// TestMissingCounts: an engine is said to report none after a few answers without, which should
+// have had one.
 func TestMissingCounts(t *testing.T) {
 	for name, c := range map[string]struct {
-		answers string // r: with a count, u: without, m: without although some of the prompt was believed to be there, c: likewise, sent with the first
-		want    int    // the answer with which it is said, from 1; 0: it is not
+		// r: with a count, u: without, m: without although some of the prompt was believed to be
+		// there, c: likewise, sent with the first
+		answers string
+		want    int // the answer with which it is said, from 1; 0: it is not
 	}{
 		"never, and believed": {"ummmmm", 6},
 		"believed at once":    {"mmmmmm", 6},

@@ -2,7 +2,7 @@
 // notices nodes that have stopped making progress.
 //
 // It learns what a served model needs from what its nodes do. It keeps no clock (every call is
-// told the time) and starts no goroutine: router/dispatch calls Model.Check every FirstByteFloor/10,
+// told the time) and starts no goroutine: router/leg calls Model.Check every FirstByteFloor/10,
 // and Check asks the owner of each late attempt to give it up. One mutex per model guards
 // everything except Attempt.Progress, which is one atomic store per chunk.
 //

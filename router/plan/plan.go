@@ -52,8 +52,8 @@ func New(p Parts) *Planner {
 // Plan says which legs answer a request. Its methods are called one at a time. A plan of one leg
 // embeds OneLeg.
 type Plan interface {
-	// Answer runs legs until one of them has an answer for the client (Task.Run with Task.Client). It
-	// returns the error that the router gives itself where none has.
+	// Answer runs legs until one of them has an answer for the client (Task.Run with Task.Client).
+	// It returns the error that the router gives itself where none has.
 	Answer(t *Task) *apierror.Error
 	// Follows tells whether further legs may follow the one whose answer goes to the client. The
 	// request keeps its body for them.
@@ -64,7 +64,8 @@ type Plan interface {
 	// End is called when the answer of the leg has ended, by o. It appends to out what the client
 	// still gets, and says whether another leg follows, which Next runs.
 	End(t *Task, out []byte, o relay.Outcome) (rest []byte, more bool)
-	// Next runs legs until one of them has an event stream that goes on with the client's. It may wait.
+	// Next runs legs until one of them has an event stream that goes on with the client's. It may
+	// wait.
 	Next(t *Task) *apierror.Error
 }
 
@@ -111,17 +112,17 @@ type before struct {
 
 var tasks = sync.Pool{New: func() any { return new(Task) }}
 
-// Task returns a task that answers r, for a client, by plan; nil: by the one that is chosen once r has
-// been read. From now on it owns r.
+// Task returns a task that answers r, for a client, by plan; nil: by the one that is chosen once r
+// has been read. From now on it owns r.
 func (p *Planner) Task(r *request.Request, client answer.Place, plan Plan) *Task {
 	t := tasks.Get().(*Task)
 	*t = Task{Request: r, Client: client, planner: p, plan: plan}
 	return t
 }
 
-// Answer has the plan answer the request. It returns nil when the client's place has taken an answer,
-// an engine's own error among them, or the error that the router gives itself. Finish must follow in
-// either case.
+// Answer has the plan answer the request. It returns nil when the client's place has taken an
+// answer, an engine's own error among them, or the error that the router gives itself. Finish must
+// follow in either case.
 func (t *Task) Answer() *apierror.Error {
 	t.planner.parts.Legs.Arrived()
 	if t.plan == nil {
@@ -130,7 +131,8 @@ func (t *Task) Answer() *apierror.Error {
 	return t.plan.Answer(t)
 }
 
-// Run ends the leg before, if there was one, and sends one that asks q and has its answer go to place.
+// Run ends the leg before, if there was one, and sends one that asks q and has its answer go to
+// place.
 func (t *Task) Run(q leg.Question, place answer.Place) *apierror.Error {
 	t.endLeg()
 	t.leg = t.planner.parts.Legs.Leg(t.Request, q, place)
@@ -153,8 +155,8 @@ func (t *Task) endLeg() {
 	l.Finish(t.ended)
 }
 
-// joined is the usage of an answer that one leg has begun and the next one gone on with: the prompt is
-// the first one's, the completion is both's.
+// joined is the usage of an answer that one leg has begun and the next one gone on with: the prompt
+// is the first one's, the completion is both's.
 func joined(first, next usage.Counts) usage.Counts {
 	sum := first
 	if !sum.HasPrompt {
@@ -178,7 +180,8 @@ func (t *Task) Read(e sse.Event, at time.Time) (keep bool) { return t.leg.Event(
 // Piece looks at a piece of an answer that is not a stream; whole: it is all of it.
 func (t *Task) Piece(piece []byte, whole bool) { t.leg.Piece(piece, whole) }
 
-// End decides what follows the answer of the leg under way, which has ended by o: see relay.Follower.
+// End decides what follows the answer of the leg under way, which has ended by o: see
+// relay.Follower.
 func (t *Task) End(out []byte, o relay.Outcome) (rest []byte, more bool) {
 	t.ended = o
 	return t.plan.End(t, out, o)
@@ -199,8 +202,8 @@ func (t *Task) Failure(err error) *apierror.Error {
 	return t.planner.parts.Legs.Failure(t.Request, err, events)
 }
 
-// Finish ends the task and its request, whatever became of them. o is how the answer ended, if there
-// was one. Neither may be used afterwards, and nobody may still end the request's Life.
+// Finish ends the task and its request, whatever became of them. o is how the answer ended, if
+// there was one. Neither may be used afterwards, and nobody may still end the request's Life.
 func (t *Task) Finish(o relay.Outcome) {
 	r, l := t.Request, t.leg
 	*t = Task{}
@@ -243,8 +246,8 @@ func (t *Task) Account(o relay.Outcome) Account {
 	return a
 }
 
-// Direct answers by one leg. A request that goes on from a stored response goes to the node that has
-// it.
+// Direct answers by one leg. A request that goes on from a stored response goes to the node that
+// has it.
 type Direct struct{ OneLeg }
 
 // Answer implements Plan.

@@ -127,7 +127,8 @@ func TestEndOfASearch(t *testing.T) {
 
 func TestWhatNodesSayOfAStoredResponse(t *testing.T) {
 	for status, want := range map[int][2]said{ // with a key of the router's, and without
-		200: {yes, yes}, 404: {no, no}, 400: {no, no}, 501: {no, no}, 401: {nothing, denied401}, 403: {nothing, denied403},
+		200: {yes, yes}, 404: {no, no}, 400: {no, no}, 501: {no, no},
+		401: {nothing, denied401}, 403: {nothing, denied403},
 		408: {nothing, nothing}, 429: {nothing, nothing}, 500: {nothing, nothing}, 503: {nothing, nothing},
 	} {
 		if got := [2]said{saidBy(status, false), saidBy(status, true)}; got != want {

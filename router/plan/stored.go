@@ -28,8 +28,9 @@ const (
 	searchSkim     = 16 << 10        // bytes of an answer read to keep its connection; that of a longer one is closed
 	maxResponseID  = 256             // bytes; a longer id is nobody's
 
-	// responsesLost is how long a node's health checks have failed when what it stored counts as lost. Engines have
-	// that in memory, and a backend that is configured, unlike a node of etcd, never leaves by itself.
+	// responsesLost is how long a node's health checks have failed when what it stored counts as
+	// lost. Engines have that in memory, and a backend that is configured, unlike a node of etcd,
+	// never leaves by itself.
 	responsesLost = time.Minute
 )
 
@@ -39,9 +40,9 @@ var (
 	errSearches = &apierror.Error{Status: 503, Code: "lookups_full", Message: "too many stored responses are being searched for on the nodes", RetryAfterSeconds: 1}
 )
 
-// holder is the node that stored response id. If this router does not remember it, the nodes are asked
-// that serve the model of the request, where it names one, or else all of them; those whose responses
-// are lost are not. A node that is the only one there can be is it without a question.
+// holder is the node that stored response id. If this router does not remember it, the nodes are
+// asked that serve the model of the request, where it names one, or else all of them; those whose
+// responses are lost are not. A node that is the only one there can be is it without a question.
 func (p *Planner) holder(r *request.Request, id []byte) (node string, err *apierror.Error) {
 	snap, now := p.parts.Fleet.Load(), time.Now()
 	if node, known := p.parts.Stored.Node(id); known {
@@ -120,8 +121,8 @@ type search struct {
 	denied int      // the status with which a node refuses the client
 }
 
-// search asks nodes for response id; partial says that there may be others. It counts neither as load
-// on them nor for or against their health.
+// search asks nodes for response id; partial says that there may be others. It counts neither as
+// load on them nor for or against their health.
 func (p *Planner) search(r *request.Request, id []byte, nodes []*fleet.Node, partial bool) (string, *apierror.Error) {
 	s := &search{
 		p: p, request: r, path: "/v1/responses/" + string(id), until: r.Before(time.Now().Add(searchTime)),
@@ -198,8 +199,8 @@ const (
 	denied403 // the client may not know
 )
 
-// inquire asks one node, unless the search is over, and ends the search if the node has it. A bug in
-// that is a node that says nothing.
+// inquire asks one node, unless the search is over, and ends the search if the node has it. A bug
+// in that is a node that says nothing.
 func (s *search) inquire(n *fleet.Node, abort *relay.Abort) {
 	told := nothing
 	defer func() {
@@ -247,8 +248,8 @@ func (s *search) question(n *fleet.Node, abort *relay.Abort) said {
 	return saidBy(captured.Status, n.Pool.Target().Authorization == "")
 }
 
-// saidBy is what a status says. That a key is missing or wrong is for the client to know, unless the node has one of the
-// router's.
+// saidBy is what a status says. That a key is missing or wrong is for the client to know, unless
+// the node has one of the router's.
 func saidBy(status int, clientsKey bool) said {
 	switch {
 	case status < 300:

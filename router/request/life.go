@@ -19,8 +19,8 @@ const (
 // Life ends everything that is done for a request when its client leaves or the router stops. Its
 // methods may be called from any goroutine, unless they say otherwise.
 type Life struct {
-	// Begin is called once, before anything is sent for the request: from then on Cancel has something to
-	// end. It is set by the port, and may be nil.
+	// Begin is called once, before anything is sent for the request: from then on Cancel has
+	// something to end. It is set by the port, and may be nil.
 	Begin func()
 
 	started bool // Start has been called
@@ -30,7 +30,8 @@ type Life struct {
 	aborts []*relay.Abort // of what is under way: one for each node that is asked at this moment
 }
 
-// Start calls Begin, the first time. Only the goroutine that owns the request calls Start and Started.
+// Start calls Begin, the first time. Only the goroutine that owns the request calls Start and
+// Started.
 func (l *Life) Start() {
 	if l.started {
 		return

@@ -1,8 +1,8 @@
 // Package request holds what one client asks of the router, and the life of that question.
 //
 // A Request is filled once, by the port that reads it, and does not change afterwards. It copies
-// what it keeps of the head, so that only its body is borrowed memory. The body is there for as long
-// as a leg may send it: see Own.
+// what it keeps of the head, so that only its body is borrowed memory. The body is there for as
+// long as a leg may send it: see Own.
 package request
 
 import (

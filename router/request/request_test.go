@@ -9,7 +9,8 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// TestNothingOutlivesARequest: a field that recycling forgets would carry one client's data to another.
+// TestNothingOutlivesARequest: a field that recycling forgets would carry one client's data to
+// another.
 func TestNothingOutlivesARequest(t *testing.T) {
 	r := new(Request)
 	residue.Mark(r, []string{"Scan"}) // which package scan recycles

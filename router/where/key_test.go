@@ -18,8 +18,8 @@ func turns(system string, texts ...string) []byte {
 	return []byte(`{"model":"sim","messages":[` + strings.Join(all, ",") + `]}`)
 }
 
-// TestConversationsAreToldApartByTheirFirstTurn: later turns keep a conversation at its node, and a system prompt that all
-// share ties nobody to anybody.
+// TestConversationsAreToldApartByTheirFirstTurn: later turns keep a conversation at its node, and a
+// system prompt that all share ties nobody to anybody.
 func TestConversationsAreToldApartByTheirFirstTurn(t *testing.T) {
 	f := &Finder{Metrics: metrics.New()}
 	key := func(body []byte, session string) uint64 {
@@ -43,8 +43,8 @@ func TestConversationsAreToldApartByTheirFirstTurn(t *testing.T) {
 	}
 }
 
-// TestShortFirstTurns: questions of a few words behind one system prompt are told apart too, in every turn of theirs, and so
-// are those without one.
+// TestShortFirstTurns: questions of a few words behind one system prompt are told apart too, in
+// every turn of theirs, and so are those without one.
 func TestShortFirstTurns(t *testing.T) {
 	f := &Finder{Metrics: metrics.New()}
 	key := func(api scan.API, body []byte) uint64 {

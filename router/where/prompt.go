@@ -92,7 +92,9 @@ func (f *Finder) Find(p *Prompt, r *request.Request, model string, seed prefix.D
 }
 
 // FindKeys is Find for a prompt of which only the keys of its blocks are known, all of it one turn.
-func (f *Finder) FindKeys(p *Prompt, r *request.Request, keys []uint64, model string, seed prefix.Digest, nodes []*fleet.Node) {
+func (f *Finder) FindKeys(
+	p *Prompt, r *request.Request, keys []uint64, model string, seed prefix.Digest, nodes []*fleet.Node,
+) {
 	p.finder, p.asked = f, r
 	r.Scan.FirstTurn = len(keys) * prefix.BlockBytes
 	p.chain.Reset(seed, nil, nil)
