@@ -68,6 +68,30 @@ func TestExchangeDoesNotAllocate(t *testing.T) {
 	}
 }
 
+// TestCaptureDoesNotAllocate counts an exchange that is captured.
+func TestCaptureDoesNotAllocate(t *testing.T) {
+	for name, response := range steadyResponses {
+		p, req, kept := newPool(t, rawServer(t, "tcp", instant(response))), post("{}"), make([]byte, 0, 1024)
+		once := func() {
+			e, err := p.Send(req, time.Time{})
+			if err == nil {
+				err = e.ReadHead(time.Time{})
+			}
+			if err == nil {
+				_, err = Capture(kept, e, CaptureOptions{Limit: 1024})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.Close()
+		}
+		once()
+		if n := testing.AllocsPerRun(300, once); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}
+
 // quiet is a Follower that changes and keeps nothing.
 type quiet struct{ OneSource }
 

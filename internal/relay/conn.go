@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"crypto/tls"
 	"errors"
 	"net"
 	"os"
@@ -30,8 +29,7 @@ type conn struct {
 	nc     net.Conn // what is read and written: the socket, or TLS over it
 	socket net.Conn
 	raw    syscall.RawConn // nil for in-memory connections
-	tls    bool
-	vector bool // nc takes a writev
+	vector bool            // nc takes a writev
 
 	buf       []byte // read buffer
 	flat      []byte // scratch for gathered writes
@@ -63,7 +61,6 @@ const (
 
 func newConn(to *destination, nc, socket net.Conn) *conn {
 	c := &conn{to: to, nc: nc, buf: make([]byte, readBufferBytes), writing: deadline{writes: true}}
-	_, c.tls = nc.(*tls.Conn)
 	switch nc.(type) {
 	case *net.TCPConn, *net.UnixConn:
 		c.vector = true
@@ -114,7 +111,7 @@ func (c *conn) close() {
 
 // setWriteDeadline bounds write. TLS is told at once: it cannot go on after a write that was in time after all.
 func (c *conn) setWriteDeadline(t time.Time) {
-	if c.tls {
+	if c.wire != nil {
 		c.writing.forget()
 	}
 	c.writing.set(c.nc, t)
@@ -169,7 +166,7 @@ func (c *conn) writeFlat(v *net.Buffers) error {
 // such an answer is seen only when the server also closes, since a TLS write
 // that was interrupted cannot be taken up again.
 func (c *conn) send(v *net.Buffers, size int, deadline time.Time) (early bool, err error) {
-	probe := c.raw != nil && !c.tls && size >= earlyAnswerBytes
+	probe := c.raw != nil && c.wire == nil && size >= earlyAnswerBytes
 	for {
 		step := deadline
 		if probe {

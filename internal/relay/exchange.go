@@ -38,24 +38,28 @@ type Request struct {
 // one goroutine, apart from Cancel. The caller that got it from Send closes it
 // exactly once and does not touch it afterwards: it is recycled.
 type Exchange struct {
-	mu       sync.Mutex // guards the next four against Cancel
+	mu sync.Mutex // guards grip
+	grip
+	work
+}
+
+// grip is what Cancel takes hold of. Only the exchange's own goroutine changes
+// c, which reads it without the lock.
+type grip struct {
 	c        *conn
 	canceled error    // why; nil: it is not
 	lent     borrower // who uses c meanwhile; nil: this exchange
 	serial   uint64   // by which the borrower knows this exchange
+}
 
+// work is what only the goroutine of an exchange uses.
+type work struct {
 	pool     *Pool
 	request  *Request
 	abort    *Abort
-	line     []byte      // rendered request head
-	segments [][]byte    // line and body, kept for a replacement connection
-	scratch  [][]byte    // backing array of vector
-	vector   net.Buffers // what is left to write
-	size     int
-	sentAt   time.Time
+	outgoing outgoing
 	replaced bool // the stale connection has been replaced once
-	partial  bool // the request was not written to its end
-	once     bool // the connection ends with the exchange
+	spent    bool // the connection cannot serve another exchange
 	isHead   bool
 
 	head     head
@@ -63,6 +67,23 @@ type Exchange struct {
 
 	body
 	scan sse.Scanner // finds the first event for AwaitBody
+}
+
+// outgoing is a request as it is written.
+type outgoing struct {
+	line     []byte      // rendered head
+	segments [][]byte    // line and body, kept for a replacement connection
+	scratch  [][]byte    // backing array of vector
+	vector   net.Buffers // what is left to write
+	size     int         // of the body
+	at       time.Time
+}
+
+// emptied is the memory of o.
+func (o *outgoing) emptied() outgoing {
+	clear(o.segments[:cap(o.segments)])
+	clear(o.scratch[:cap(o.scratch)])
+	return outgoing{line: o.line[:0], segments: o.segments[:0], scratch: o.scratch[:0]}
 }
 
 var exchanges = sync.Pool{New: func() any { return new(Exchange) }}
@@ -81,7 +102,7 @@ var exchanges = sync.Pool{New: func() any { return new(Exchange) }}
 // be what ended the server.
 func (p *Pool) Send(req *Request, deadline time.Time) (*Exchange, error) {
 	e := exchanges.Get().(*Exchange)
-	e.pool, e.request, e.abort, e.once = p, req, req.Abort, req.Once
+	e.pool, e.request, e.abort = p, req, req.Abort
 	err := e.render(req)
 	if err == nil {
 		err = e.connect(deadline, req.Once)
@@ -96,16 +117,18 @@ func (p *Pool) Send(req *Request, deadline time.Time) (*Exchange, error) {
 	return e, nil
 }
 
-// render checks the request and lays out its body as segments; the first one is left for the head.
+// render checks the request and lays out its body as segments; the first one is
+// left for the head.
 func (e *Exchange) render(req *Request) error {
 	if !isToken([]byte(req.Method)) || !isFieldValue(req.ForwardAuthorization) || !isTarget(req.Path) {
 		return &Error{PhaseWrite, KindProtocol, errRequestLine}
 	}
-	e.size = 0
-	e.segments = append(e.segments[:0], nil)
+	o := &e.outgoing
+	o.size = 0
+	o.segments = append(o.segments[:0], nil)
 	for _, b := range req.Body {
 		if len(b) > 0 {
-			e.segments, e.size = append(e.segments, b), e.size+len(b)
+			o.segments, o.size = append(o.segments, b), o.size+len(b)
 		}
 	}
 	e.isHead = req.Method == "HEAD"
@@ -129,8 +152,8 @@ func (e *Exchange) appendHead(b []byte, to *destination) []byte {
 	if req.Once {
 		b = append(b, "Connection: close\r\n"...)
 	}
-	if e.size > 0 || req.Method != "GET" && req.Method != "HEAD" {
-		b = strconv.AppendInt(append(b, "Content-Length: "...), int64(e.size), 10)
+	if size := e.outgoing.size; size > 0 || req.Method != "GET" && req.Method != "HEAD" {
+		b = strconv.AppendInt(append(b, "Content-Length: "...), int64(size), 10)
 		b = append(b, "\r\n"...)
 	}
 	return append(b, "\r\n"...)
@@ -181,22 +204,23 @@ func (e *Exchange) connect(deadline time.Time, fresh bool) error {
 
 // write sends the request; a stale connection is replaced once.
 func (e *Exchange) write(deadline time.Time) error {
-	e.line = e.appendHead(e.line[:0], e.c.to)
-	e.segments[0] = e.line
-	e.scratch = append(e.scratch[:0], e.segments...)
-	e.vector = e.scratch
-	e.sentAt = time.Now()
-	early, err := e.c.send(&e.vector, e.size, deadline)
-	clear(e.scratch)
+	o := &e.outgoing
+	o.line = e.appendHead(o.line[:0], e.c.to)
+	o.segments[0] = o.line
+	o.scratch = append(o.scratch[:0], o.segments...)
+	o.vector = o.scratch
+	o.at = time.Now()
+	early, err := e.c.send(&o.vector, o.size, deadline)
+	clear(o.scratch)
 	if err == nil {
-		e.partial = early
+		e.spent = early || e.request.Once
 		return nil
 	}
 	if e.isCanceled() || !isReset(err) {
 		return e.wrap(PhaseWrite, err)
 	}
 	if e.buffered = e.c.salvage(); e.buffered > 0 {
-		e.partial = true
+		e.spent = true
 		return nil
 	}
 	if e.stale(err) {
@@ -209,7 +233,7 @@ func (e *Exchange) write(deadline time.Time) error {
 // had closed the pooled connection while it was idle.
 func (e *Exchange) stale(err error) bool {
 	return e.c.served > 0 && !e.replaced && e.buffered == 0 && !e.isCanceled() &&
-		isReset(err) && time.Since(e.sentAt) < staleWindow
+		isReset(err) && time.Since(e.outgoing.at) < staleWindow
 }
 
 // replace writes the request again on a new connection. Where the server gives
@@ -376,14 +400,14 @@ func (e *Exchange) Close() {
 	e.recycle()
 }
 
+// recycle forgets everything but the buffers.
 func (e *Exchange) recycle() {
-	e.body.release()
-	clear(e.segments)
 	e.mu.Lock()
-	e.canceled = nil
+	e.grip = grip{}
 	e.mu.Unlock()
-	e.pool, e.request, e.abort, e.buffered = nil, nil, nil, 0
-	e.replaced, e.partial, e.once = false, false, false
+	e.body.release()
 	e.head.reset()
+	e.scan.Reset()
+	e.work = work{outgoing: e.outgoing.emptied(), head: e.head, scan: e.scan}
 	exchanges.Put(e)
 }

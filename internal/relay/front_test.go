@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"crypto/tls"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -85,6 +86,8 @@ type front struct {
 	addr     string
 	pool     *Pool
 	follower Follower
+	follow   func(*Abort) Follower // if set, makes each request's
+	secure   *tls.Config           // if set, clients speak TLS
 	slow     time.Duration
 	idle     time.Duration
 	total    time.Duration
@@ -140,7 +143,11 @@ func newFront(t testing.TB, target Target, setup func(*front)) *front {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		server.Serve(w.Listen(l, ListenOptions{SendBufferBytes: 32 << 10}))
+		accepted := w.Listen(l, ListenOptions{SendBufferBytes: 32 << 10})
+		if f.secure != nil {
+			accepted = tls.NewListener(accepted, f.secure)
+		}
+		server.Serve(accepted)
 	}()
 	f.close = sync.OnceFunc(func() {
 		if f.lending != nil {
@@ -206,7 +213,11 @@ func (f *front) relay(ctx *fasthttp.RequestCtx, abort *Abort, stop func()) error
 		if f.total > 0 {
 			e.SetReadDeadline(time.Now().Add(f.total))
 		}
-		err = Reply(ctx, e, ReplyOptions{SlowReader: f.slow, Follower: f.follower, Stop: stop, Lending: f.lending})
+		follower := f.follower
+		if f.follow != nil {
+			follower = f.follow(abort)
+		}
+		err = Reply(ctx, e, ReplyOptions{SlowReader: f.slow, Follower: follower, Stop: stop, Lending: f.lending})
 	}
 	if err != nil {
 		e.Close()

@@ -27,12 +27,12 @@ func (e *Exchange) takeBack() {
 	defer e.mu.Unlock()
 	e.lent = nil
 	if e.canceled == nil && e.clean() && e.c.regain() != nil {
-		e.partial = true
+		e.spent = true
 	}
 }
 
 // clean reports whether the connection can serve another exchange.
-func (e *Exchange) clean() bool { return e.atEnd() && !e.partial && !e.once }
+func (e *Exchange) clean() bool { return e.atEnd() && !e.spent }
 
 // regain makes c an ordinary connection again, in the hands of its pool. It is
 // one already if it has not been lent.

@@ -13,7 +13,7 @@ import (
 )
 
 // certificate is a throw-away one for 127.0.0.1, and the pool that trusts it.
-func certificate(t *testing.T) (*tls.Config, *x509.CertPool) {
+func certificate(t testing.TB) (*tls.Config, *x509.CertPool) {
 	t.Helper()
 	s := httptest.NewTLSServer(nil)
 	defer s.Close()

@@ -1,0 +1,109 @@
+package relay
+
+import (
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/sse"
+)
+
+// ErrTooLong is what Capture returns for a body that is longer than its limit.
+// The upstream is not to blame.
+var ErrTooLong = errors.New("response is longer than what is kept of it")
+
+// CaptureOptions say what Capture keeps.
+type CaptureOptions struct {
+	// Limit is how many bytes are kept.
+	Limit int
+	// MustClose is ReplyOptions.MustClose.
+	MustClose bool
+	// Event is called for each event of an event stream, and decides like
+	// Follower.Event what is kept of it; nil keeps all. Other bodies are kept as
+	// they come.
+	Event func(e sse.Event, out []byte, at time.Time) (rest []byte, enough bool)
+}
+
+// Capture appends the body of e, whose head has been read, to dst: the other
+// place for an answer, in memory, with the parsing of Reply. It reads to the end
+// of the body, or until Event has enough. An error is an *Error about the
+// upstream or ErrTooLong; dst is then returned as it was. Besides the bytes that
+// are kept, and those of one read, it holds one unfinished event of at most
+// sse.MaxEventBytes. It does not close e, whose deadlines bound the time.
+func Capture(dst []byte, e *Exchange, o CaptureOptions) ([]byte, error) {
+	c := newCapture()
+	defer c.recycle()
+	c.source.begin(e, o.MustClose)
+	c.event = o.Event
+	out, err := c.read(dst, len(dst)+o.Limit)
+	if err != nil {
+		return dst, err
+	}
+	return out, nil
+}
+
+// capture is a source that is read into memory.
+type capture struct {
+	source source
+	event  func(e sse.Event, out []byte, at time.Time) (rest []byte, enough bool)
+	show   sse.Show // decide, bound once
+	now    time.Time
+}
+
+var captures sync.Pool
+
+func newCapture() *capture {
+	c, ok := captures.Get().(*capture)
+	if !ok {
+		c = new(capture)
+		c.show = c.decide
+	}
+	return c
+}
+
+// recycle forgets everything but the buffers.
+func (c *capture) recycle() {
+	c.source.filter.Reset()
+	*c = capture{source: source{filter: c.source.filter}, show: c.show}
+	captures.Put(c)
+}
+
+func (c *capture) decide(e sse.Event, out []byte) (rest []byte, enough bool) {
+	c.source.note(e)
+	if c.event == nil {
+		return append(out, e.Raw...), false
+	}
+	return c.event(e, out, c.now)
+}
+
+// read appends to out up to limit bytes in all.
+func (c *capture) read(out []byte, limit int) ([]byte, error) {
+	e, enough := c.source.e, false
+	events := e.IsSSE()
+	if n := e.ContentLength(); !events && n > int64(limit-len(out)) {
+		return nil, ErrTooLong
+	}
+	for {
+		piece, err := e.Next()
+		c.now = time.Now()
+		switch {
+		case err == io.EOF && events:
+			if err = c.source.end(); err == io.EOF {
+				out, _, _ = c.source.last(out, c.show)
+			}
+		case err == nil && events:
+			out, enough = c.source.filter.Feed(piece, out, c.show)
+		case err == nil:
+			out = append(out, piece...)
+		}
+		switch {
+		case err != nil && err != io.EOF:
+			return nil, err
+		case len(out) > limit:
+			return nil, ErrTooLong
+		case err == io.EOF || enough:
+			return out, nil
+		}
+	}
+}
