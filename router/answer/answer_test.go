@@ -103,7 +103,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		},
 	} {
 		m, ex := Memory{Limit: 1 << 10}, exchange(t, h)
-		if err := m.Take(ex, &reader{}); !errors.Is(err, ErrTooLong) {
+		if err := m.Take(ex, &reader{}); !errors.Is(err, relay.ErrTooLong) {
 			t.Errorf("%s: %v with %d bytes", name, err, len(m.Body))
 		}
 		ex.Close()
@@ -126,7 +126,7 @@ func TestMemoryTellsACutAnswer(t *testing.T) {
 	defer ex.Close()
 	var m Memory
 	m.Limit = 1 << 10
-	if err := m.Take(ex, &reader{}); err == nil || errors.Is(err, ErrTooLong) {
+	if err := m.Take(ex, &reader{}); err == nil || errors.Is(err, relay.ErrTooLong) {
 		t.Errorf("%v, %q", err, m.Body)
 	}
 }

@@ -279,7 +279,7 @@ func (l *Leg) blame(err error) verdict {
 	if errors.Is(err, relay.ErrClientTooOld) {
 		return tooOld
 	}
-	if errors.Is(err, answer.ErrTooLong) {
+	if errors.Is(err, relay.ErrTooLong) {
 		return tooLong
 	}
 	return blameOf(err, l.Request)
