@@ -108,6 +108,29 @@ func appendUnescapedBounded(dst, raw []byte) []byte {
 	return dst
 }
 
+// Spells reports whether raw, which String or RawKey returned, stands for name.
+func Spells(raw []byte, name string) bool {
+	if len(raw) < len(name) { // an escape is longer than its character
+		return false
+	}
+	for i := 0; i < len(raw); {
+		if raw[i] != '\\' {
+			if name == "" || name[0] != raw[i] {
+				return false
+			}
+			i, name = i+1, name[1:]
+			continue
+		}
+		var character [utf8.UTFMax]byte
+		one, next := appendEscape(character[:0], raw, i)
+		if len(name) < len(one) || name[:len(one)] != string(one) {
+			return false
+		}
+		i, name = next, name[len(one):]
+	}
+	return name == ""
+}
+
 const (
 	ones    = 0x0101010101010101
 	highs   = 0x8080808080808080
