@@ -98,6 +98,9 @@ func (c *Cursor) Depth() int { return c.depth }
 // Pos is the offset of the next byte to be read.
 func (c *Cursor) Pos() int { return c.pos }
 
+// Len is the length of the document.
+func (c *Cursor) Len() int { return len(c.buf) }
+
 // Failed reports whether an earlier call met something that is not acceptable.
 func (c *Cursor) Failed() bool { return c.bad.Reason != "" }
 

@@ -166,12 +166,12 @@ func plain(b []byte, i int) int {
 func (c *Cursor) run(i, limit int) int {
 	for {
 		i = plain(c.buf[:limit], i)
-		if i >= len(c.buf) {
-			c.Fail(len(c.buf), "a string has no closing quote")
-			return -1
-		}
 		if i >= limit {
-			return i
+			if limit < len(c.buf) {
+				return i
+			}
+			c.Fail(limit, "a string has no closing quote")
+			return -1
 		}
 		b := c.buf[i]
 		if b == '"' || b == '\\' {

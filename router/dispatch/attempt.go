@@ -319,14 +319,14 @@ func (d *Dispatcher) fallBack(j *Job) *apierror.Error {
 // prepare makes the request for the attempt's node: its model name, and a usage report at
 // the end of a stream.
 func (d *Dispatcher) prepare(j *Job, a *attempt) *relay.Request {
-	j.edits = j.edits[:0]
+	j.edits.Reset(&j.Scan, j.Body)
 	if name := a.node.UpstreamModel(j.model.name); len(j.Scan.Model) > 0 && string(j.Scan.Model) != name {
-		j.edits = j.Scan.EditModel(j.edits, []byte(name))
+		j.edits.Model(name)
 	}
 	j.asks = d.options.Feedback && j.Scan.Stream && !j.Scan.IncludeUsage &&
 		(j.API == scan.Chat || j.API == scan.Completions) && !a.node.rejectsStreamOptions.Load()
 	if j.asks {
-		j.edits = j.Scan.EditIncludeUsage(j.edits)
+		j.edits.IncludeUsage()
 	}
 	r := &j.request
 	r.Method, r.Path, r.Header, r.ForwardAuthorization = j.Method, j.Path, j.Header, nil
@@ -334,6 +334,6 @@ func (d *Dispatcher) prepare(j *Job, a *attempt) *relay.Request {
 		r.ForwardAuthorization = j.Auth
 	}
 	r.Abort, r.Once = &a.abort, a.node.holdsThreads()
-	r.Body = scan.Splice(r.Body[:0], j.Body, j.edits)
+	r.Body = j.edits.Segments(r.Body[:0])
 	return r
 }

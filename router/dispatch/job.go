@@ -89,7 +89,7 @@ type Job struct {
 	cands      []policy.Candidate
 	able       []int32
 	request    relay.Request
-	edits      []scan.Edit
+	edits      scan.Edits
 	asks       bool // stream_options.include_usage was spliced in
 
 	stream stream
@@ -131,7 +131,7 @@ func (j *Job) reset() {
 	wipe(j.failed)
 	wipe(j.resets)
 	j.resets, j.had = j.resets[:0], 0
-	wipe(j.edits)
+	j.edits.Reset(nil, nil)
 	wipe(j.request.Body)
 	j.API, j.Method, j.Path, j.Body, j.Stored = 0, "", "", nil, false
 	j.Header, j.Auth, j.Session, j.Pin = j.Header[:0], nil, nil, nil
@@ -139,7 +139,7 @@ func (j *Job) reset() {
 	j.Attempts, j.Blocks, j.TTFT, j.Usage = 0, 0, 0, usage.Counts{}
 	j.capped, j.cause = false, ""
 	j.model, j.permit, j.kept, j.spare, j.paid = nil, admission.Permit{}, nil, 0, false
-	j.tried, j.failed, j.edits, j.asks = j.tried[:0], j.failed[:0], j.edits[:0], false
+	j.tried, j.failed, j.asks = j.tried[:0], j.failed[:0], false
 	j.request = relay.Request{Body: j.request.Body[:0]}
 	j.stream, j.wait = stream{}, patience.Attempt{}
 	j.mu.Lock()
@@ -161,8 +161,8 @@ func (j *Job) Detach() {
 	j.Path, j.Body, j.Auth, j.Session, j.Pin = "", nil, nil, nil, nil
 	wipe(j.request.Body)
 	j.request = relay.Request{Body: j.request.Body[:0]}
-	wipe(j.edits)
-	j.edits = j.edits[:0]
+	j.edits.Reset(nil, nil)
+	j.dropText()
 }
 
 // Cancel gives the job up because the client has left. It may be called from any goroutine

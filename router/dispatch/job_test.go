@@ -23,14 +23,13 @@ func TestResetForgetsAll(t *testing.T) {
 	j.tried = append(j.tried, m, m)[:1]
 	j.failed = append(j.failed, failure{m, 500}, failure{m, 500})[:0]
 	j.resets = append(j.resets, reset{node: m}, reset{node: m})[:1]
-	j.edits = append(j.edits, scan.Edit{With: []byte("x")}, scan.Edit{With: []byte("y")})[:1]
 	j.request.Body = append(j.request.Body, []byte("x"), []byte("y"))[:1]
 	served := d.current().models["sim"]
 	served.nodes[0].waits.Begin(&j.wait, time.Now(), j.work(0))
 	j.wait.Done(time.Now(), 0, false)
 	j.reset()
 	for i := range j.tried[:2] {
-		if j.tried[:2][i] != nil || j.failed[:2][i] != (failure{}) || j.resets[:2][i] != (reset{}) || j.edits[:2][i].With != nil || j.request.Body[:2][i] != nil {
+		if j.tried[:2][i] != nil || j.failed[:2][i] != (failure{}) || j.resets[:2][i] != (reset{}) || j.request.Body[:2][i] != nil {
 			t.Errorf("something of entry %d is left", i)
 		}
 	}

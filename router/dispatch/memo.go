@@ -82,7 +82,14 @@ func (d *Dispatcher) begin(j *Job, seed prefix.Digest) {
 		j.chain.Reset(seed, j.Scan.Text, j.Scan.Tokens)
 		j.text = j.Scan.Text
 	}
+	j.chain.Lengthen(j.Scan.Omitted)
 }
+
+// The scan keeps the text and the tokens of all blocks that a chain can have.
+const (
+	_ = uint(scan.TextKept - prefix.MaxChain*prefix.BlockBytes)
+	_ = uint(scan.TokensKept - prefix.MaxChain*prefix.BlockTokens)
+)
 
 // skip goes past the blocks of the text that the scan has passed over.
 func (d *Dispatcher) skip(j *Job, seed prefix.Digest) bool {
@@ -149,11 +156,24 @@ func (d *Dispatcher) remember(j *Job) {
 	d.memo.scans.Keep(&j.Scan)
 }
 
-// forgetText drops what begin has put together, keeping a buffer of moderate size.
+// keptText is the size in bytes up to which the buffers of a prompt's text stay with a job.
+const keptText = 256 << 10
+
+// forgetText drops the text that begin has put together.
 func (j *Job) forgetText() {
-	const keep = 256 << 10
-	if j.text = nil; cap(j.joined) > keep {
+	if j.text = nil; cap(j.joined) > keptText {
 		j.joined = nil
 	}
 	j.joined, j.remembered = j.joined[:0], false
+}
+
+// dropText frees the text of a long prompt, which has been hashed.
+func (j *Job) dropText() {
+	j.text = nil
+	if cap(j.joined) > keptText {
+		j.joined = nil
+	}
+	if cap(j.Scan.Text) > keptText {
+		j.Scan.Text = nil
+	}
 }

@@ -70,7 +70,7 @@ type Request struct {
 	scratch scratch
 	index   index
 	rec     recording
-	keep    int // bytes that Text keeps of a string or list; 0 = TextKept
+	keep    int // bytes that Text keeps of a string or list
 }
 
 // Prompt is the prompt of a request, as text or as token ids.
