@@ -2,6 +2,7 @@ package router_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,8 +21,13 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// programProcess is an engine, on an address if one is given, that says where it is, a program that only wakes now and then, a publisher of too many KV events, or a router with sockets in a folder, with or without router.watch_nodes, and backends;
-// with TEST_EVENTS as its router.kernel_events, and without any rights where TEST_USER is the id of a user and a group.
+// programProcess is one of four programs:
+//   - an engine, on an address if one is given, that says where it is
+//   - a program that only wakes now and then
+//   - a publisher of too many KV events
+//   - a router with sockets in a folder, with or without router.watch_nodes, and backends.
+//     TEST_EVENTS is its router.kernel_events and TEST_MODE its router.mode (round_robin). It has
+//     no rights if TEST_USER is the id of a user and a group.
 func programProcess(what string, args []string) {
 	err := errors.New(what)
 	switch what {
@@ -44,7 +50,9 @@ func programProcess(what string, args []string) {
 		var c router.Config
 		if err = errors.Join(become(os.Getenv("TEST_USER")), config.Defaults(&c)); err == nil {
 			c.Router.KernelEvents = os.Getenv("TEST_EVENTS")
-			c.Router.Listen, c.Router.Admin, c.Router.Mode = "unix://"+filepath.Join(args[0], "api"), "unix://"+filepath.Join(args[0], "admin"), "round_robin"
+			c.Router.Listen = "unix://" + filepath.Join(args[0], "api")
+			c.Router.Admin = "unix://" + filepath.Join(args[0], "admin")
+			c.Router.Mode = cmp.Or(os.Getenv("TEST_MODE"), "round_robin")
 			c.Router.WatchNodes, c.Router.Backends = args[1] == "true", args[2:]
 			if strings.Contains(strings.Join(args, " "), "kv-events=") {
 				c.Models = []router.ModelConfig{{Name: "sim", Tokenizer: "none"}}
@@ -67,7 +75,9 @@ func become(id string) error {
 }
 
 // program runs this binary as another; it is killed with the test.
-func program(t *testing.T, what string, start func(*exec.Cmd) error, log *logged, args ...string) (*exec.Cmd, *bufio.Reader) {
+func program(
+	t *testing.T, what string, start func(*exec.Cmd) error, log *logged, args ...string,
+) (*exec.Cmd, *bufio.Reader) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], args...)
 	cmd.Env = append(os.Environ(), "TEST_PROGRAM="+what)

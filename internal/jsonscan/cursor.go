@@ -43,7 +43,9 @@ const (
 	Object
 )
 
-var kindNames = [...]string{"nothing", "null", "a boolean", "a number", "a string", "an array", "an object"}
+var kindNames = [...]string{
+	"nothing", "null", "a boolean", "a number", "a string", "an array", "an object",
+}
 
 // String names the kind with its article, for messages: "a string".
 func (k Kind) String() string { return kindNames[k] }
@@ -83,8 +85,8 @@ func (c *Cursor) Reset(doc []byte, maxDepth int) {
 	c.buf, c.pos, c.depth, c.maxDepth, c.bad, c.careful = doc, 0, 0, maxDepth, Error{}, false
 }
 
-// Resume moves the cursor into the middle of doc, which it borrows: to where another cursor was, with Pos
-// and Depth, in a document that is the same up to there.
+// Resume moves the cursor into the middle of doc, which it borrows: to where another cursor was,
+// with Pos and Depth, in a document that is the same up to there.
 func (c *Cursor) Resume(doc []byte, pos, depth int) {
 	c.Reset(doc, 0)
 	c.pos, c.depth = pos, depth
@@ -95,6 +97,9 @@ func (c *Cursor) Depth() int { return c.depth }
 
 // Pos is the offset of the next byte to be read.
 func (c *Cursor) Pos() int { return c.pos }
+
+// Len is the length of the document.
+func (c *Cursor) Len() int { return len(c.buf) }
 
 // Failed reports whether an earlier call met something that is not acceptable.
 func (c *Cursor) Failed() bool { return c.bad.Reason != "" }
@@ -166,10 +171,14 @@ func (c *Cursor) Object() bool { return c.open('{', '}', "expected an object") }
 func (c *Cursor) Array() bool { return c.open('[', ']', "expected an array") }
 
 // NextMember reports whether the object has another member; it leaves the object otherwise.
-func (c *Cursor) NextMember() bool { return c.next('}', "expected a comma or the end of the object") }
+func (c *Cursor) NextMember() bool {
+	return c.next('}', "expected a comma or the end of the object")
+}
 
 // NextElement reports whether the array has another element; it leaves the array otherwise.
-func (c *Cursor) NextElement() bool { return c.next(']', "expected a comma or the end of the array") }
+func (c *Cursor) NextElement() bool {
+	return c.next(']', "expected a comma or the end of the array")
+}
 
 func (c *Cursor) open(first, last byte, reason string) bool {
 	if c.space() != first {
@@ -222,22 +231,43 @@ func (c *Cursor) Key() []byte {
 	if escaped {
 		raw = appendUnescapedBounded(c.key[:0], raw)
 	}
-	c.colon()
+	c.Colon()
 	return raw
 }
 
 // AppendKey is Key for names of any length: the decoded name is appended to dst.
 func (c *Cursor) AppendKey(dst []byte) []byte {
-	if c.space() != '"' {
-		c.unexpected("expected a member name in double quotes")
-		return dst
+	if c.OpenKey() {
+		dst, _ = c.AppendText(dst, len(c.buf))
+		c.Colon()
 	}
-	dst = c.AppendString(dst)
-	c.colon()
 	return dst
 }
 
-func (c *Cursor) colon() {
+// OpenKey enters a member's name, whose text AppendText reads; Colon follows it.
+func (c *Cursor) OpenKey() bool {
+	if c.space() != '"' {
+		c.unexpected("expected a member name in double quotes")
+		return false
+	}
+	c.pos++
+	return true
+}
+
+// RawKey reads a member's name and the colon. It returns the bytes between the quotes, as String
+// does; Spells compares them with a name.
+func (c *Cursor) RawKey() []byte {
+	if c.space() != '"' {
+		c.unexpected("expected a member name in double quotes")
+		return nil
+	}
+	raw, _ := c.String()
+	c.Colon()
+	return raw
+}
+
+// Colon passes over the colon behind a member's name.
+func (c *Cursor) Colon() {
 	if c.space() != ':' {
 		c.unexpected("expected a colon after the member name")
 		return
@@ -257,7 +287,7 @@ func (c *Cursor) Skip() {
 	switch c.Kind() {
 	case Object:
 		for ok := c.Object(); ok; ok = c.NextMember() {
-			c.skipKey()
+			c.RawKey()
 			c.Skip()
 		}
 	case Array:
@@ -273,13 +303,4 @@ func (c *Cursor) Skip() {
 	default:
 		c.unexpected("expected a value")
 	}
-}
-
-func (c *Cursor) skipKey() {
-	if c.space() != '"' {
-		c.unexpected("expected a member name in double quotes")
-		return
-	}
-	c.String()
-	c.colon()
 }

@@ -64,6 +64,9 @@ func checkString(t *testing.T, doc []byte) {
 	if string(appended) != want || string(AppendUnescaped(nil, raw)) != want || !escaped && string(raw) != want {
 		t.Fatalf("%q: AppendString %q, AppendUnescaped %q, want %q", doc, appended, AppendUnescaped(nil, raw), want)
 	}
+	if !Spells(raw, want) || Spells(raw, want+"x") || want != "" && Spells(raw, want[1:]) {
+		t.Fatalf("%q: does not spell %q alone", raw, want)
+	}
 	var back string
 	if err := json.Unmarshal(AppendQuoted(nil, want), &back); err != nil || back != want {
 		t.Fatalf("AppendQuoted(%q) = %s (%v)", want, AppendQuoted(nil, want), err)
@@ -122,6 +125,20 @@ func TestKey(t *testing.T) {
 	c.Reset([]byte(`{"\u006b`+long+`":3}`), 0)
 	if c.Object(); string(c.AppendKey(nil)) != "k"+long {
 		t.Error("AppendKey cuts the name")
+	}
+}
+
+func TestSpells(t *testing.T) {
+	for _, c := range []struct {
+		raw, name string
+		want      bool
+	}{
+		{"model", "model", true}, {"mod\\u0065l", "model", true}, {"model", "mod", false}, {"", "", true},
+		{`\n`, `\n`, false}, {`\\n`, `\n`, true}, {`\ud83d\ude00`, "😀", true}, {`\ud83d`, "\uFFFD", true},
+	} {
+		if Spells([]byte(c.raw), c.name) != c.want {
+			t.Errorf("%s and %s: %v", c.raw, c.name, !c.want)
+		}
 	}
 }
 

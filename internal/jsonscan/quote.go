@@ -10,9 +10,16 @@ const hexDigits = "0123456789abcdef"
 func AppendQuoted[T ~string | ~[]byte](dst []byte, s T) []byte {
 	dst = append(dst, '"')
 	for i := 0; i < len(s); {
-		b := s[i]
-		if b < utf8.RuneSelf {
-			dst = appendQuotedByte(dst, b)
+		run := i
+		for run < len(s) && plainBytes[s[run]] {
+			run++
+		}
+		dst = append(dst, s[i:run]...)
+		if i = run; i == len(s) {
+			break
+		}
+		if s[i] < utf8.RuneSelf {
+			dst = appendQuotedByte(dst, s[i])
 			i++
 			continue
 		}
@@ -31,6 +38,15 @@ func AppendQuoted[T ~string | ~[]byte](dst []byte, s T) []byte {
 	return append(dst, '"')
 }
 
+// plainBytes are the characters that stand for themselves in a string.
+var plainBytes = func() (plain [256]bool) {
+	for b := ' '; b < 0x7f; b++ {
+		plain[b] = b != '"' && b != '\\'
+	}
+	return plain
+}()
+
+// appendQuotedByte appends the escape of an ASCII character.
 func appendQuotedByte(dst []byte, b byte) []byte {
 	switch {
 	case b == '"' || b == '\\':
@@ -41,9 +57,7 @@ func appendQuotedByte(dst []byte, b byte) []byte {
 		return append(dst, '\\', 'r')
 	case b == '\t':
 		return append(dst, '\\', 't')
-	case b < ' ' || b == 0x7f:
-		return append(dst, '\\', 'u', '0', '0', hexDigits[b>>4], hexDigits[b&15])
 	default:
-		return append(dst, b)
+		return append(dst, '\\', 'u', '0', '0', hexDigits[b>>4], hexDigits[b&15])
 	}
 }

@@ -16,7 +16,7 @@ func (c *Cursor) String() (raw []byte, escaped bool) {
 	}
 	start := c.pos + 1
 	for i := start; ; {
-		i = c.run(i)
+		i = c.run(i, len(c.buf))
 		if i < 0 {
 			return nil, false
 		}
@@ -51,8 +51,8 @@ func (c *Cursor) OpenString() bool {
 }
 
 // AppendText appends the decoded text of the string that the cursor is in, and reports whether
-// that was all of it. It may stop between two characters near the offset limit of the
-// document; at its end it does not.
+// that was all of it. It stops between two characters near the offset limit of the document,
+// unless the document ends there.
 func (c *Cursor) AppendText(dst []byte, limit int) (_ []byte, ended bool) {
 	limit = min(limit, len(c.buf))
 	for i := c.pos; ; {
@@ -61,11 +61,15 @@ func (c *Cursor) AppendText(dst []byte, limit int) (_ []byte, ended bool) {
 			c.pos = i
 			return dst, false
 		}
-		end := c.run(i)
+		end := c.run(i, limit)
 		if end < 0 {
 			return dst, true
 		}
 		dst = append(dst, c.buf[i:end]...)
+		if end >= limit {
+			c.pos = end
+			return dst, false
+		}
 		if c.buf[end] == '"' {
 			c.pos = end + 1
 			return dst, true
@@ -108,6 +112,29 @@ func appendUnescapedBounded(dst, raw []byte) []byte {
 	return dst
 }
 
+// Spells reports whether raw, which String or RawKey returned, stands for name.
+func Spells(raw []byte, name string) bool {
+	if len(raw) < len(name) { // an escape is longer than its character
+		return false
+	}
+	for i := 0; i < len(raw); {
+		if raw[i] != '\\' {
+			if name == "" || name[0] != raw[i] {
+				return false
+			}
+			i, name = i+1, name[1:]
+			continue
+		}
+		var character [utf8.UTFMax]byte
+		one, next := appendEscape(character[:0], raw, i)
+		if len(name) < len(one) || name[:len(one)] != string(one) {
+			return false
+		}
+		i, name = next, name[len(one):]
+	}
+	return name == ""
+}
+
 const (
 	ones    = 0x0101010101010101
 	highs   = 0x8080808080808080
@@ -134,13 +161,16 @@ func plain(b []byte, i int) int {
 	return i
 }
 
-// run returns the index of the quote or backslash that ends the run of
-// characters at i which stand for themselves, -1 after a failure.
-func (c *Cursor) run(i int) int {
+// run returns the index of the quote or backslash that ends the run of characters at i
+// which stand for themselves, or of the character at limit; -1 after a failure.
+func (c *Cursor) run(i, limit int) int {
 	for {
-		i = plain(c.buf, i)
-		if i >= len(c.buf) {
-			c.Fail(len(c.buf), "a string has no closing quote")
+		i = plain(c.buf[:limit], i)
+		if i >= limit {
+			if limit < len(c.buf) {
+				return i
+			}
+			c.Fail(limit, "a string has no closing quote")
 			return -1
 		}
 		b := c.buf[i]
@@ -151,7 +181,7 @@ func (c *Cursor) run(i int) int {
 			c.Fail(i, "a string holds a control character that must be escaped")
 			return -1
 		}
-		for i < len(c.buf) && c.buf[i] >= utf8.RuneSelf {
+		for i < limit && c.buf[i] >= utf8.RuneSelf {
 			r, n := utf8.DecodeRune(c.buf[i:])
 			if r == utf8.RuneError && n == 1 {
 				c.Fail(i, "a string holds invalid UTF-8")

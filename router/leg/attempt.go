@@ -3,6 +3,7 @@ package leg
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -49,12 +50,13 @@ const (
 	late                      // a hard bound passed
 	tooOld                    // the client's HTTP/1.0 cannot take the answer
 	tooLong                   // the answer does not fit the memory that it is kept in
+	unfit                     // the body cannot be changed as the leg wants
 	abandoned                 // the client is gone or the router shuts down
 )
 
 var verdictNames = [...]string{
 	"answered", "connect", "local", "reset", "silent", "protocol", "status_500", "overloaded", "slow", "stalled",
-	"stream_options", "timeout", "http_version", "too_long", "left",
+	"stream_options", "timeout", "http_version", "too_long", "unfit", "left",
 }
 
 func (v verdict) String() string { return verdictNames[v] }
@@ -62,7 +64,7 @@ func (v verdict) String() string { return verdictNames[v] }
 // blames tells whether the attempt has failed for something that its node, or the way to it, may
 // have caused.
 func (v verdict) blames() bool {
-	return v != answered && v != abandoned && v != tooOld && v != tooLong
+	return v < tooOld && v != answered
 }
 
 // try asks the node at place at of the pool, whose slot has been taken.
@@ -176,7 +178,11 @@ func (l *Leg) exchange(a *attempt) (verdict, error) {
 func (l *Leg) ask(a *attempt) (verdict, error) {
 	limits := &l.model.limits
 	deadline := l.Request.Before(a.sent.Add(limits.FirstByte))
-	ex, err := a.node.Pool.Send(l.prepare(a), deadline)
+	out, err := l.prepare(a)
+	if err != nil {
+		return unfit, err
+	}
+	ex, err := a.node.Pool.Send(out, deadline)
 	if err != nil {
 		return l.blame(err), err
 	}
@@ -309,29 +315,37 @@ func blameOf(err error, r *request.Request) verdict {
 // outgoing is what is sent to a node.
 type outgoing struct {
 	request   relay.Request
-	edits     []scan.Edit
+	edits     scan.Edits
 	asksUsage bool // stream_options.include_usage was spliced in
 }
 
 // prepare makes the request for the attempt's node: its model name, and a usage report at the end
 // of a stream.
-func (l *Leg) prepare(a *attempt) *relay.Request {
+func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	asked, o := l.Request, &l.out
-	o.edits = o.edits[:0]
+	o.edits.Reset(&asked.Scan, asked.Body())
 	if name := a.node.UpstreamModel(l.model.name); len(asked.Scan.Model) > 0 && string(asked.Scan.Model) != name {
-		o.edits = asked.Scan.EditModel(o.edits, []byte(name))
+		o.edits.Model(name)
 	}
 	o.asksUsage = l.d.options.Feedback && asked.Scan.Stream && !asked.Scan.IncludeUsage &&
 		(asked.API == scan.Chat || asked.API == scan.Completions) && !a.node.rejectsStreamOptions.Load()
 	if o.asksUsage {
-		o.edits = asked.Scan.EditIncludeUsage(o.edits)
+		o.edits.IncludeUsage()
+	}
+	if l.Edit != nil {
+		l.Edit(&o.edits)
 	}
 	r := &o.request
 	r.Method, r.Path, r.Header = asked.Method, asked.Path, asked.Header
 	address(r, a.node.Node, asked, &a.abort)
-	r.Body = scan.Splice(r.Body[:0], asked.Body(), o.edits)
-	return r
+	if r.Body = o.edits.Segments(r.Body[:0]); o.edits.Err() != nil {
+		return nil, fmt.Errorf("%w: %w", errUnfit, o.edits.Err())
+	}
+	return r, nil
 }
+
+// errUnfit is what preparing a request fails with whose body cannot be changed as its leg wants.
+var errUnfit = errors.New("the body cannot be changed")
 
 // address makes r go to n: with the client's key where n has none of the router's, and on a
 // connection of its own where idle ones are in the way of others.

@@ -28,6 +28,7 @@ var (
 	errShutdown     = unavailable("shutting_down", "the router is shutting down")
 	errTooOld       = &apierror.Error{Status: 400, Code: "http_version", Message: "the answer has no length and is too long to be kept for an HTTP/1.0 client; use HTTP/1.1"}
 	errTooLong      = &apierror.Error{Status: 502, Code: "answer_too_long", Message: "a node's answer is longer than what the router keeps of one"}
+	errBody         = &apierror.Error{Status: 400, Code: "body_not_editable", Message: "the request's body cannot be changed as its plan needs; send JSON without a form"}
 	errNotKnownYet  = unavailable("model_not_known_yet", "no node is known to serve this model, and some backend has not yet said what it serves")
 	errModelMissing = &apierror.Error{Status: 400, Param: "model", Message: "`model` is missing; this router serves several models, name one of them"}
 	ErrNoResponse   = &apierror.Error{Status: 404, Code: "response_not_found", Message: "no response with this id is stored here"}

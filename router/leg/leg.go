@@ -25,7 +25,8 @@ type Question struct {
 	Work   Work                     // what the node is to do
 	Node   string                   // the only node that may be asked; empty: any
 	Bond   Bond                     // why only Node
-	Filter func(n *fleet.Node) bool // further nodes to leave out: those of which it is false; nil: none
+	Filter func(n *fleet.Node) bool // whether a node may be asked; nil: any
+	Edit   func(e *scan.Edits)      // changes the body, besides the model's name; nil: as it came
 }
 
 // Bond is why a leg may ask one node only.
@@ -127,13 +128,13 @@ func (l *Leg) reset() {
 	wipe(t.asked)
 	wipe(t.failed)
 	wipe(t.resets)
-	wipe(out.edits)
+	out.edits.Reset(nil, nil)
 	wipe(out.request.Body)
 	*l = Leg{
 		prompt: l.prompt,
 		picks:  picks{cands: l.picks.cands[:0], able: l.picks.able[:0]},
 		tries:  tries{asked: t.asked[:0], failed: t.failed[:0], resets: t.resets[:0]},
-		out:    outgoing{edits: out.edits[:0], request: relay.Request{Body: out.request.Body[:0]}},
+		out:    outgoing{edits: out.edits, request: relay.Request{Body: out.request.Body[:0]}},
 	}
 }
 
@@ -265,7 +266,7 @@ func (l *Leg) giveIn(v verdict) *apierror.Error {
 	if (v == failed500 || v == overloaded) && l.crowded(time.Now()) {
 		return errAllBusy
 	}
-	if v != abandoned && v != tooOld && v != tooLong && l.kept != nil {
+	if v < tooOld && l.kept != nil {
 		return l.fallBack()
 	}
 	switch {
@@ -275,6 +276,8 @@ func (l *Leg) giveIn(v verdict) *apierror.Error {
 		return errTooOld
 	case v == tooLong:
 		return errTooLong
+	case v == unfit:
+		return errBody
 	case v == late || l.Request.Expired():
 		return ErrDeadline
 	case l.Bond == Continued || l.Bond == Stored:

@@ -376,15 +376,15 @@ func TestPrefillFeedsNothingOfDecode(t *testing.T) {
 		return fmt.Sprintf("%+v", reflect.ValueOf(m.patience[work]).Elem().FieldByName("first"))
 	}
 	before := learned(Answer)
-	var captured answer.Memory
-	captured.Limit = 1 << 20
+	captured := answer.Memory{Limit: 1 << 20}
+	prompt := func(e *scan.Edits) { e.Set("max_tokens", []byte("1")) }
 	for range 4 {
 		body := bytes.Replace(chat(4000), []byte("{"), []byte(`{"stream":true,`), 1)
-		l := d.Leg(asked(t, d, body), Question{Work: Prefill}, &captured)
+		l := d.Leg(asked(t, d, body), Question{Work: Prefill, Edit: prompt}, &captured)
 		if err := l.Do(); err != nil || captured.Status != 200 || l.NodeID() != prefill.ID {
 			t.Fatalf("%v, status %d from %q", err, captured.Status, l.NodeID())
 		}
-		if l.Reading.Usage.Completion == 0 || decode.InFlight() != 0 {
+		if l.Reading.Usage.Completion != 1 || decode.InFlight() != 0 {
 			t.Errorf("%+v, %d in flight on the decode node", l.Reading.Usage, decode.InFlight())
 		}
 		l.Finish(relay.Complete)
@@ -402,5 +402,27 @@ func TestPrefillFeedsNothingOfDecode(t *testing.T) {
 	l.Finish(relay.Complete)
 	if prefill.InFlight() != 0 || decode.InFlight() != 0 || d.gate.InFlight() != 0 {
 		t.Error("something was not given back")
+	}
+}
+
+// TestBodyThatCannotBeEdited is the client's to know of, and no node's fault.
+func TestBodyThatCannotBeEdited(t *testing.T) {
+	d := start(t, 1)
+	r := request.New()
+	defer r.Recycle()
+	r.API, r.Method, r.Path, r.Received = scan.Audio, "POST", "/v1/audio/transcriptions", time.Now()
+	form := "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nsim\r\n--b--\r\n"
+	r.Own([]byte(form), nil)
+	if err := r.Read([]byte("multipart/form-data; boundary=b"), nil); err != nil {
+		t.Fatal(err)
+	}
+	l := d.Leg(r, Question{Edit: func(e *scan.Edits) { e.Set("n", []byte("1")) }}, nil)
+	if err := l.Do(); err != errBody {
+		t.Errorf("%v", err)
+	}
+	node := l.pool.members[0]
+	l.Finish(relay.UpstreamFailed)
+	if node.InFlight() != 0 || node.State() != fleet.Healthy {
+		t.Errorf("%d in flight on a node that is %v", node.InFlight(), node.State())
 	}
 }

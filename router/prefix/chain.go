@@ -62,6 +62,9 @@ func (c *Chain) Continue(text []byte) {
 	c.length = float64(c.base) + float64(len(text))/BlockBytes
 }
 
+// Lengthen adds bytes to the length of a prompt of MaxChain blocks, whose further text is not given.
+func (c *Chain) Lengthen(bytes int) { c.length += float64(bytes) / BlockBytes }
+
 // Blocks is the number of full blocks of the prompt, at most MaxChain; only those have keys.
 func (c *Chain) Blocks() int { return c.blocks }
 

@@ -125,9 +125,16 @@ func (r *Request) Read(contentType []byte, m *scan.Memo) (err error) {
 // Asked is the model's name as the client has written it; valid until Recycle.
 func (r *Request) Asked() []byte { return r.model }
 
-// Release lets go of the body: no leg will be sent from now on. Calls after the first do nothing.
+// KeptText is the size in bytes up to which buffers of prompt text are kept while an answer is
+// relayed, and for other requests.
+const KeptText = 256 << 10
+
+// Release lets go of the body, and of long prompt text: no leg will be sent from now on. Calls after
+// the first do nothing.
 func (r *Request) Release() {
-	r.body = nil
+	if r.body = nil; cap(r.Scan.Text) > KeptText {
+		r.Scan.Text = nil
+	}
 	if release := r.release; release != nil {
 		r.release = nil
 		release()

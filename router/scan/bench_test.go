@@ -30,18 +30,26 @@ func TestNoAllocation(t *testing.T) {
 			bodies[c.api] = []byte(`{` + c.members + `,"model":"m"}`)
 		}
 	}
-	image := []byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image\/png;base64,` + strings.Repeat("iVBORw0K", 20000) + `"}}]}]}`)
+	image := []byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":` +
+		`"data:image\/png;base64,` + strings.Repeat("iVBORw0K", 20000) + `"}}]}]}`)
 	var r Request
-	var edits []Edit
+	var edits Edits
 	var parts [][]byte
-	name := []byte("alias")
 	run := func(api API, body []byte) {
 		r.Reset()
 		if err := Scan(api, body, &r); err != nil {
 			t.Fatal(err)
 		}
-		edits = r.EditIncludeUsage(r.EditModel(edits[:0], name))
-		parts = Splice(parts[:0], body, edits)
+		edits.Reset(&r, body)
+		edits.Model("alias")
+		edits.IncludeUsage()
+		parts = edits.Segments(parts[:0])
+		edits.Reset(&r, body)
+		prefillEdits(&edits)
+		parts = edits.Segments(parts[:0])
+		if osl := r.Find(body, "nvext", "agent_hints", "osl"); edits.Err() != nil || osl != nil {
+			t.Fatal(edits.Err(), osl)
+		}
 	}
 	for api, body := range bodies {
 		run(api, body)
@@ -66,6 +74,46 @@ func TestNoAllocationMultipart(t *testing.T) {
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// prefillEdits are those of the prefill leg of a request.
+func prefillEdits(e *Edits) {
+	e.Model("alias")
+	e.Set("stream", falseValue)
+	e.Set("max_tokens", one)
+	e.Replace("max_completion_tokens", one)
+	e.Remove("stream_options")
+	e.Remove("min_tokens")
+	e.Remove("stop")
+	e.Set("kv_transfer_params", transfer)
+}
+
+var (
+	one      = []byte("1")
+	transfer = []byte(`{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null}`)
+)
+
+// BenchmarkEdits makes the segments of a body with the edits of a stream, and of a prefill leg.
+func BenchmarkEdits(b *testing.B) {
+	for name, body := range map[string][]byte{"2KB": chatBody(2 << 10), "220KB": chatBody(220 << 10)} {
+		var r Request
+		if err := Scan(Chat, body, &r); err != nil {
+			b.Fatal(err)
+		}
+		edit := func(b *testing.B, ask func(*Edits)) {
+			var e Edits
+			var parts [][]byte
+			b.ReportAllocs()
+			for b.Loop() {
+				r.index.state = notIndexed
+				e.Reset(&r, body)
+				ask(&e)
+				parts = e.Segments(parts[:0])
+			}
+		}
+		b.Run(name+"/stream", func(b *testing.B) { edit(b, func(e *Edits) { e.Model("alias"); e.IncludeUsage() }) })
+		b.Run(name+"/prefill", func(b *testing.B) { edit(b, prefillEdits) })
 	}
 }
 

@@ -175,14 +175,26 @@ func TestMediaHashIsBLAKE3(t *testing.T) {
 	var r Request
 	data := make([]byte, 200<<10)
 	for i := range data {
-		data[i] = byte(i * 7)
+		data[i] = "abcdefghijk/"[i*7%12]
 	}
-	for _, n := range []int{0, 1, 64, 1023, 1024, 1025, 2048, 5000, 16383, 16384, 16385, 32768, 32769, 48 << 10, 49153, 65536, 65537, 100001, 131072, 200 << 10} {
-		if got, want := r.blake3(data[:n]), blake3.Sum512(data[:n]); got != want {
-			t.Errorf("%d bytes differ from the library", n)
+	quoted := func(n int, escaped bool) []byte {
+		s := `"` + string(data[:n]) + `"`
+		if escaped {
+			s = strings.ReplaceAll(s, "/", `\/`)
+		}
+		return []byte(s)
+	}
+	for _, n := range []int{0, 1, 64, 1023, 1024, 1025, 2048, 5000, 16383, 16384, 16385, 32768, 32769, 48 << 10,
+		49153, 65536, 65537, 100001, 131072, 200 << 10} {
+		for _, escaped := range []bool{false, true} {
+			r.c.Reset(quoted(n, escaped), 0)
+			if got, want := "\xFD"+string(r.appendMediaHash(nil)), hash(string(data[:n])); got != want || r.c.Pos() != r.c.Len() {
+				t.Errorf("%d bytes, escaped: %v: %v, want %v", n, escaped, got, want)
+			}
 		}
 	}
-	if n := testing.AllocsPerRun(10, func() { r.blake3(data) }); n != 0 {
+	doc, dst := quoted(len(data), true), make([]byte, 0, 100)
+	if n := testing.AllocsPerRun(10, func() { r.c.Reset(doc, 0); r.appendMediaHash(dst) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

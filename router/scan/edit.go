@@ -1,24 +1,187 @@
 package scan
 
-import "github.com/cognitora/dataplane/internal/jsonscan"
+import (
+	"errors"
 
-// Edit replaces body[At.Start:At.End] by With; At.Start == At.End inserts.
-type Edit struct {
-	At   Span
-	With []byte
+	"github.com/cognitora/dataplane/internal/jsonscan"
+)
+
+// Edits are changes to the members at the root of one request's body. They apply in the order in
+// which they are asked for, so a member is as the last edit of it says. Nothing of the body is
+// decoded or copied, and the bytes of the members that no edit names stay as they are.
+//
+// A body may have members of the same name, of which engines read the last, and names that are
+// written with escapes. After an edit it has one member of the name, or none.
+//
+// Reset begins the edits of a body. Then come Model, IncludeUsage and the edits by name, then
+// Segments. An Edits that is reused does not allocate. It is not safe for concurrent use, but
+// several may edit one body, see Request.Index.
+type Edits struct {
+	r       *Request
+	body    []byte
+	changes []change // at most maxChanges, of different names
+	named   bool     // some are of members of which the scan may not know all places
+	err     error
+	cuts    []cut  // of the changes, by their place in the body
+	scratch []byte // holds what the edits add to the body, but for long values
 }
 
-// Splice appends to dst the segments that make up body with the edits applied:
-// written one after the other they are the new body. edits are sorted by start
-// and do not overlap. The segments alias body and the edits.
-func Splice(dst [][]byte, body []byte, edits []Edit) [][]byte {
-	from := 0
-	for _, e := range edits {
-		dst = appendSegment(dst, body[from:e.At.Start])
-		dst = appendSegment(dst, e.With)
-		from = e.At.End
+const (
+	maxChanges = 32  // of one Edits; those beyond it fail
+	smallValue = 256 // bytes up to which a value is copied, so that it makes no segment of its own
+)
+
+// change is what becomes of one member.
+type change struct {
+	name  string
+	value []byte
+	kind  changeKind
+	met   bool // the body has the member
+}
+
+type changeKind uint8
+
+const (
+	setTo  changeKind = iota // the value
+	remove                   // all members of the name
+	report                   // include_usage in the object that the member is
+)
+
+// cut replaces body[at.Start:at.End] by with.
+type cut struct {
+	at   Span
+	with []byte
+}
+
+var errChanges = errors.New("one body takes no more than 32 edits")
+
+// Reset makes e the edits of body, which r has been made of; none yet. Both are borrowed until the
+// next Reset. Reset(nil, nil) lets go of them.
+func (e *Edits) Reset(r *Request, body []byte) {
+	clear(e.changes[:cap(e.changes)])
+	clear(e.cuts[:cap(e.cuts)])
+	e.r, e.body, e.err, e.named = r, body, nil, false
+	e.changes, e.cuts, e.scratch = e.changes[:0], e.cuts[:0], kept(e.scratch, 1)
+}
+
+// Err is the first failure of an edit: of a member of a form, of more than 32 members, or of a
+// body that is not the scanned one. Model and IncludeUsage do not fail.
+func (e *Edits) Err() error { return e.err }
+
+// Model makes name the model. A form has it as a field.
+func (e *Edits) Model(name string) {
+	start := len(e.scratch)
+	if e.r.form {
+		e.scratch = append(e.scratch, name...)
+	} else {
+		e.scratch = jsonscan.AppendQuoted(e.scratch, name)
 	}
-	return appendSegment(dst, body[from:])
+	e.change(rootNames[rootModel], setTo, e.added(start))
+}
+
+// IncludeUsage makes stream_options.include_usage true, whatever the body has there, and has no
+// usage reported before the end unless the body asks for both. It adds nothing if include_usage is
+// true already. It replaces earlier edits of stream_options.
+func (e *Edits) IncludeUsage() {
+	name := rootNames[rootStreamOptions]
+	switch o := &e.r.root.options; {
+	case e.r.IncludeUsage || e.r.form:
+	case o.kind == optionsAbsent || o.kind == optionsNull:
+		e.change(name, setTo, usageObject)
+	default:
+		e.change(name, report, nil)
+	}
+}
+
+// Set makes value, which is JSON, the value of the member of that name. It is borrowed until the
+// next Reset.
+func (e *Edits) Set(name string, value []byte) {
+	if e.index() {
+		e.change(name, setTo, value)
+	}
+}
+
+// Default is Set for a body that has no member of that name, or null there.
+func (e *Edits) Default(name string, value []byte) {
+	if now := e.value(name); now == nil || string(now) == "null" {
+		e.Set(name, value)
+	}
+}
+
+// Replace is Set for a body that has a member of that name, be it null.
+func (e *Edits) Replace(name string, value []byte) {
+	if e.value(name) != nil {
+		e.Set(name, value)
+	}
+}
+
+// Remove takes the member of that name out of the body.
+func (e *Edits) Remove(name string) {
+	if e.value(name) != nil {
+		e.change(name, remove, nil)
+	}
+}
+
+// index makes the places of all members known.
+func (e *Edits) index() bool {
+	if err := e.r.Index(e.body); err != nil && e.err == nil {
+		e.err = err
+	}
+	e.named = true
+	return e.err == nil
+}
+
+// value is the value of a member after the edits so far, nil if there is none.
+func (e *Edits) value(name string) []byte {
+	if !e.index() {
+		return nil
+	}
+	for i := range e.changes {
+		if c := &e.changes[i]; c.name == name && c.kind != report {
+			return c.value
+		}
+	}
+	return e.r.Find(e.body, name)
+}
+
+func (e *Edits) change(name string, kind changeKind, value []byte) {
+	for i := range e.changes {
+		if e.changes[i].name == name {
+			e.changes[i] = change{name: name, kind: kind, value: value}
+			return
+		}
+	}
+	if len(e.changes) == maxChanges && e.err == nil {
+		e.err = errChanges
+	}
+	if e.err == nil {
+		e.changes = append(e.changes, change{name: name, kind: kind, value: value})
+	}
+}
+
+// added returns what was appended to scratch since start. Growth moves the buffer but leaves what
+// was handed out where it is.
+func (e *Edits) added(start int) []byte { return e.scratch[start:len(e.scratch):len(e.scratch)] }
+
+// Segments appends to dst the segments that make up the edited body: written one after the other
+// they are the new one. They alias the body, the values and memory of e, and are valid until the
+// next Reset. If an edit has failed it appends nothing.
+func (e *Edits) Segments(dst [][]byte) [][]byte {
+	if e.err != nil {
+		return dst
+	}
+	stay := e.cut()
+	from := 0
+	if e.adds() {
+		from = e.r.root.membersAt
+		dst = e.additions(append(dst, e.body[:from]), stay)
+	}
+	for _, c := range e.cuts {
+		dst = appendSegment(dst, e.body[from:c.at.Start])
+		dst = appendSegment(dst, c.with)
+		from = c.at.End
+	}
+	return appendSegment(dst, e.body[from:])
 }
 
 func appendSegment(dst [][]byte, s []byte) [][]byte {
@@ -28,90 +191,143 @@ func appendSegment(dst [][]byte, s []byte) [][]byte {
 	return append(dst, s)
 }
 
-// EditModel adds to dst, which stays sorted, the edit that makes name the model
-// of the request. The edit is valid until Reset.
-func (r *Request) EditModel(dst []Edit, name []byte) []Edit {
-	start := len(r.decoded)
-	if r.form {
-		r.decoded = append(r.decoded, name...)
-		return insertEdit(dst, Edit{r.ModelSpan, r.scratch(start)})
+// cut makes the cuts, and reports whether members of the body stay.
+func (e *Edits) cut() (stay bool) {
+	if len(e.cuts) > 0 {
+		clear(e.cuts)
+		e.cuts = e.cuts[:0]
 	}
-	if r.ModelSpan != (Span{}) {
-		r.decoded = jsonscan.AppendQuoted(r.decoded, name)
-		return insertEdit(dst, Edit{r.ModelSpan, r.scratch(start)})
+	for i := range e.changes {
+		e.changes[i].met = false
 	}
-	if r.Empty && len(dst) > 0 {
-		r.decoded = append(r.decoded, ',')
+	if e.named {
+		return e.cutNamed()
 	}
-	r.decoded = append(r.decoded, `"model":`...)
-	r.decoded = jsonscan.AppendQuoted(r.decoded, name)
-	if !r.Empty {
-		r.decoded = append(r.decoded, ',')
+	for i := range e.changes { // only Model and IncludeUsage, which the scan knows the places of
+		c, at := &e.changes[i], e.r.root.model
+		if c.name != rootNames[rootModel] {
+			at = e.r.root.options.at
+		}
+		if at != (Span{}) {
+			e.meet(c, at)
+		}
 	}
-	return insertEdit(dst, Edit{Span{r.MembersAt, r.MembersAt}, r.scratch(start)})
+	return !e.r.root.empty
 }
 
-// scratch returns what was added to r.decoded since start. Growth moves the
-// buffer but leaves what was handed out where it is.
-func (r *Request) scratch(start int) []byte {
-	return r.decoded[start:len(r.decoded):len(r.decoded)]
+// cutNamed is cut for edits by name. A member that goes takes the comma before it along, or the
+// one behind it if no member stays before it.
+func (e *Edits) cutNamed() (stay bool) {
+	leading := -1 // where the members begin that go before the first one that stays
+	before := 0   // the end of the value before
+	e.r.members(e.body, func(m entry) bool {
+		c := e.changeOf(&m)
+		switch goes := c != nil && (c.kind == remove || c.met); {
+		case goes && stay:
+			e.replace(Span{before, m.value.End}, nil)
+		case goes && leading < 0:
+			leading = m.name.Start
+		case !goes:
+			if leading >= 0 {
+				e.replace(Span{leading, m.name.Start}, nil)
+				leading = -1
+			}
+			if stay = true; c != nil {
+				e.meet(c, m.value)
+			}
+		}
+		before = m.value.End
+		return true
+	})
+	if leading >= 0 {
+		e.replace(Span{leading, before}, nil)
+	}
+	return stay
+}
+
+// changeOf is the change of a member, nil if there is none.
+func (e *Edits) changeOf(m *entry) *change {
+	for i := range e.changes {
+		if c := &e.changes[i]; m.spells(e.body, c.name) {
+			return c
+		}
+	}
+	return nil
+}
+
+// meet changes the member whose value lies there.
+func (e *Edits) meet(c *change, value Span) {
+	if c.met = true; c.kind == setTo {
+		e.replace(value, c.value)
+		return
+	}
+	o := &e.r.root.options
+	if o.continuous != (Span{}) { // counts only if usage is reported, which the body does not ask for
+		e.replace(o.continuous, falseValue)
+	}
+	switch {
+	case o.usage != (Span{}):
+		e.replace(o.usage, trueValue)
+	case o.kind == optionsEmpty:
+		e.replace(Span{o.membersAt, o.membersAt}, usageOnlyMember)
+	default:
+		e.replace(Span{o.membersAt, o.membersAt}, usageMember)
+	}
 }
 
 var (
-	optionsMember   = []byte(`"stream_options":{"include_usage":true},`)
-	optionsOnly     = []byte(`,"stream_options":{"include_usage":true}`)
-	optionsObject   = []byte(`{"include_usage":true}`)
+	usageObject     = []byte(`{"include_usage":true}`)
 	usageMember     = []byte(`"include_usage":true,`)
 	usageOnlyMember = []byte(`"include_usage":true`)
 	trueValue       = []byte(`true`)
 	falseValue      = []byte(`false`)
 )
 
-// EditIncludeUsage adds to dst, which stays sorted, the edit that makes
-// stream_options.include_usage true, whatever the request has there, and, with
-// it, no more than one report. It adds nothing where include_usage is so already.
-func (r *Request) EditIncludeUsage(dst []Edit) []Edit {
-	o := r.options
-	switch {
-	case r.IncludeUsage || r.form:
-		return dst
-	case r.StreamOptions == (Span{}):
-		return r.insertOptions(dst)
-	case o.null:
-		return insertEdit(dst, Edit{r.StreamOptions, optionsObject})
+// replace adds a cut. Cuts are sorted by their place.
+func (e *Edits) replace(at Span, with []byte) {
+	e.cuts = append(e.cuts, cut{at, with})
+	i := len(e.cuts) - 1
+	for ; i > 0 && e.cuts[i-1].at.Start > at.Start; i-- {
+		e.cuts[i] = e.cuts[i-1]
 	}
-	if o.continuous != (Span{}) { // it counts only where include_usage is true, which the client has not asked for
-		dst = insertEdit(dst, Edit{o.continuous, falseValue})
-	}
-	switch {
-	case o.usage != (Span{}):
-		return insertEdit(dst, Edit{o.usage, trueValue})
-	case o.empty:
-		return insertEdit(dst, Edit{Span{o.membersAt, o.membersAt}, usageOnlyMember})
-	}
-	return insertEdit(dst, Edit{Span{o.membersAt, o.membersAt}, usageMember})
+	e.cuts[i] = cut{at, with}
 }
 
-// insertOptions adds the whole member, first in the root. In an empty root a
-// comma is needed only where another edit has made it not empty.
-func (r *Request) insertOptions(dst []Edit) []Edit {
-	with := optionsMember
-	if r.Empty {
-		with = optionsOnly
-		if len(dst) == 0 {
-			with = optionsOnly[1:]
+// adds reports whether the body lacks members that are set.
+func (e *Edits) adds() bool {
+	for i := range e.changes {
+		if e.changes[i].adds() {
+			return true
 		}
 	}
-	return insertEdit(dst, Edit{Span{r.MembersAt, r.MembersAt}, with})
+	return false
 }
 
-// insertEdit adds e behind all edits that do not start after it.
-func insertEdit(dst []Edit, e Edit) []Edit {
-	dst = append(dst, e)
-	i := len(dst) - 1
-	for ; i > 0 && dst[i-1].At.Start > e.At.Start; i-- {
-		dst[i] = dst[i-1]
+func (c *change) adds() bool { return c.kind == setTo && !c.met }
+
+// additions appends the members that the body lacks, to be first in its root. stay says that
+// members follow.
+func (e *Edits) additions(dst [][]byte, stay bool) [][]byte {
+	start, comma := len(e.scratch), false
+	for i := range e.changes {
+		c := &e.changes[i]
+		if !c.adds() {
+			continue
+		}
+		if comma {
+			e.scratch = append(e.scratch, ',')
+		}
+		comma = true
+		e.scratch = append(jsonscan.AppendQuoted(e.scratch, c.name), ':')
+		if len(c.value) <= smallValue {
+			e.scratch = append(e.scratch, c.value...)
+			continue
+		}
+		dst = append(dst, e.added(start), c.value)
+		start = len(e.scratch)
 	}
-	dst[i] = e
-	return dst
+	if stay {
+		e.scratch = append(e.scratch, ',')
+	}
+	return appendSegment(dst, e.added(start))
 }

@@ -3,7 +3,11 @@ package scan
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -11,131 +15,478 @@ import (
 
 func join(segments [][]byte) []byte { return bytes.Join(segments, nil) }
 
-func TestSplice(t *testing.T) {
-	body := []byte("0123456789")
-	for _, c := range []struct {
-		edits []Edit
-		want  string
-	}{
-		{nil, "0123456789"},
-		{[]Edit{{Span{0, 0}, []byte("a")}, {Span{10, 10}, []byte("z")}}, "a0123456789z"},
-		{[]Edit{{Span{0, 2}, []byte("a")}, {Span{2, 4}, nil}, {Span{9, 10}, []byte("z")}}, "a45678z"},
-		{[]Edit{{Span{3, 3}, []byte("a")}, {Span{3, 3}, []byte("b")}, {Span{3, 5}, []byte("c")}}, "012abc56789"},
-		{[]Edit{{Span{0, 10}, nil}}, ""},
-	} {
-		if got := join(Splice(nil, body, c.edits)); string(got) != c.want {
-			t.Errorf("%v: %s, want %s", c.edits, got, c.want)
-		}
+// edited is a body after edits that have to be possible.
+func edited(t *testing.T, api API, body string, edit func(*Edits)) string {
+	t.Helper()
+	var e Edits
+	e.Reset(mustScan(t, api, body), []byte(body))
+	edit(&e)
+	if e.Err() != nil {
+		t.Fatalf("%s: %v", body, e.Err())
 	}
+	once := string(join(e.Segments(nil)))
+	if again := string(join(e.Segments(nil))); again != once {
+		t.Errorf("%s: first %s, then %s", body, once, again)
+	}
+	return once
 }
 
-func TestEditsKeepTheRest(t *testing.T) {
+func TestModelAndUsage(t *testing.T) {
+	const usage = `"stream_options":{"include_usage":true}`
 	for _, c := range []struct {
 		api               API
 		body, model, both string
 	}{
 		{Chat, `{"model":"m","stream":true,"messages":[]}`, `{"model":"a\"b","stream":true,"messages":[]}`,
-			`{"stream_options":{"include_usage":true},"model":"a\"b","stream":true,"messages":[]}`},
-		{Chat, `{ "stream_options" : null , "messages":[],"model" : "m" }`, `{ "stream_options" : null , "messages":[],"model" : "a\"b" }`,
+			`{` + usage + `,"model":"a\"b","stream":true,"messages":[]}`},
+		{Chat, `{ "stream_options" : null , "messages":[],"model" : "m" }`,
+			`{ "stream_options" : null , "messages":[],"model" : "a\"b" }`,
 			`{ "stream_options" : {"include_usage":true} , "messages":[],"model" : "a\"b" }`},
 		{Chat, `{"model":"m","stream_options":{ },"messages":[]}`, `{"model":"a\"b","stream_options":{ },"messages":[]}`,
 			`{"model":"a\"b","stream_options":{"include_usage":true },"messages":[]}`},
-		{Chat, `{"model":"m","stream_options":{"x":1},"messages":[]}`, `{"model":"a\"b","stream_options":{"x":1},"messages":[]}`,
+		{Chat, `{"model":"m","stream_options":{"x":1},"messages":[]}`,
+			`{"model":"a\"b","stream_options":{"x":1},"messages":[]}`,
 			`{"model":"a\"b","stream_options":{"include_usage":true,"x":1},"messages":[]}`},
-		{Chat, `{"model":"m","stream_options":{"continuous_usage_stats": true,"x":1},"messages":[]}`, `{"model":"a\"b","stream_options":{"continuous_usage_stats": true,"x":1},"messages":[]}`,
+		{Chat, `{"model":"m","stream_options":{"continuous_usage_stats": true,"x":1},"messages":[]}`,
+			`{"model":"a\"b","stream_options":{"continuous_usage_stats": true,"x":1},"messages":[]}`,
 			`{"model":"a\"b","stream_options":{"include_usage":true,"continuous_usage_stats": false,"x":1},"messages":[]}`},
-		{Chat, `{"model":"m","stream_options":{"continuous_usage_stats":1 , "include_usage":null},"messages":[]}`, `{"model":"a\"b","stream_options":{"continuous_usage_stats":1 , "include_usage":null},"messages":[]}`,
+		{Chat, `{"model":"m","stream_options":{"continuous_usage_stats":1 , "include_usage":null},"messages":[]}`,
+			`{"model":"a\"b","stream_options":{"continuous_usage_stats":1 , "include_usage":null},"messages":[]}`,
 			`{"model":"a\"b","stream_options":{"continuous_usage_stats":false , "include_usage":true},"messages":[]}`},
-		{Chat, `{"model":"m","stream_options":{"include_usage":true,"continuous_usage_stats":true},"messages":[]}`, `{"model":"a\"b","stream_options":{"include_usage":true,"continuous_usage_stats":true},"messages":[]}`,
+		{Chat, `{"model":"m","stream_options":{"include_usage":true,"continuous_usage_stats":true},"messages":[]}`,
+			`{"model":"a\"b","stream_options":{"include_usage":true,"continuous_usage_stats":true},"messages":[]}`,
 			`{"model":"a\"b","stream_options":{"include_usage":true,"continuous_usage_stats":true},"messages":[]}`},
-		{Chat, `{"model":"m","stream_options":{"include_usage": false},"messages":[]}`, `{"model":"a\"b","stream_options":{"include_usage": false},"messages":[]}`,
+		{Chat, `{"model":"m","stream_options":{"include_usage": false},"messages":[]}`,
+			`{"model":"a\"b","stream_options":{"include_usage": false},"messages":[]}`,
 			`{"model":"a\"b","stream_options":{"include_usage": true},"messages":[]}`},
-		{Chat, `{"model":"m","stream_options":{"include_usage":true},"messages":[]}`, `{"model":"a\"b","stream_options":{"include_usage":true},"messages":[]}`,
-			`{"model":"a\"b","stream_options":{"include_usage":true},"messages":[]}`},
-		{Tokenize, `{}`, `{"model":"a\"b"}`, `{"model":"a\"b","stream_options":{"include_usage":true}}`},
-		{Tokenize, ` { } `, ` {"model":"a\"b" } `, ` {"model":"a\"b","stream_options":{"include_usage":true} } `},
-		{Tokenize, `{"prompt":"x"}`, `{"model":"a\"b","prompt":"x"}`, `{"model":"a\"b","stream_options":{"include_usage":true},"prompt":"x"}`},
-		{Tokenize, `{"model":null}`, `{"model":"a\"b"}`, `{"stream_options":{"include_usage":true},"model":"a\"b"}`},
+		{Tokenize, `{}`, `{"model":"a\"b"}`, `{"model":"a\"b",` + usage + `}`},
+		{Tokenize, ` { } `, ` {"model":"a\"b" } `, ` {"model":"a\"b",` + usage + ` } `},
+		{Tokenize, `{"prompt":"x"}`, `{"model":"a\"b","prompt":"x"}`, `{"model":"a\"b",` + usage + `,"prompt":"x"}`},
+		{Tokenize, `{"model":null}`, `{"model":"a\"b"}`, `{` + usage + `,"model":"a\"b"}`},
 	} {
-		r := mustScan(t, c.api, c.body)
-		edits := r.EditModel(nil, []byte(`a"b`))
-		if got := join(Splice(nil, []byte(c.body), edits)); string(got) != c.model {
+		if got := edited(t, c.api, c.body, func(e *Edits) { e.Model(`a"b`) }); got != c.model {
 			t.Errorf("%s\n got %s\nwant %s", c.body, got, c.model)
 		}
-		if got := join(Splice(nil, []byte(c.body), r.EditIncludeUsage(edits))); string(got) != c.both {
+		both := func(e *Edits) { e.Model(`a"b`); e.IncludeUsage() }
+		if got := edited(t, c.api, c.body, both); got != c.both {
 			t.Errorf("%s\n got %s\nwant %s", c.body, got, c.both)
 		}
+		indexed := func(e *Edits) { both(e); e.Remove("nothing") }
+		if got := edited(t, c.api, c.body, indexed); got != c.both {
+			t.Errorf("with an index: %s\n got %s\nwant %s", c.body, got, c.both)
+		}
 	}
 }
 
-// bodyGen draws request bodies as maps, with each form of what is edited.
-var bodyGen = rapid.Custom(func(t *rapid.T) map[string]any {
-	body := map[string]any{}
-	for _, k := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "temperature", "x\"y", "stream"}), 0, 4, rapid.ID[string]).Draw(t, "members") {
-		body[k] = rapid.SampledFrom([]any{true, nil}).Draw(t, "value")
+func TestEditsByName(t *testing.T) {
+	set := func(name, value string) func(*Edits) { return func(e *Edits) { e.Set(name, []byte(value)) } }
+	gone := func(names ...string) func(*Edits) {
+		return func(e *Edits) {
+			for _, n := range names {
+				e.Remove(n)
+			}
+		}
 	}
-	switch rapid.IntRange(0, 2).Draw(t, "model") {
-	case 0:
-		body["model"] = rapid.String().Draw(t, "name")
-	case 1:
-		body["model"] = nil
+	all := func(edits ...func(*Edits)) func(*Edits) {
+		return func(e *Edits) {
+			for _, f := range edits {
+				f(e)
+			}
+		}
 	}
-	switch rapid.IntRange(0, 4).Draw(t, "options") {
-	case 0:
-		body["stream_options"] = nil
-	case 1:
-		body["stream_options"] = map[string]any{}
-	case 2:
-		body["stream_options"] = map[string]any{"b": []any{"}", 1.0}}
-	case 3:
-		body["stream_options"] = map[string]any{"b": nil, "include_usage": rapid.SampledFrom([]any{true, false, nil}).Draw(t, "usage"), "z": 1.0}
+	long := `"` + strings.Repeat("v", 2*smallValue) + `"`
+	for i, c := range []struct {
+		body string
+		edit func(*Edits)
+		want string
+	}{
+		{`{"a":1,"b":2,"c":3}`, gone("a"), `{"b":2,"c":3}`},
+		{`{"a":1,"b":2,"c":3}`, gone("b"), `{"a":1,"c":3}`},
+		{`{"a":1,"b":2,"c":3}`, gone("c"), `{"a":1,"b":2}`},
+		{`{"a":1,"b":2,"c":3}`, gone("a", "b"), `{"c":3}`},
+		{`{"a":1,"b":2,"c":3}`, gone("c", "b"), `{"a":1}`},
+		{`{"a":1,"b":2,"c":3}`, gone("a", "c"), `{"b":2}`},
+		{`{ "a" : 1 , "b" : 2 , "c" : 3 } `, gone("b"), `{ "a" : 1 , "c" : 3 } `},
+		{"{\n\"a\": 1,\n\"b\": 2\n}", gone("a", "b"), "{\n\n}"},
+		{`{"a":1}`, all(gone("a"), set("b", "2")), `{"b":2}`},
+		{`{"a":1}`, all(gone("a"), set("a", "2")), `{"a":2}`},
+		{`{"a":1}`, all(set("a", "2"), gone("a")), `{}`},
+		{`{"b":1}`, all(set("a", "2"), gone("a")), `{"b":1}`},
+		{`{"a":1}`, all(set("b", "2"), set("c", "3")), `{"b":2,"c":3,"a":1}`},
+		{`{ }`, all(set("b", "2"), set("c", "3")), `{"b":2,"c":3 }`},
+		{`{}`, all(set("b", long), set("c", long)), `{"b":` + long + `,"c":` + long + `}`},
+		{`{"a":1}`, all(set("b", long), set("c", "3"), gone("a")), `{"b":` + long + `,"c":3}`},
+		{`{"a":1,"x":0,"a":2}`, set("a", "3"), `{"a":3,"x":0}`},
+		{`{"a":1,"x":0,"a":2,"\u0061":4}`, gone("a"), `{"x":0}`},
+		{`{"x":0,"\u0061":{"a":1}}`, set("a", "3"), `{"x":0,"\u0061":3}`},
+		{`{"a":1,"a":2}`, gone("a"), `{}`},
+		{`{"q\"":1}`, all(set(`q"`, "2"), set("\n", "3")), `{"\n":3,"q\"":2}`},
+		{`{"a":null}`, func(e *Edits) { e.Default("a", one); e.Default("b", one) }, `{"b":1,"a":1}`},
+		{`{"a":[]}`, func(e *Edits) { e.Default("a", one); e.Default("b", one); e.Default("b", falseValue) }, `{"b":1,"a":[]}`},
+		{`{"a":[]}`, func(e *Edits) { e.Remove("a"); e.Default("a", one) }, `{"a":1}`},
+		{`{"a":null}`, func(e *Edits) { e.Replace("a", one); e.Replace("b", one) }, `{"a":1}`},
+		{`{"a":1}`, func(e *Edits) { e.Remove("a"); e.Replace("a", one) }, `{}`},
+		{`{"model":"m","prompt":"p"}`, all(set("prompt", "[1]"), gone("model"), func(e *Edits) { e.Model("n") }), `{"model":"n","prompt":[1]}`},
+		{`{"stream_options":{"x":1}}`, func(e *Edits) { e.IncludeUsage(); e.Remove("stream_options") }, `{}`},
+	} {
+		if got := edited(t, Tokenize, c.body, c.edit); got != c.want {
+			t.Errorf("%d: %s\n got %s\nwant %s", i, c.body, got, c.want)
+		}
 	}
-	return body
-})
+}
 
-// After both edits, in either order, the body says what it said plus the edits.
-func TestEditsProperty(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		want := bodyGen.Draw(t, "body")
-		raw, _ := json.Marshal(want)
-		if rapid.Bool().Draw(t, "indent") {
-			raw, _ = json.MarshalIndent(want, " ", "\t")
+// TestEditsBeyondTheIndex: members that the index has no room for are edited like others.
+func TestEditsBeyondTheIndex(t *testing.T) {
+	var members, kept []string
+	for i := range maxEntries + 20 {
+		members = append(members, fmt.Sprintf(`"m%d":%d`, i, i))
+		if i != 0 && i < maxEntries-1 {
+			kept = append(kept, members[i])
 		}
-		name := rapid.String().Draw(t, "new name")
-		var r Request
-		if err := Scan(Tokenize, raw, &r); err != nil {
-			t.Fatal(err)
-		}
-		var edits []Edit
-		if rapid.Bool().Draw(t, "model first") {
-			edits = r.EditIncludeUsage(r.EditModel(nil, []byte(name)))
-		} else {
-			edits = r.EditModel(r.EditIncludeUsage(nil), []byte(name))
-		}
-		want["model"] = name
-		options, _ := want["stream_options"].(map[string]any)
-		if options == nil {
-			options = map[string]any{}
-		}
-		options["include_usage"] = true
-		want["stream_options"] = options
-		var got map[string]any
-		spliced := join(Splice(nil, raw, edits))
-		if err := json.Unmarshal(spliced, &got); err != nil || !reflect.DeepEqual(got, want) {
-			t.Fatalf("%s -> %s: %v\nwant %v", raw, spliced, err, want)
+	}
+	body := "{" + strings.Join(members, ",") + "}"
+	got := edited(t, Tokenize, body, func(e *Edits) {
+		e.Remove("m0")
+		for i := maxEntries - 1; i < maxEntries+20; i++ {
+			e.Remove(fmt.Sprint("m", i))
 		}
 	})
+	if want := "{" + strings.Join(kept, ",") + "}"; got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+	r := mustScan(t, Tokenize, body)
+	if got := r.Find([]byte(body), fmt.Sprint("m", maxEntries+19)); string(got) != fmt.Sprint(maxEntries+19) {
+		t.Errorf("the last member is %s", got)
+	}
 }
 
-// Edits made earlier stay as they are when the scratch buffer grows.
-func TestEditsSurviveFurtherEdits(t *testing.T) {
-	body := []byte(`{"model":"m","messages":[]}`)
-	r := mustScan(t, Chat, string(body))
-	first := r.EditModel(nil, []byte("first"))
-	for range 100 {
-		r.EditModel(nil, []byte("another name"))
+func TestEditsFail(t *testing.T) {
+	contentType, form := form(t, [][2]string{{"model", "whisper"}}, nil)
+	body := []byte(`{"model":"m"}`)
+	json := mustScan(t, Other, string(body))
+	var inForm Request
+	if err := ScanMultipart([]byte(contentType), form, &inForm); err != nil {
+		t.Fatal(err)
 	}
-	if got := join(Splice(nil, body, first)); string(got) != `{"model":"first","messages":[]}` {
+	many := func(e *Edits) {
+		for i := range maxChanges + 1 {
+			e.Set(fmt.Sprint("m", i), one)
+		}
+	}
+	for _, c := range []struct {
+		r    *Request
+		body []byte
+		edit func(*Edits)
+		want error
+	}{
+		{&inForm, form, func(e *Edits) { e.Set("stream", one) }, errForm},
+		{&inForm, form, func(e *Edits) { e.Remove("model") }, errForm},
+		{json, body, many, errChanges},
+		{mustScan(t, Other, string(body)), []byte(`{"model":"m`), func(e *Edits) { e.Set("a", one) }, errRoot},
+	} {
+		var e Edits
+		e.Reset(c.r, c.body)
+		c.edit(&e)
+		if !errors.Is(e.Err(), c.want) || len(e.Segments(nil)) != 0 {
+			t.Errorf("%s: error %v, want %v", c.body, e.Err(), c.want)
+		}
+		if e.Reset(c.r, c.body); e.Err() != nil || !bytes.Equal(join(e.Segments(nil)), c.body) {
+			t.Errorf("%s: after Reset: %v", c.body, e.Err())
+		}
+	}
+	if inForm.Find(form, "model") != nil {
+		t.Error("a member of a form is found")
+	}
+}
+
+// TestSegmentsAlias: nothing of a body is copied, and long values are not either.
+func TestSegmentsAlias(t *testing.T) {
+	body, value := chatBody(20<<10), []byte(`"`+strings.Repeat("v", 2*smallValue)+`"`)
+	var r Request
+	if err := Scan(Chat, body, &r); err != nil {
+		t.Fatal(err)
+	}
+	var e Edits
+	e.Reset(&r, body)
+	e.Set("a", value)
+	e.Set("stream", falseValue)
+	own := 0
+	for _, s := range e.Segments(nil) {
+		if !slices.ContainsFunc([][]byte{body, value, falseValue}, func(b []byte) bool { return within(s, b) }) {
+			own += len(s)
+		}
+	}
+	if own > len(`"a":,`) {
+		t.Errorf("%d bytes are not those of the body or the values", own)
+	}
+}
+
+func within(s, b []byte) bool {
+	for i := range b {
+		if &b[i] == &s[0] {
+			return len(s) <= len(b)-i
+		}
+	}
+	return false
+}
+
+func TestFind(t *testing.T) {
+	for _, c := range []struct{ doc, path, want string }{
+		{`{"a":1}`, "a", "1"},
+		{`{"a":1}`, "b", ""},
+		{` { "nvext" : { "x":[], "agent_hints": {"osl" : 512 } } } `, "nvext agent_hints osl", "512"},
+		{`{"a":{"b":1},"a":{"c":2}}`, "a b", ""},
+		{`{"a":{"b":1},"\u0061":{"b":2}}`, "a b", "2"},
+		{`{"a":[{"b":1}]}`, "a b", ""},
+		{`{"a":null}`, "a", "null"},
+		{`{"a":null}`, "a b", ""},
+		{`[]`, "a", ""},
+		{`{"kv_transfer_params":{"remote_block_ids":[[1, 2]]},"id":"x"}`, "kv_transfer_params", `{"remote_block_ids":[[1, 2]]}`},
+	} {
+		path := strings.Fields(c.path)
+		if got, err := Find([]byte(c.doc), path...); string(got) != c.want || err != nil {
+			t.Errorf("%s at %v: %s %v, want %s", c.doc, path, got, err, c.want)
+		}
+		if c.doc[0] != '[' {
+			r := mustScan(t, Tokenize, c.doc)
+			if got := r.Find([]byte(c.doc), path...); string(got) != c.want {
+				t.Errorf("body %s at %v: %s, want %s", c.doc, path, got, c.want)
+			}
+		}
+	}
+	for _, doc := range []string{``, `{"a":1`, `{"a":1}}`, `{"a" 1}`, `{"a":{"b":tru}}`, `[1`} {
+		if got, err := Find([]byte(doc), "a", "b"); err == nil || got != nil {
+			t.Errorf("%s: %s", doc, got)
+		}
+	}
+	doc := []byte(`{"usage":{},"kv_transfer_params":{"a":[1]}}`)
+	if n := testing.AllocsPerRun(100, func() { Find(doc, "kv_transfer_params", "a") }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestFirstEditsStay as they are when the scratch memory grows.
+func TestFirstEditsStay(t *testing.T) {
+	body := []byte(`{"messages":[]}`)
+	var r Request
+	if Scan(Tokenize, body, &r) != nil {
+		t.Fatal("refused")
+	}
+	var e Edits
+	e.Reset(&r, body)
+	e.Model("first")
+	first := e.Segments(nil)
+	for range 100 {
+		e.Segments(nil)
+	}
+	if got := string(join(first)); got != `{"model":"first","messages":[]}` {
 		t.Errorf("got %s", got)
 	}
+}
+
+// rootMembersOf are the members of an object in their order, as encoding/json reads them.
+func rootMembersOf(doc []byte) (names []string, values []json.RawMessage, err error) {
+	d := json.NewDecoder(bytes.NewReader(doc))
+	if _, err = d.Token(); err != nil {
+		return nil, nil, err
+	}
+	for d.More() {
+		name, err := d.Token()
+		if err != nil {
+			return nil, nil, err
+		}
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return nil, nil, err
+		}
+		names, values = append(names, name.(string)), append(values, value)
+	}
+	_, err = d.Token()
+	return names, values, err
+}
+
+var (
+	editNames = []string{
+		"model", "stream", "stream_options", "prompt", "messages", "a", "", "q\"\n", "nvext", "é", "max_tokens",
+	}
+	editValues = []string{`1`, `null`, `{"include_usage":false}`, `"` + strings.Repeat("x", 2*smallValue) + `"`, ` [ ] `}
+	findPaths  = [][]string{
+		{"nvext", "agent_hints", "osl"}, {"a", "a"}, {"a"}, {"stream_options", "include_usage"}, {"é"}, {""},
+	}
+)
+
+// applyEdits asks e for the edits that ops spell, and makes them in now, where nil stands for a member
+// that is gone. It returns the names of the members that it has edited.
+func applyEdits(e *Edits, ops []byte, now map[string]json.RawMessage) map[string]bool {
+	touched := map[string]bool{}
+	for ; len(ops) >= 3; ops = ops[3:] {
+		name := editNames[int(ops[1])%len(editNames)]
+		value := json.RawMessage(editValues[int(ops[2])%len(editValues)])
+		old := now[name]
+		switch ops[0] % 5 {
+		case 0:
+			e.Set(name, value)
+		case 1:
+			e.Remove(name)
+			value = nil
+		case 2:
+			if e.Default(name, value); old != nil && string(old) != "null" {
+				continue
+			}
+		case 3:
+			if e.Replace(name, value); old == nil {
+				continue
+			}
+		case 4:
+			name, value = "model", json.RawMessage(`"new\nname"`)
+			e.Model("new\nname")
+		}
+		touched[name], now[name] = true, value
+	}
+	return touched
+}
+
+// checkEdits compares the edits that ops spell, made with r, with decoding, editing and encoding.
+func checkEdits(t *testing.T, body []byte, r *Request, ops []byte) {
+	names, values, err := rootMembersOf(body)
+	if err != nil {
+		t.Fatalf("%q: accepted, but %v", body, err)
+	}
+	now := map[string]json.RawMessage{}
+	for i, n := range names {
+		now[n] = values[i]
+	}
+	for _, path := range findPaths {
+		if got, want := r.Find(body, path...), decodePath(now, path); string(got) != string(want) {
+			t.Fatalf("%q at %v: %q, want %q", body, path, got, want)
+		}
+	}
+	var e Edits
+	e.Reset(r, body)
+	const options = "stream_options"
+	before, usage := now[options], len(ops) > 0 && ops[0]&0x80 != 0
+	if usage {
+		e.IncludeUsage()
+		if usage = !r.IncludeUsage; usage {
+			now[options] = json.RawMessage("true") // something
+		}
+	}
+	touched := applyEdits(&e, ops, now)
+	usage = usage && !touched[options]
+	out := join(e.Segments(nil))
+	if e.Err() != nil || !json.Valid(out) {
+		t.Fatalf("%q with %v: %q: %v", body, ops, out, e.Err())
+	}
+	if usage {
+		touched[options] = true
+		now[options] = withUsage(before)
+	}
+	checkEdited(t, fmt.Sprintf("%q with %v: %q", body, ops, out), out, touched, now)
+	checkRest(t, body, out, touched)
+}
+
+// checkEdited holds the members that were edited to their values.
+func checkEdited(t *testing.T, what string, out []byte, touched map[string]bool, now map[string]json.RawMessage) {
+	names, values, _ := rootMembersOf(out)
+	for name := range touched {
+		i := slices.Index(names, name)
+		if i < 0 {
+			if now[name] != nil {
+				t.Fatalf("%s: %q is missing", what, name)
+			}
+			continue
+		}
+		if slices.Contains(names[i+1:], name) || now[name] == nil {
+			t.Fatalf("%s: %q is there, or twice", what, name)
+		}
+		var got, want any
+		json.Unmarshal(values[i], &got)
+		json.Unmarshal(now[name], &want)
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("%s: %q is %s, want %s", what, name, values[i], now[name])
+		}
+	}
+}
+
+// checkRest holds all other members to their bytes and their order.
+func checkRest(t *testing.T, body, out []byte, touched map[string]bool) {
+	rest := func(doc []byte) (all []string) {
+		names, values, _ := rootMembersOf(doc)
+		for i, n := range names {
+			if !touched[n] {
+				all = append(all, n, string(values[i]))
+			}
+		}
+		return all
+	}
+	if got, want := rest(out), rest(body); !slices.Equal(got, want) {
+		t.Fatalf("%q edited to %q: the rest is %q, want %q", body, out, got, want)
+	}
+}
+
+// TestEditsProperty makes edits of random bodies, which have members of the same name, names with
+// escapes and white space.
+func TestEditsProperty(t *testing.T) {
+	space := rapid.SampledFrom([]string{"", "", " ", "\n\t"})
+	name := rapid.SampledFrom([]string{
+		`"model"`, `"mod\u0065l"`, `"stream"`, `"stream_options"`, `"a"`, `"\u0061"`, `"a"`, `""`, `"q\"\n"`, `"nvext"`, `"é"`,
+		`"\u00e9"`, `"max_tokens"`, `"other"`,
+	})
+	value := rapid.SampledFrom([]string{
+		`1`, `null`, `true`, `"x}\","`, `[1,{"a":2}]`, `{"a":1}`, `{"a":1, "a":{}}`, `{}`, `{"include_usage":true}`, `{ "b":1 }`,
+		`{"include_usage":null,"b":2}`, `{"continuous_usage_stats":true}`, `{"agent_hints":{"osl":1,"osl":[2]}}`,
+	})
+	ran := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		var b strings.Builder
+		for i := range rapid.IntRange(0, 6).Draw(rt, "members") {
+			if i > 0 {
+				b.WriteString(",")
+			}
+			at := func() string { return space.Draw(rt, "space") }
+			b.WriteString(at() + name.Draw(rt, "name") + at() + ":" + at() + value.Draw(rt, "value") + at())
+		}
+		ops := rapid.SliceOfN(rapid.Byte(), 0, 24).Draw(rt, "edits")
+		body := []byte("{" + b.String() + "}")
+		var r Request
+		if Scan(Tokenize, body, &r) == nil {
+			ran++
+			checkEdits(t, body, &r, ops)
+			checkPassedOver(t, b.String(), ops)
+		}
+	})
+	if ran < 20 {
+		t.Errorf("only %d bodies were accepted", ran)
+	}
+}
+
+// withUsage is a value of stream_options that asks for usage at the end alone.
+func withUsage(options json.RawMessage) json.RawMessage {
+	var all map[string]any
+	json.Unmarshal(options, &all)
+	if all == nil {
+		all = map[string]any{}
+	}
+	if _, ok := all["continuous_usage_stats"]; ok {
+		all["continuous_usage_stats"] = false
+	}
+	all["include_usage"] = true
+	out, _ := json.Marshal(all)
+	return out
+}
+
+// decodePath is Find with encoding/json.
+func decodePath(members map[string]json.RawMessage, path []string) json.RawMessage {
+	value := members[path[0]]
+	if len(path) == 1 || len(value) == 0 || value[0] != '{' {
+		if len(path) > 1 {
+			return nil
+		}
+		return value
+	}
+	var inner map[string]json.RawMessage
+	if json.Unmarshal(value, &inner) != nil {
+		return nil
+	}
+	return decodePath(inner, path[1:])
 }

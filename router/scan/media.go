@@ -13,50 +13,76 @@ const hashBytes = 16
 // bufferBytes is what the hash library takes at once.
 const bufferBytes = guts.MaxSIMD * guts.ChunkSize
 
-// appendMediaHash appends the hash of data in hex.
-func (r *Request) appendMediaHash(dst, data []byte) []byte {
+// appendMediaHash appends the hash of the string at the cursor in hex. A string with
+// escapes is decoded piece by piece.
+func (r *Request) appendMediaHash(dst []byte) []byte {
 	r.Media++
-	sum := r.blake3(data)
+	var h mediaHash
+	before := r.c
+	data, escaped := r.c.String()
+	if escaped {
+		r.c = before
+		data = r.hashPieces(&h)
+	}
+	for len(data) > bufferBytes {
+		h.add((*[bufferBytes]byte)(data))
+		data = data[bufferBytes:]
+	}
+	sum := r.lastSum(&h, data)
 	return hex.AppendEncode(dst, sum[:hashBytes])
 }
 
-// blake3 is BLAKE3 of data on the calling goroutine without allocating, which
-// the library's own entry points do for more than 1 KiB.
-func (r *Request) blake3(data []byte) [64]byte {
-	if len(data) <= guts.ChunkSize {
-		return blake3.Sum512(data)
-	}
-	// subtrees holds the left siblings that wait for their right one, the largest first.
-	var subtrees [48][8]uint32
-	waiting := 0
-	buffers := uint64(0)
-	for len(data) > bufferBytes {
-		n := guts.CompressBuffer((*[bufferBytes]byte)(data), bufferBytes, &guts.IV, buffers*guts.MaxSIMD, 0)
-		data = data[bufferBytes:]
-		buffers++
-		cv := guts.ChainingValue(n)
-		for full := buffers; full&1 == 0; full >>= 1 {
-			waiting--
-			cv = guts.ChainingValue(guts.ParentNode(subtrees[waiting], cv, &guts.IV, 0))
+// hashPieces adds the string at the cursor to h, and returns the end of it that is not
+// longer than a buffer.
+func (r *Request) hashPieces(h *mediaHash) []byte {
+	piece := r.scratch.spare[:0]
+	for ended := !r.c.OpenString(); !ended; {
+		piece, ended = r.c.AppendText(piece, r.c.Pos()+bufferBytes)
+		for len(piece) > bufferBytes {
+			h.add((*[bufferBytes]byte)(piece))
+			piece = piece[:copy(piece, piece[bufferBytes:])]
 		}
-		subtrees[waiting] = cv
-		waiting++
 	}
-	root := r.lastBuffer(data, buffers*guts.MaxSIMD)
-	for waiting > 0 {
-		waiting--
-		root = guts.ParentNode(subtrees[waiting], guts.ChainingValue(root), &guts.IV, 0)
-	}
-	root.Flags |= guts.FlagRoot
-	return guts.WordsToBytes(guts.CompressNode(root))
+	r.scratch.spare = piece
+	return piece
 }
 
-// lastBuffer compresses the rest of the data, padded to the size that the library reads.
-func (r *Request) lastBuffer(data []byte, chunk uint64) guts.Node {
-	if cap(r.pad) < bufferBytes {
-		r.pad = make([]byte, bufferBytes)
+// mediaHash is BLAKE3 on the calling goroutine without allocating, unlike the
+// library's own entry points for more than 1 KiB.
+type mediaHash struct {
+	subtrees [48][8]uint32 // the left siblings that wait for their right one, the largest first
+	waiting  int           // of them
+	buffers  uint64        // added so far
+}
+
+// add takes a buffer that is not the last one.
+func (h *mediaHash) add(buffer *[bufferBytes]byte) {
+	n := guts.CompressBuffer(buffer, bufferBytes, &guts.IV, h.buffers*guts.MaxSIMD, 0)
+	h.buffers++
+	cv := guts.ChainingValue(n)
+	for full := h.buffers; full&1 == 0; full >>= 1 {
+		h.waiting--
+		cv = guts.ChainingValue(guts.ParentNode(h.subtrees[h.waiting], cv, &guts.IV, 0))
 	}
-	pad := r.pad[:bufferBytes]
+	h.subtrees[h.waiting] = cv
+	h.waiting++
+}
+
+// lastSum is the hash of all buffers and of data, the last one, which is not empty unless
+// there is no other.
+func (r *Request) lastSum(h *mediaHash, data []byte) [64]byte {
+	if h.buffers == 0 && len(data) <= guts.ChunkSize {
+		return blake3.Sum512(data)
+	}
+	if cap(r.scratch.pad) < bufferBytes { // the library reads whole buffers
+		r.scratch.pad = make([]byte, bufferBytes)
+	}
+	pad := r.scratch.pad[:bufferBytes]
 	copy(pad, data)
-	return guts.CompressBuffer((*[bufferBytes]byte)(pad), len(data), &guts.IV, chunk, 0)
+	node := guts.CompressBuffer((*[bufferBytes]byte)(pad), len(data), &guts.IV, h.buffers*guts.MaxSIMD, 0)
+	for ; h.waiting > 0; h.waiting-- {
+		node = guts.ParentNode(h.subtrees[h.waiting-1], guts.ChainingValue(node), &guts.IV, 0)
+	}
+	node.Flags |= guts.FlagRoot
+	return guts.WordsToBytes(guts.CompressNode(node))
 }

@@ -7,9 +7,9 @@ import (
 )
 
 // Memo remembers where scans were in long bodies, so that a body that begins with bytes seen before
-// (a conversation's history, a document) is scanned from where it differs. Bodies are
-// known by a 64-bit hash, under a secret of this process, of each 8 KiB of them and all before.
-// It is bounded, and safe for concurrent use.
+// (a conversation's history, a document) is scanned from where it differs. Bodies are known by a
+// 64-bit hash, under a secret of this process, of each 8 KiB of them and all before. A Memo is
+// bounded, and safe for concurrent use.
 type Memo struct {
 	seed  maphash.Seed
 	key   *strideKey
@@ -26,13 +26,14 @@ func (m *Memo) Scan(api API, body []byte, r *Request) error {
 	if len(body) < stride {
 		return Scan(api, body, r)
 	}
-	r.marking = true
-	r.hashes = m.hash(r.hashes[:0], api, body)
-	for n := len(r.hashes); n > 0; n-- {
-		if !m.marks.Get(r.hashes[n-1], r.last.words()) {
+	c := &r.rec
+	c.state = leavesMarks
+	c.hashes = m.hash(c.hashes[:0], api, body)
+	for n := len(c.hashes); n > 0; n-- {
+		if !m.marks.Get(c.hashes[n-1], c.last.words()) {
 			continue
 		}
-		if err := r.scanFrom(api, body, n); !r.lost {
+		if err := r.scanFrom(api, body, n); c.state != lostText {
 			return err
 		}
 		return Again(api, body, r)
@@ -62,11 +63,10 @@ func mix(x uint64) uint64 {
 	return max(x^x>>33, 1)
 }
 
-// scanFrom takes the scan up at r.last.
+// scanFrom takes the scan up at rec.last.
 func (r *Request) scanFrom(api API, body []byte, strides int) error {
-	m := r.last
-	r.api, r.taken = api, strides
-	r.next = (strides + 1) * stride
+	m := r.rec.last
+	r.begin(api, strides)
 	r.resume(&m, body)
 	r.c.End()
 	return r.finish()
@@ -74,21 +74,22 @@ func (r *Request) scanFrom(api API, body []byte, strides int) error {
 
 // Keep remembers the marks of a scan that Scan has made.
 func (m *Memo) Keep(r *Request) {
-	for i := range r.marks {
-		a := &r.marks[i]
-		m.marks.Put(r.hashes[a.strides-1], a.mark.words())
+	for i := range r.rec.marks {
+		a := &r.rec.marks[i]
+		m.marks.Put(r.rec.hashes[a.strides-1], a.mark.words())
 	}
 }
 
-// Passed are the hashes of the strides up to the place where the scan began, nil if it began with the body.
-func (r *Request) Passed() []uint64 { return r.hashes[:r.taken] }
+// Passed are the hashes of the strides up to the place where the scan began, none if it began with
+// the body.
+func (r *Request) Passed() []uint64 { return r.rec.hashes[:r.rec.taken] }
 
-// Marks yields, in their order, the places of the canonical text at which a later scan may begin: the hash
-// that the text before is known by, together with its Head, and its length in bytes.
+// Marks yields, in their order, the places of the canonical text at which a later scan may begin:
+// the hash that the text before is known by, together with its Head, and its length in bytes.
 func (r *Request) Marks(yield func(hash uint64, length int) bool) {
-	for i := range r.marks {
-		a := &r.marks[i]
-		if !yield(r.hashes[a.strides-1], r.Head+a.mark.text) {
+	for i := range r.rec.marks {
+		a := &r.rec.marks[i]
+		if !yield(r.rec.hashes[a.strides-1], r.Head+a.mark.text) {
 			return
 		}
 	}
@@ -96,8 +97,8 @@ func (r *Request) Marks(yield func(hash uint64, length int) bool) {
 
 // Again scans a body once more into the r that Memo.Scan has filled, and passes nothing over.
 func Again(api API, body []byte, r *Request) error {
-	hashes := r.hashes
+	hashes := r.rec.hashes
 	r.Reset()
-	r.marking, r.hashes = true, hashes
+	r.rec.state, r.rec.hashes = leavesMarks, hashes
 	return Scan(api, body, r)
 }

@@ -165,8 +165,11 @@ func compare(m *Memo, before map[string][]byte, api API, body []byte) (passed bo
 		}
 		text = append(append([]byte{}, known...), r.Text[r.Head:]...)
 	}
-	got := fmt.Sprintf("%d %q %v %v %v %v %v %v %d %q %q %d %d %x %v", r.Media, r.Model, r.ModelSpan, r.Stream, r.StreamOptions, r.IncludeUsage, r.MembersAt, r.Empty, r.MaxTokens, r.CacheSalt, r.PreviousResponseID, r.FirstTurn, r.ShortTurn, r.TurnHash, r.options)
-	want := fmt.Sprintf("%d %q %v %v %v %v %v %v %d %q %q %d %d %x %v", whole.Media, whole.Model, whole.ModelSpan, whole.Stream, whole.StreamOptions, whole.IncludeUsage, whole.MembersAt, whole.Empty, whole.MaxTokens, whole.CacheSalt, whole.PreviousResponseID, whole.FirstTurn, whole.ShortTurn, whole.TurnHash, whole.options)
+	found := func(r *Request) string {
+		return fmt.Sprintf("%q %v %v %d %q %q %d %d %d %x %+v", r.Model, r.Stream, r.IncludeUsage, r.MaxTokens,
+			r.CacheSalt, r.PreviousResponseID, r.Media, r.FirstTurn, r.ShortTurn, r.TurnHash, r.root)
+	}
+	got, want := found(&r), found(&whole)
 	if got != want {
 		return r.Skipped > 0, fmt.Errorf("got  %s\nwant %s", got, want)
 	}

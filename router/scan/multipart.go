@@ -28,13 +28,16 @@ func ScanMultipart(contentType, body []byte, r *Request) error {
 	if len(boundary) == 0 || len(boundary) > maxBoundary {
 		return &Error{Message: "the Content-Type has no usable boundary; send multipart/form-data; boundary=…"}
 	}
-	start := len(r.decoded)
-	r.decoded = append(append(r.decoded, "\r\n--"...), boundary...)
-	if err := r.parts(body, r.scratch(start)); err != nil {
+	start := len(r.scratch.decoded)
+	r.scratch.decoded = append(append(r.scratch.decoded, "\r\n--"...), boundary...)
+	if err := r.parts(body, r.decodedFrom(start)); err != nil {
 		return err
 	}
 	if len(r.Model) == 0 {
-		return &Error{Param: "model", Message: "the form field `model` is missing; name one of the models that GET /v1/models lists"}
+		return &Error{
+			Param:   "model",
+			Message: "the form field `model` is missing; name one of the models that GET /v1/models lists",
+		}
 	}
 	return nil
 }
@@ -100,10 +103,10 @@ func (r *Request) formModel(body []byte, at Span) error {
 	switch {
 	case at.End-at.Start > maxField:
 		message = "the form field `model` is too long; name one of the models that GET /v1/models lists"
-	case r.ModelSpan != Span{}:
+	case r.root.model != Span{}:
 		message = "the form field `model` appears twice; send it once"
 	default:
-		r.Model, r.ModelSpan = body[at.Start:at.End], at
+		r.Model, r.root.model = body[at.Start:at.End], at
 		return nil
 	}
 	return &Error{Param: "model", Message: message, Offset: at.Start}

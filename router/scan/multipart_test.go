@@ -31,10 +31,17 @@ func TestMultipart(t *testing.T) {
 	if err := ScanMultipart([]byte(contentType), body, &r); err != nil {
 		t.Fatal(err)
 	}
-	if string(r.Model) != "whisper" || !r.Stream || string(body[r.ModelSpan.Start:r.ModelSpan.End]) != "whisper" {
+	if string(r.Model) != "whisper" || !r.Stream || string(body[r.root.model.Start:r.root.model.End]) != "whisper" {
 		t.Errorf("model %q, stream %v", r.Model, r.Stream)
 	}
-	edited := join(Splice(nil, body, r.EditIncludeUsage(r.EditModel(nil, []byte("w-2")))))
+	var e Edits
+	e.Reset(&r, body)
+	e.Model("w-2")
+	e.IncludeUsage()
+	if e.Err() != nil {
+		t.Fatal(e.Err())
+	}
+	edited := join(e.Segments(nil))
 	reader := multipart.NewReader(bytes.NewReader(edited), contentType[strings.Index(contentType, "=")+1:])
 	parsed, err := reader.ReadForm(1 << 20)
 	if err != nil || parsed.Value["model"][0] != "w-2" || parsed.File["file"][0].Size != int64(len(file)) {
@@ -101,8 +108,8 @@ func FuzzMultipart(f *testing.F) {
 		if _, ok := err.(*Error); err != nil && !ok {
 			t.Fatalf("%T", err)
 		}
-		if err == nil && (len(r.Model) == 0 || string(body[r.ModelSpan.Start:r.ModelSpan.End]) != string(r.Model)) {
-			t.Fatalf("model %q at %v", r.Model, r.ModelSpan)
+		if err == nil && (len(r.Model) == 0 || string(body[r.root.model.Start:r.root.model.End]) != string(r.Model)) {
+			t.Fatalf("model %q at %v", r.Model, r.root.model)
 		}
 	})
 }

@@ -84,7 +84,7 @@ func TestOrderOfLargeObjects(t *testing.T) {
 			if string(r.Text) != want || r.FirstTurn != len(first) {
 				t.Fatalf("first turn %d, want %d; got\n%.2000q\nwant\n%.2000q", r.FirstTurn, len(first), r.Text, want)
 			}
-			noted += cap(r.shuffles)
+			noted += cap(r.order.shuffles)
 		}
 	}
 	if noted == 0 {

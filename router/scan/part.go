@@ -20,8 +20,9 @@ const (
 // mediaMembers are the members that hold, or lead to, the bytes or the address
 // of an image, audio, video or file. They count in this order.
 var mediaMembers = [...]string{
-	"url", "data", "image_url", "image", "input_audio", "audio", "audio_url", "video_url", "video", "input_video", "source", "file",
-	"file_data", "file_id", "file_url", "image_embeds", "audio_embeds", "uuid",
+	"url", "data", "image_url", "image", "input_audio", "audio", "audio_url", "video_url", "video",
+	"input_video", "source", "file", "file_data", "file_id", "file_url", "image_embeds",
+	"audio_embeds", "uuid",
 }
 
 const partUnknown = partMedia + uint8(len(mediaMembers))
@@ -59,17 +60,17 @@ func partMember(key []byte) uint8 {
 	return partUnknown
 }
 
-// content reads a string, a list of parts, one part, or null. t is the message
-// that it is the content of, nil for content of another kind.
+// content reads a string, a list of parts, one part, or null. It is the content of
+// the message t, or other content if t is nil.
 func (r *Request) content(t *turn) {
 	switch r.c.Kind() {
 	case jsonscan.String:
 		r.Text = append(r.Text, markText)
 		if r.c.OpenString() {
-			r.longText(inText{at: inContent, turn: t})
+			r.longText(len(r.Text), inText{at: inContent, turn: t})
 		}
 	case jsonscan.Array:
-		r.contentParts(t, r.c.Array())
+		r.contentParts(t, len(r.Text), r.c.Array())
 	case jsonscan.Object:
 		r.part(nil)
 	case jsonscan.Null:
@@ -79,15 +80,17 @@ func (r *Request) content(t *turn) {
 	}
 }
 
-// contentParts reads the parts of a list from the next one on, if there is one.
-func (r *Request) contentParts(t *turn, ok bool) {
+// contentParts reads the parts of a list from the next one on, if there is one. The text of the
+// list begins at start.
+func (r *Request) contentParts(t *turn, start int, ok bool) {
 	for ; ok; ok = r.c.NextElement() {
 		r.part(t)
+		r.clip(start)
 	}
 }
 
-// part reads one part of a content list, or an object inside of it. Of a member
-// that appears twice the first counts. t is the message that it is directly in, if any.
+// part reads one part of a content list, or an object inside of it. The first one of a
+// member that appears twice counts. t is the message that it is directly in, if any.
 func (r *Request) part(t *turn) {
 	switch r.c.Kind() {
 	case jsonscan.Object:
@@ -98,28 +101,34 @@ func (r *Request) part(t *turn) {
 		r.wrong("made of content parts: objects with a type")
 		return
 	}
-	r.partMembers(t, len(r.segments), 0, r.c.Object())
+	r.partMembers(t, partPlace{}, len(r.order.segments), r.c.Object())
+}
+
+// partPlace is what a mark has of a part. It has no pointers.
+type partPlace struct {
+	seen uint32 // its members
+	text int    // where the text's piece begins in Text
 }
 
 // partMembers reads the members of a part from the next one on, if there is one. Its pieces are
-// the segments from base on, and it has had the members in seen.
-func (r *Request) partMembers(t *turn, base int, seen uint32, ok bool) {
+// the segments from base on.
+func (r *Request) partMembers(t *turn, p partPlace, base int, ok bool) {
 	for ; ok; ok = r.c.NextMember() {
 		m := partMember(r.c.Key())
-		if m == partUnknown || seen&(1<<m) != 0 {
+		if m == partUnknown || p.seen&(1<<m) != 0 {
 			r.c.Skip()
 			continue
 		}
-		seen |= 1 << m
-		start := len(r.Text)
+		p.seen |= 1 << m
+		p.text = len(r.Text)
 		if m == partText && t != nil && r.c.Kind() == jsonscan.String {
 			r.Text = append(r.Text, markText)
 			r.c.OpenString()
-			r.longText(inText{at: inPart, turn: t, base: base, start: start, partSeen: seen})
+			r.longText(len(r.Text), inText{at: inPart, turn: t, base: base, part: p})
 		} else {
 			r.partValue(m)
 		}
-		r.push(m, start)
+		r.push(m, p.text)
 	}
 	r.arrange(base)
 }
@@ -143,21 +152,15 @@ func (r *Request) partValue(m uint8) {
 }
 
 var partMarks = [...]byte{
-	partThinking: markThinking, partText: markText, partRefusal: markText, partTitle: markText, partContext: markText,
-	partName: markName, partID: markID, partToolUseID: markID,
+	partThinking: markThinking, partText: markText, partRefusal: markText, partTitle: markText,
+	partContext: markText, partName: markName, partID: markID, partToolUseID: markID,
 }
 
-// media reads what holds an image, audio, video or file: the string itself, or
-// an object with it.
+// media reads an image, audio, video or file: a string, or an object or a list with one.
 func (r *Request) media() {
 	switch r.c.Kind() {
 	case jsonscan.String:
-		raw, escaped := r.c.String()
-		if escaped {
-			r.spare = jsonscan.AppendUnescaped(r.spare[:0], raw)
-			raw = r.spare
-		}
-		r.Text = r.appendMediaHash(append(r.Text, markMedia), raw)
+		r.Text = r.appendMediaHash(append(r.Text, markMedia))
 	case jsonscan.Object:
 		r.part(nil)
 	case jsonscan.Array:

@@ -1,21 +1,18 @@
 package scan
 
-import (
-	"math"
-
-	"github.com/cognitora/dataplane/internal/jsonscan"
-)
+import "github.com/cognitora/dataplane/internal/jsonscan"
 
 // markNext separates the prompts of a list.
 const markNext = 0xFF
 
 // promptMember reads a root member that holds a part of the prompt.
 func (r *Request) promptMember(m rootMember) {
-	start := len(r.Text)
 	if r.c.Kind() == jsonscan.Null && m != rootMessages {
 		r.c.Literal()
 		return
 	}
+	start := len(r.Text)
+	r.rec.frame = frame{member: m, text: start, at: r.c.Pos()}
 	switch m {
 	case rootTools, rootFunctions:
 		r.definitions()
@@ -23,25 +20,26 @@ func (r *Request) promptMember(m rootMember) {
 		r.Text = append(append(r.Text, markMessage), "system"...)
 		r.content(nil)
 	case rootMessages:
-		r.within(m, start)
-		r.turns()
+		r.messages()
 	case rootInput:
-		r.within(m, start)
 		r.input()
 	case rootPrompt, rootContent:
-		r.within(m, start)
 		r.prompts()
 	default:
-		r.plain = true
+		r.turns.state = noConversation
 		r.texts()
 	}
-	r.promptMemberEnd(m, start)
+	r.promptMemberEnd()
 }
 
-func (r *Request) promptMemberEnd(m rootMember, start int) {
+// promptMemberEnd ends the member in rec.frame.
+func (r *Request) promptMemberEnd() {
+	f, end := &r.rec.frame, r.c.Pos()
+	if end-f.at > r.root.longest.End-r.root.longest.Start {
+		r.root.longest = Span{f.at, end}
+	}
 	r.settleOrder()
-	r.push(uint8(m), start)
-	r.frame.open = false
+	r.push(uint8(f.member), f.text)
 }
 
 // definitions reads the list of tools or functions.
@@ -56,6 +54,7 @@ func (r *Request) definitions() {
 			return
 		}
 		r.value()
+		r.clip(r.rec.frame.text)
 	}
 }
 
@@ -72,7 +71,7 @@ func (r *Request) input() {
 		r.marked(markText)
 		r.firstTurnRead(start)
 	case jsonscan.Array:
-		r.turns()
+		r.messages()
 	default:
 		r.wrong("a string or an array of items")
 	}
@@ -80,16 +79,17 @@ func (r *Request) input() {
 
 // prompts reads a string, a list of strings, token ids, or lists of token ids.
 func (r *Request) prompts() {
-	r.plain = true
+	r.turns.state = noConversation
 	switch r.c.Kind() {
 	case jsonscan.String:
 		if r.c.OpenString() {
-			r.longText(inText{at: inPrompt})
+			r.longText(len(r.Text), inText{at: inPrompt})
 		}
 	case jsonscan.Array:
 		var kind jsonscan.Kind
 		for ok := r.c.Array(); ok; ok = r.c.NextElement() {
 			kind = r.prompt(kind)
+			r.clip(r.rec.frame.text)
 		}
 	default:
 		r.wrongPrompt()
@@ -113,7 +113,7 @@ func (r *Request) prompt(before jsonscan.Kind) jsonscan.Kind {
 		if before != jsonscan.Invalid {
 			r.Text = append(r.Text, markNext)
 		}
-		r.Text = r.c.AppendString(r.Text)
+		r.text()
 	case kind == jsonscan.Object && r.api == Embeddings:
 		r.value()
 	default:
@@ -126,33 +126,21 @@ func (r *Request) wrongPrompt() {
 	r.wrong("a string, a list of strings, a list of token ids or a list of such lists")
 }
 
-func (r *Request) token() {
-	start := r.skipSpace()
-	if r.c.Kind() != jsonscan.Number {
-		r.wrongPrompt()
-		return
-	}
-	id, ok := r.c.Int()
-	if !ok || id < 0 || id > math.MaxUint32 {
-		r.fail(start, "`"+r.at.name()+"` holds a token id that is no whole number from 0 to 4294967295")
-		return
-	}
-	r.Tokens = append(r.Tokens, uint32(id))
-}
-
-// texts reads what rerank and score compare: a string, an object, or a list of them.
+// texts reads the texts that rerank and score compare: one, or a list of them.
 func (r *Request) texts() {
 	switch r.c.Kind() {
 	case jsonscan.Array:
 		for ok := r.c.Array(); ok; ok = r.c.NextElement() {
-			r.text()
+			r.compared()
+			r.clip(r.rec.frame.text)
 		}
 	default:
-		r.text()
+		r.compared()
 	}
 }
 
-func (r *Request) text() {
+// compared reads one of them, a string or an object.
+func (r *Request) compared() {
 	switch r.c.Kind() {
 	case jsonscan.String:
 		r.marked(markText)

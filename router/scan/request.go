@@ -39,77 +39,117 @@ type Span struct{ Start, End int }
 
 // Error says what is wrong with a body, in words for the client.
 type Error struct {
-	Param   string // the member at fault, such as messages[3].content; empty where it is the body
+	Param   string // the member at fault, such as messages[3].content; empty for the body itself
 	Message string // names the member and the fix
 	Offset  int    // byte offset in the body
 }
 
 func (e *Error) Error() string { return e.Message + " (at byte " + strconv.Itoa(e.Offset) + ")" }
 
-// Request is what a scan found. It is filled by Scan or ScanMultipart, reused
+// Request is the result of a scan. It is filled by Scan or ScanMultipart, reused
 // after Reset, and not safe for concurrent use. Model, CacheSalt and
 // PreviousResponseID alias the body or scratch memory: they are valid until the
 // next Reset and while the body stays. A Request may be copied, not used twice.
 type Request struct {
-	Model     []byte // decoded
-	ModelSpan Span   // the JSON string with its quotes (or null); in a multipart body the plain value
+	Model, CacheSalt, PreviousResponseID []byte // decoded
 
-	Stream        bool
-	StreamOptions Span // the value of stream_options, also where it is null
-	IncludeUsage  bool // stream_options.include_usage is true
+	Stream       bool
+	IncludeUsage bool  // stream_options.include_usage is true
+	MaxTokens    int64 // max_completion_tokens, max_tokens or max_output_tokens; 0 = absent
 
-	MembersAt int  // offset just after the root's opening brace
-	Empty     bool // the root has no members
+	Prompt
 
-	MaxTokens                     int64 // max_completion_tokens, max_tokens or max_output_tokens; 0 = absent
-	CacheSalt, PreviousResponseID []byte
-
-	Text      []byte // canonical prompt text, less what Skipped says; owned by the Request
-	Skipped   int    // bytes of the canonical text after the first Head of Text that were passed over, see Memo
-	Head      int
-	Media     int      // images, audio, videos and files in it: an engine counts many tokens for each
-	Tokens    []uint32 // the prompt where it was given as token ids; Text is empty then
-	FirstTurn int      // bytes of the canonical text, or 4 for each of Tokens, up to the end of the first user turn; 0 = none
-	ShortTurn int      // bytes of the first user turn where they are fewer than two of the chain's blocks, so that it may have no whole one; 0 = they are more, or there is none
-	TurnHash  uint64   // of such a turn's canonical text
-
-	c        jsonscan.Cursor
-	err      *Error
-	api      API
-	seen     uint32 // root members met, by rootMember
-	form     bool   // the body is multipart, values are not JSON
-	plain    bool   // the prompt is no conversation
-	at       place
-	options  optionSpans
-	decoded  []byte // unescaped model, salt and response id, edit scratch
-	spare    []byte // for moving pieces of Text
-	pad      []byte // last buffer of a media hash
-	segments []segment
-	members  []member
-	pieces   []piece
-	shuffles []shuffle
-
-	turned    bool // the first user turn has been read
-	turnEnd   int  // and ends here in Text
-	salt      Span // of CacheSalt, PreviousResponseID
-	previous  Span
-	recording // what Memo needs
+	c       jsonscan.Cursor
+	err     *Error
+	api     API
+	form    bool // the body is multipart, values are not JSON
+	at      place
+	root    root
+	turns   turnsRead
+	order   order
+	scratch scratch
+	index   index
+	rec     recording
+	keep    int // bytes that Text keeps of a string or list
 }
 
-// optionSpans is where stream_options can be edited.
-type optionSpans struct {
-	null       bool
-	empty      bool
+// Prompt is the prompt of a request, as text or as token ids.
+type Prompt struct {
+	// Text is the canonical prompt text, owned by the Request. It lacks Skipped bytes
+	// after the first Head, see Memo, and Omitted bytes somewhere behind the first
+	// TextKept of the prompt.
+	Text                   []byte
+	Head, Skipped, Omitted int
+
+	Tokens []uint32 // the prompt given as token ids, at most TokensKept; Text is empty then
+	Media  int      // images, audio, videos and files in it: an engine counts many tokens for each
+
+	// FirstTurn is the length of the prompt up to the end of the first user turn, in bytes of
+	// Text, or 4 for each of Tokens; 0 = there is no user turn.
+	FirstTurn int
+	// ShortTurn is the length of a first user turn that may have no whole block of the chain,
+	// because it is shorter than two of them; 0 = it is longer, or there is none.
+	ShortTurn int
+	TurnHash  uint64 // of a short turn's canonical text
+}
+
+// root is what the scan knows of the root and its members. It has no pointers,
+// so that it can be part of a mark.
+type root struct {
+	seen      uint32 // members met, by rootMember
+	empty     bool   // it has no members
+	membersAt int    // offset just after its opening brace
+	model     Span   // the JSON string with its quotes, or null; in a form the plain value
+	salt      Span
+	previous  Span
+	options   options
+	longest   Span // the value of the longest member that holds a part of the prompt
+}
+
+// options is stream_options, and where it can be edited.
+type options struct {
+	kind       optionsKind
+	at         Span
 	membersAt  int
 	usage      Span // the value of include_usage
 	continuous Span // the value of continuous_usage_stats
 }
+
+type optionsKind uint8
+
+const (
+	optionsAbsent optionsKind = iota
+	optionsNull
+	optionsEmpty  // an object without members
+	optionsFilled // an object with members
+)
+
+// turnsRead is how far the search for the first user turn is.
+type turnsRead struct {
+	state turnsState
+	end   int // of the first user turn in Text
+}
+
+type turnsState uint8
+
+const (
+	noUserTurn turnsState = iota // so far
+	userTurnRead
+	noConversation // the prompt is plain: all of it counts as the first turn
+)
 
 // place is where the scan is, for messages to the client.
 type place struct {
 	field string // root member
 	index int    // element of its array, -1 outside
 	leaf  string // member of the element
+}
+
+// scratch is memory that a Request keeps for the next scan.
+type scratch struct {
+	decoded []byte // unescaped model, salt and response id
+	spare   []byte // for moving pieces of Text, and a piece of a media string
+	pad     []byte // last buffer of a media hash
 }
 
 // keepBytes bounds the scratch memory that survives a Reset, for each buffer.
@@ -119,14 +159,20 @@ const keepBytes = 4 << 20
 // which buffers above 4 MiB are dropped.
 func (r *Request) Reset() {
 	*r = Request{
-		Text: kept(r.Text, 1), Tokens: kept(r.Tokens, 4), decoded: kept(r.decoded, 1), spare: kept(r.spare, 1), pad: r.pad,
-		segments: kept(r.segments, 24), members: kept(r.members, 24),
-		pieces: kept(r.pieces, 16), shuffles: kept(r.shuffles, 32),
-		recording: recording{marks: kept(r.marks, markBytes), hashes: kept(r.hashes, 8)},
+		Prompt: Prompt{Text: kept(r.Text, 1), Tokens: kept(r.Tokens, 4)},
+		scratch: scratch{
+			decoded: kept(r.scratch.decoded, 1), spare: kept(r.scratch.spare, 1), pad: r.scratch.pad,
+		},
+		order: order{
+			segments: kept(r.order.segments, 24), members: kept(r.order.members, 24),
+			pieces: kept(r.order.pieces, 16), shuffles: kept(r.order.shuffles, 32),
+		},
+		index: index{entries: r.index.entries[:0]},
+		rec:   recording{marks: kept(r.rec.marks, markBytes), hashes: kept(r.rec.hashes, 8)},
 	}
 }
 
-// kept empties a buffer for the next request, or drops it where it is too large.
+// kept empties a buffer for the next request, or drops it if it is too large.
 func kept[T any](b []T, size int) []T {
 	if cap(b)*size > keepBytes {
 		return nil
@@ -146,8 +192,8 @@ func (p place) name() string {
 	return s
 }
 
-// fail ends the scan because of what the member at r.at is. A syntax error that
-// the cursor has met already is the better explanation and stays.
+// fail ends the scan because of the member at r.at. A syntax error that the cursor has met
+// already is the better explanation and stays.
 func (r *Request) fail(offset int, message string) {
 	if r.err == nil && !r.c.Failed() {
 		r.err = &Error{Param: r.at.name(), Message: message, Offset: offset}
@@ -155,7 +201,7 @@ func (r *Request) fail(offset int, message string) {
 	r.c.Fail(offset, "not acceptable")
 }
 
-// wrong ends the scan because the value at the cursor is not what it must be,
+// wrong ends the scan because the value at the cursor is of the wrong kind,
 // unless it is not even JSON.
 func (r *Request) wrong(want string) {
 	kind := r.c.Kind()

@@ -2,6 +2,7 @@ package scan
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/cognitora/dataplane/internal/jsonscan"
 )
@@ -121,15 +122,12 @@ func promptMemberOf(key []byte) rootMember {
 // Reset. The body is borrowed, see Request. The error is an *Error; r is then of
 // no use but for Reset. A Request in steady use is filled without allocating.
 func Scan(api API, body []byte, r *Request) error {
-	r.api = api
+	r.begin(api, 0)
 	r.c.Reset(body, 0)
-	if r.next = stride; !r.marking {
-		r.next = len(body)
-	}
 	r.at = place{index: -1}
 	switch kind := r.c.Kind(); {
 	case kind == jsonscan.Object:
-		r.root()
+		r.rootObject()
 	case kind == jsonscan.Invalid && r.c.Pos() == len(body):
 		r.fail(r.c.Pos(), "the request body is empty; send a JSON object")
 	case kind == jsonscan.Invalid:
@@ -162,7 +160,7 @@ func (r *Request) finish() error {
 // settle gives prompts without messages their first turn: all of the prompt.
 func (r *Request) settle() {
 	switch {
-	case !r.plain:
+	case r.turns.state != noConversation:
 	case len(r.Tokens) > 0:
 		r.FirstTurn = 4 * len(r.Tokens)
 	default:
@@ -173,31 +171,32 @@ func (r *Request) settle() {
 func syntaxError(err error) *Error {
 	e := err.(*jsonscan.Error)
 	if e.Reason == jsonscan.TooDeep {
-		return &Error{Message: fmt.Sprintf("the request body: %v; %d levels are read", e, jsonscan.DefaultMaxDepth), Offset: e.Offset}
+		message := fmt.Sprintf("the request body: %v; %d levels are read", e, jsonscan.DefaultMaxDepth)
+		return &Error{Message: message, Offset: e.Offset}
 	}
 	return &Error{Message: "the request body is not valid JSON: " + e.Error(), Offset: e.Offset}
 }
 
-func (r *Request) root() {
-	r.MembersAt, r.Empty = r.c.Pos()+1, true
+func (r *Request) rootObject() {
+	r.root.membersAt, r.root.empty = r.c.Pos()+1, true
 	r.rootMembers(r.c.Object())
 }
 
 // rootMembers reads the members of the root from the next one on, if there is one.
 func (r *Request) rootMembers(ok bool) {
 	for ; ok; ok = r.c.NextMember() {
-		r.Empty = false
+		r.root.empty = false
 		key := rootOf(r.c.Key())
 		if (common|promptMembers[r.api])&(1<<key) == 0 {
 			r.c.Skip()
 			continue
 		}
 		r.at = place{field: key.String(), index: -1}
-		if r.seen&(1<<key) != 0 {
+		if r.root.seen&(1<<key) != 0 {
 			r.twice(r.c.Pos())
 			return
 		}
-		r.seen |= 1 << key
+		r.root.seen |= 1 << key
 		r.rootValue(key)
 	}
 }
@@ -205,7 +204,7 @@ func (r *Request) rootMembers(ok bool) {
 func (r *Request) rootValue(key rootMember) {
 	switch key {
 	case rootModel:
-		r.Model, r.ModelSpan = r.stringMember()
+		r.Model, r.root.model = r.stringMember()
 	case rootStream:
 		r.Stream = r.boolean()
 	case rootStreamOptions:
@@ -213,16 +212,16 @@ func (r *Request) rootValue(key rootMember) {
 	case rootMaxTokens, rootMaxCompletionTokens, rootMaxOutputTokens:
 		r.maxTokens(key)
 	case rootCacheSalt:
-		r.CacheSalt, r.salt = r.stringMember()
+		r.CacheSalt, r.root.salt = r.stringMember()
 	case rootPreviousResponse:
-		r.PreviousResponseID, r.previous = r.stringMember()
+		r.PreviousResponseID, r.root.previous = r.stringMember()
 	default:
 		r.promptMember(key)
 	}
 }
 
-// stringMember reads a string or null. The value aliases the body, or r.decoded
-// where it is written with escapes.
+// stringMember reads a short string or null. The value aliases the body or, if it is
+// written with escapes, scratch memory.
 func (r *Request) stringMember() ([]byte, Span) {
 	kind := r.c.Kind()
 	at := Span{Start: r.c.Pos()}
@@ -234,15 +233,26 @@ func (r *Request) stringMember() ([]byte, Span) {
 	case jsonscan.String:
 		raw, escaped := r.c.String()
 		at.End = r.c.Pos()
+		if len(raw) > shortMost {
+			r.fail(at.Start, "`"+r.at.name()+"` is longer than "+strconv.Itoa(shortMost>>10)+" KiB; send a shorter one")
+			return nil, Span{}
+		}
 		if !escaped {
 			return raw, at
 		}
-		start := len(r.decoded)
-		r.decoded = jsonscan.AppendUnescaped(r.decoded, raw)
-		return r.decoded[start:len(r.decoded):len(r.decoded)], at
+		start := len(r.scratch.decoded)
+		r.scratch.decoded = jsonscan.AppendUnescaped(r.scratch.decoded, raw)
+		return r.decodedFrom(start), at
 	}
 	r.wrong("a string")
 	return nil, Span{}
+}
+
+// decodedFrom returns what was added to scratch.decoded since start. Growth moves the
+// buffer but leaves what was handed out where it is.
+func (r *Request) decodedFrom(start int) []byte {
+	d := r.scratch.decoded
+	return d[start:len(d):len(d)]
 }
 
 // boolean reads true, false or null, which means false.
@@ -254,57 +264,58 @@ func (r *Request) boolean() bool {
 	return r.c.Literal()
 }
 
-// maxTokens keeps the most specific bound. What is no positive whole number is
-// for the engine to judge.
+// maxTokens keeps the most specific bound. The engine judges anything but a positive
+// whole number.
 func (r *Request) maxTokens(key rootMember) {
 	if r.c.Kind() != jsonscan.Number {
 		r.c.Skip()
 		return
 	}
-	specific := r.seen&(1<<rootMaxCompletionTokens) != 0 && key != rootMaxCompletionTokens
+	specific := r.root.seen&(1<<rootMaxCompletionTokens) != 0 && key != rootMaxCompletionTokens
 	if n, ok := r.c.Int(); ok && n > 0 && !specific {
 		r.MaxTokens = n
 	}
 }
 
 func (r *Request) streamOptions() {
-	start := r.skipSpace()
+	o, start := &r.root.options, r.skipSpace()
 	switch r.c.Kind() {
 	case jsonscan.Null:
 		r.c.Literal()
-		r.options.null = true
+		o.kind = optionsNull
 	case jsonscan.Object:
-		r.options.membersAt, r.options.empty = start+1, true
+		o.kind, o.membersAt = optionsEmpty, start+1
 		for ok := r.c.Object(); ok; ok = r.c.NextMember() {
-			r.options.empty = false
+			o.kind = optionsFilled
 			r.streamOption()
 		}
 	default:
 		r.wrong("an object such as {\"include_usage\": true}")
 	}
-	r.StreamOptions = Span{start, r.c.Pos()}
+	o.at = Span{start, r.c.Pos()}
 }
 
 func (r *Request) streamOption() {
+	o := &r.root.options
 	switch string(r.c.Key()) {
 	case "include_usage":
 		r.at.leaf = "include_usage"
 		start := r.skipSpace()
-		if r.options.usage != (Span{}) {
+		if o.usage != (Span{}) {
 			r.twice(start)
 			return
 		}
 		r.IncludeUsage = r.boolean()
-		r.options.usage = Span{start, r.c.Pos()}
+		o.usage = Span{start, r.c.Pos()}
 	case "continuous_usage_stats":
 		r.at.leaf = "continuous_usage_stats"
 		start := r.skipSpace()
-		if r.options.continuous != (Span{}) {
+		if o.continuous != (Span{}) {
 			r.twice(start)
 			return
 		}
 		r.c.Skip()
-		r.options.continuous = Span{start, r.c.Pos()}
+		o.continuous = Span{start, r.c.Pos()}
 	default:
 		r.c.Skip()
 	}
@@ -316,18 +327,19 @@ func (r *Request) skipSpace() int {
 	return r.c.Pos()
 }
 
-// checkRequired refuses what no engine could answer.
+// checkRequired refuses a body that no engine could answer.
 func (r *Request) checkRequired() {
+	const named = "name one of the models that GET /v1/models lists"
 	if len(r.Model) == 0 && r.api != Tokenize && r.api != Detokenize {
 		r.at = place{field: "model", index: -1}
 		if r.Model == nil {
-			r.fail(0, "`model` is missing; name one of the models that GET /v1/models lists")
+			r.fail(0, "`model` is missing; "+named)
 		} else {
-			r.fail(r.ModelSpan.Start, "`model` is empty; name one of the models that GET /v1/models lists")
+			r.fail(r.root.model.Start, "`model` is empty; "+named)
 		}
 	}
 	needsMessages := r.api == Chat || r.api == Messages || r.api == CountTokens
-	if needsMessages && r.seen&(1<<rootMessages) == 0 {
+	if needsMessages && r.root.seen&(1<<rootMessages) == 0 {
 		r.at = place{field: "messages", index: -1}
 		r.fail(0, "`messages` is missing; send the conversation as a list of messages")
 	}

@@ -20,14 +20,14 @@ func TestFlags(t *testing.T) {
 	body := `{"temperature":0,"model":"qwen\/7\u0062","stream":true,"messages":[],"max_tokens":5,"max_completion_tokens":7,` +
 		`"stream_options":{"include_usage":true,"x":[1]},"cache_salt":"t\n","previous_response_id":"resp_1","nvext":{"a":{"model":"no"}}}`
 	r := mustScan(t, Chat, body)
-	if string(r.Model) != "qwen/7b" || body[r.ModelSpan.Start:r.ModelSpan.End] != `"qwen\/7\u0062"` {
-		t.Errorf("model %q at %v", r.Model, r.ModelSpan)
+	if string(r.Model) != "qwen/7b" || body[r.root.model.Start:r.root.model.End] != `"qwen\/7\u0062"` {
+		t.Errorf("model %q at %v", r.Model, r.root.model)
 	}
 	if !r.Stream || !r.IncludeUsage || r.MaxTokens != 7 || string(r.CacheSalt) != "t\n" || string(r.PreviousResponseID) != "resp_1" {
 		t.Errorf("got %+v", r)
 	}
-	if body[r.StreamOptions.Start:r.StreamOptions.End] != `{"include_usage":true,"x":[1]}` || r.MembersAt != 1 || r.Empty {
-		t.Errorf("stream_options %v, members at %d", r.StreamOptions, r.MembersAt)
+	if body[r.root.options.at.Start:r.root.options.at.End] != `{"include_usage":true,"x":[1]}` || r.root.membersAt != 1 || r.root.empty {
+		t.Errorf("stream_options %v, members at %d", r.root.options.at, r.root.membersAt)
 	}
 }
 
@@ -44,8 +44,8 @@ func TestAbsentIsNull(t *testing.T) {
 	if r.Stream || r.IncludeUsage || r.MaxTokens != 0 || r.CacheSalt != nil || r.PreviousResponseID != nil || string(r.Text) != "\xFFuser" {
 		t.Errorf("got %+v", r)
 	}
-	if r.MembersAt != 2 || r.StreamOptions == (Span{}) {
-		t.Errorf("members at %d, stream options %v", r.MembersAt, r.StreamOptions)
+	if r.root.membersAt != 2 || r.root.options.at == (Span{}) {
+		t.Errorf("members at %d, stream options %v", r.root.membersAt, r.root.options.at)
 	}
 }
 
@@ -154,7 +154,7 @@ func TestResetForgets(t *testing.T) {
 	if err := Scan(Completions, []byte(`{"model":"n","prompt":[1,2]}`), r); err != nil {
 		t.Fatal(err)
 	}
-	if string(r.Model) != "n" || r.Stream || r.StreamOptions != (Span{}) || r.MaxTokens != 0 || r.CacheSalt != nil || len(r.Text) != 0 || len(r.Tokens) != 2 || r.FirstTurn != 8 {
+	if string(r.Model) != "n" || r.Stream || r.root.options.at != (Span{}) || r.MaxTokens != 0 || r.CacheSalt != nil || len(r.Text) != 0 || len(r.Tokens) != 2 || r.FirstTurn != 8 {
 		t.Errorf("got %+v", r)
 	}
 	r.Text = make([]byte, 0, keepBytes+1)

@@ -26,7 +26,8 @@ const (
 )
 
 var turnNames = [...]string{
-	"role", "name", "tool_call_id", "call_id", "content", "output", "tool_calls", "function_call", "arguments", "audio", "type",
+	"role", "name", "tool_call_id", "call_id", "content", "output", "tool_calls", "function_call",
+	"arguments", "audio", "type",
 }
 
 func turnMember(key []byte) uint8 {
@@ -57,8 +58,8 @@ func turnMember(key []byte) uint8 {
 	return turnUnknown
 }
 
-// turns reads an array of messages.
-func (r *Request) turns() {
+// messages reads an array of messages.
+func (r *Request) messages() {
 	if r.c.Kind() != jsonscan.Array {
 		r.wrong("an array of messages")
 		return
@@ -72,6 +73,7 @@ func (r *Request) turnsFrom(ok bool) {
 	for ; ok; ok = r.c.NextElement() {
 		r.betweenTurns()
 		r.turn()
+		r.clip(r.rec.frame.text)
 		r.at.index++
 	}
 	r.pass(r.c.Pos())
@@ -84,19 +86,25 @@ func (r *Request) turn() {
 		r.wrong("an object with role and content")
 		return
 	}
-	t := turn{base: len(r.segments), begin: len(r.Text)}
+	t := turn{base: len(r.order.segments), turnPlace: turnPlace{begin: len(r.Text)}}
 	r.turnMembers(&t, r.c.Object())
 	r.turnDone(&t)
 }
 
 // turn is a message that is being read.
 type turn struct {
-	base, begin int    // of its pieces in segments, of its text
-	content     int    // of its content's text
-	seen        uint16 // its members
-	kind        []byte // its type
-	kindAt      Span   // of the type in the body, if it has no escapes
-	user        bool   // its role is known to be user
+	turnPlace
+	base int    // of its pieces in order.segments
+	kind []byte // its type
+}
+
+// turnPlace is what a mark has of a message. It has no pointers.
+type turnPlace struct {
+	begin   int    // of its text
+	content int    // of its content's text
+	seen    uint16 // its members
+	user    bool   // its role is known to be user
+	kindAt  Span   // of the type in the body, if it has no escapes
 }
 
 // turnDone ends a message.
@@ -108,18 +116,19 @@ func (r *Request) turnDone(t *turn) {
 	}
 	r.arrange(t.base)
 	r.settleOrder()
-	if !r.turned && (t.user || t.begin >= 0 && isUser(r.Text[t.begin:])) {
+	if r.turns.state == noUserTurn && (t.user || t.begin >= 0 && isUser(r.Text[t.begin:])) {
 		r.firstTurnRead(t.begin)
 	}
 }
 
-// shortTurn is two blocks of the chain, in bytes: whatever begins where, a turn of so many bytes has a whole one.
+// shortTurn is two blocks of the chain, in bytes: a turn of so many bytes has a whole block,
+// wherever the turn begins.
 const shortTurn = 128
 
-// firstTurnRead notes the first user turn, which begins there in Text and ends where Text does. Marks are left in it from shortTurn bytes on, so that a short
-// one has all of its text here.
+// firstTurnRead notes the first user turn, which begins there in Text and ends where Text does.
+// Marks are left in it from shortTurn bytes on, so that all text of a short one is here.
 func (r *Request) firstTurnRead(begin int) {
-	r.turned, r.turnEnd = true, len(r.Text)
+	r.turns = turnsRead{userTurnRead, len(r.Text)}
 	if n := len(r.Text) - begin; n < shortTurn {
 		r.ShortTurn, r.TurnHash = n, xxhash.Sum64(r.Text[begin:])
 	}
@@ -165,7 +174,7 @@ var userTurn = []byte("\xFFuser")
 // isMark reports whether b is a byte that UTF-8 text never has.
 func isMark(b byte) bool { return b == 0xC0 || b == 0xC1 || b >= 0xF5 }
 
-// turnType reads the type of an item, which stands for the role where there is none.
+// turnType reads the type of an item, which stands for the role if there is none.
 func (r *Request) turnType() ([]byte, Span) {
 	if r.c.Kind() != jsonscan.String {
 		r.c.Skip()
@@ -205,8 +214,10 @@ func (r *Request) toolCalls() {
 	case jsonscan.Null:
 		r.c.Literal()
 	case jsonscan.Array:
+		start := len(r.Text)
 		for ok := r.c.Array(); ok; ok = r.c.NextElement() {
 			r.toolCall()
+			r.clip(start)
 		}
 	default:
 		r.wrong("an array of tool calls")
@@ -251,7 +262,7 @@ func (r *Request) toolCall() {
 // callMembers reads a call, or the function inside of it. Of a member that
 // appears twice the first counts.
 func (r *Request) callMembers() {
-	base := len(r.segments)
+	base := len(r.order.segments)
 	var seen uint8
 	for ok := r.c.Object(); ok; ok = r.c.NextMember() {
 		m := callMember(r.c.Key())

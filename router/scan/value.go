@@ -29,29 +29,31 @@ func (r *Request) value() {
 	case jsonscan.Object:
 		r.objectValue()
 	case jsonscan.Array:
+		start := len(r.Text)
 		r.Text = append(r.Text, markArray)
 		for ok := r.c.Array(); ok; ok = r.c.NextElement() {
 			r.value()
+			r.clip(start)
 		}
 		r.Text = append(r.Text, markClose)
 	case jsonscan.String:
 		r.marked(markString)
 	case jsonscan.Number:
-		r.Text = appendNumber(append(r.Text, markScalar), r.c.Number())
+		r.number()
 	default:
 		r.literalValue()
 	}
 }
 
 func (r *Request) objectValue() {
-	base := len(r.members)
+	base := len(r.order.members)
 	r.Text = append(r.Text, markObject)
 	for ok := r.c.Object(); ok; ok = r.c.NextMember() {
 		start := len(r.Text)
-		r.Text = r.c.AppendKey(append(r.Text, markMember))
+		r.memberName()
 		nameEnd := len(r.Text)
 		r.value()
-		r.members = append(r.members, member{start, nameEnd, len(r.Text)})
+		r.pushMember(start, nameEnd)
 	}
 	r.sortMembers(base)
 	r.Text = append(r.Text, markClose)
@@ -92,7 +94,8 @@ func appendNumber(dst, number []byte) []byte {
 
 // marked appends a mark and the string at the cursor.
 func (r *Request) marked(mark byte) {
-	r.Text = r.c.AppendString(append(r.Text, mark))
+	r.Text = append(r.Text, mark)
+	r.text()
 }
 
 // optional appends a mark and the string at the cursor, or nothing for null.

@@ -83,7 +83,14 @@ func (f *Finder) begin(p *Prompt, seed prefix.Digest) {
 		p.chain.Reset(seed, s.Text, s.Tokens)
 		p.text = s.Text
 	}
+	p.chain.Lengthen(s.Omitted)
 }
+
+// The scan keeps the text and the tokens of all blocks that a chain can have.
+const (
+	_ = uint(scan.TextKept - prefix.MaxChain*prefix.BlockBytes)
+	_ = uint(scan.TokensKept - prefix.MaxChain*prefix.BlockTokens)
+)
 
 // skip goes past the blocks of the text that the scan has passed over.
 func (f *Finder) skip(p *Prompt, seed prefix.Digest) bool {

@@ -60,10 +60,10 @@ const (
 
 // Reset forgets the last prompt and keeps buffers of moderate size.
 func (p *Prompt) Reset() {
-	const keepText, keepIDs = 256 << 10, 1 << 16
+	const keepIDs = 1 << 16
 	p.chain.Reset(prefix.Digest{}, nil, nil)
 	joined, ids := p.joined[:0], p.ids[:0]
-	if cap(joined) > keepText {
+	if cap(joined) > request.KeptText {
 		joined = nil
 	}
 	if cap(ids) > keepIDs {
@@ -153,6 +153,7 @@ func (p *Prompt) Suppose(i int, device int32) { p.matched[i], p.reach[i].Device 
 func (p *Prompt) Sent(ref prefix.Ref, at time.Time) {
 	p.finder.remember(p)
 	p.finder.Index.Record(&p.chain, ref, at)
+	p.text = nil
 }
 
 // Failed takes back what Sent has predicted.

@@ -1,0 +1,338 @@
+package scan
+
+import (
+	"cmp"
+	"slices"
+	"unsafe"
+)
+
+// Long bodies are read in strides, so that another scan can begin in the middle of a body that
+// begins with the same bytes: at the end of each stride, or before it, the scan leaves a mark.
+const (
+	stride   = 8192 // bytes of the body from one mark to the next
+	maxMarks = 512  // in one body
+)
+
+// where says at which kinds of place a scan can be taken up.
+type where uint8
+
+const (
+	betweenTurns where = iota // before an element of messages or input
+	inContent                 // in the string that is the content of a message
+	inPart                    // in the text of a part of a message's content
+	inPrompt                  // in the string that is the prompt
+)
+
+// mark is the knowledge of a scan at one place of a body. It has no pointers, so that it can be a
+// record of a memo.Table. Text offsets are those of the whole canonical text as it stood then.
+type mark struct {
+	pos, depth, text     int
+	where                where
+	root                 root
+	stream, includeUsage bool
+	maxTokens            int64
+	turns                turnsRead
+	media, shortTurn     int
+	turnHash             uint64
+
+	frame frame
+	index int // of the element of the frame's member
+	turn  turnPlace
+	part  partPlace
+
+	// segments: of the root, then of the message, then of the part.
+	ofRoot, ofTurn, ofPart int
+	segments               [maxSegments]segment
+}
+
+const (
+	maxSegments = 12
+	markWords   = int(unsafe.Sizeof(mark{}) / 8)
+	markBytes   = int(unsafe.Sizeof(atStride{}))
+)
+
+func (m *mark) words() []uint64 { return (*[markWords]uint64)(unsafe.Pointer(m))[:] }
+
+// atStride is a mark that holds for a number of strides from the body's beginning.
+type atStride struct {
+	strides int
+	mark    mark
+}
+
+// frame is the root member that is being read.
+type frame struct {
+	member rootMember
+	text   int // where it begins in Text
+	at     int // where its value begins in the body
+}
+
+// recording is what a Request needs to leave marks and to be taken up at one.
+type recording struct {
+	state  recordingState
+	frame  frame
+	next   int  // the end of the stride that the next mark is for
+	last   mark // the latest place between turns
+	has    bool // there is one in this stride
+	marks  []atStride
+	noted  rootMember // the one with the marks
+	hashes []uint64   // of the body up to the end of each stride
+	taken  int        // strides passed over
+}
+
+type recordingState uint8
+
+const (
+	noMarks     recordingState = iota // are left
+	leavesMarks                       // at the end of strides
+	lostText                          // text that was passed over would have to be moved
+)
+
+// begin begins a scan that has passed strides over.
+func (r *Request) begin(api API, strides int) {
+	r.api, r.rec.taken, r.rec.next = api, strides, (strides+1)*stride
+	if r.keep == 0 {
+		r.keep = TextKept
+	}
+}
+
+// stop drops the marks, and leaves no more.
+func (c *recording) stop() {
+	if c.state == leavesMarks {
+		c.state = noMarks
+	}
+	c.marks, c.has = c.marks[:0], false
+}
+
+// betweenTurns notes the place before a message.
+func (r *Request) betweenTurns() {
+	if r.rec.state != leavesMarks {
+		return
+	}
+	pos := r.c.Pos()
+	r.pass(pos)
+	if pos <= r.rec.next {
+		r.rec.has = r.note(&r.rec.last, betweenTurns)
+	}
+}
+
+// pass leaves the mark of a stride that the scan has come to the end of.
+func (r *Request) pass(pos int) {
+	if r.rec.state != leavesMarks || pos <= r.rec.next {
+		return
+	}
+	if r.rec.has {
+		r.leave(&r.rec.last)
+	}
+	r.rec.next, r.rec.has = pos-pos%stride+stride, false
+}
+
+func (r *Request) leave(m *mark) {
+	c := &r.rec
+	first := len(c.marks) == 0 && c.taken == 0
+	if !first && c.noted != m.frame.member || c.next/stride > len(c.hashes) {
+		return
+	}
+	c.noted = m.frame.member
+	c.marks = append(c.marks, atStride{c.next / stride, *m})
+}
+
+// note fills m with what is known now, and reports whether a scan could be taken up with it.
+func (r *Request) note(m *mark, at where) bool {
+	o, escaped := &r.order, len(r.scratch.decoded) > 0
+	if escaped || len(o.segments) > maxSegments || len(o.shuffles) > 0 || len(r.Tokens) > 0 {
+		return false
+	}
+	*m = mark{
+		pos: r.c.Pos(), depth: r.c.Depth(), text: r.Skipped + len(r.Text), where: at,
+		root: r.root, stream: r.Stream, includeUsage: r.IncludeUsage, maxTokens: r.MaxTokens,
+		turns: r.turns, media: r.Media, shortTurn: r.ShortTurn, turnHash: r.TurnHash,
+		frame: r.rec.frame, index: r.at.index, ofRoot: len(o.segments),
+	}
+	m.turns.end += r.Skipped
+	m.frame.text += r.Skipped
+	for i, s := range o.segments {
+		m.segments[i] = segment{s.rank, r.Skipped + s.start, r.Skipped + s.end}
+	}
+	return true
+}
+
+// inText is a string that can be long, and what is open around it.
+type inText struct {
+	at   where
+	turn *turn     // inContent and inPart
+	base int       // inPart: of the part's pieces in order.segments
+	part partPlace // inPart
+}
+
+// longText reads the string that the cursor is in, whose text begins at start, and leaves a mark
+// at the end of every stride.
+func (r *Request) longText(start int, in inText) {
+	c := &r.rec
+	for c.state == leavesMarks {
+		var ended bool
+		if r.Text, ended = r.c.AppendText(r.Text, c.next); ended {
+			r.clip(start)
+			return
+		}
+		r.room(start)
+		pos := r.c.Pos()
+		var m mark
+		switch r.clip(start); {
+		case c.state != leavesMarks:
+		case pos <= c.next && r.note(&m, in.at) && r.noteText(&m, &in):
+			r.leave(&m)
+		case c.has:
+			r.leave(&c.last)
+		}
+		c.next, c.has = max(pos, c.next)/stride*stride+stride, false
+	}
+	r.textFrom(start)
+}
+
+// noteText adds to a mark what is open around a string. Without its role the beginning of the
+// message is not there yet, and a first turn that may be short is wanted whole.
+func (r *Request) noteText(m *mark, in *inText) bool {
+	t := in.turn
+	if t == nil {
+		return in.at == inPrompt
+	}
+	first := r.turns.state == noUserTurn
+	if t.seen&(1<<turnRole) == 0 || first && len(r.Text)-t.begin < shortTurn {
+		return false
+	}
+	m.ofRoot, m.ofTurn = t.base, len(r.order.segments)-t.base
+	m.turn = t.turnPlace
+	m.turn.begin += r.Skipped
+	m.turn.content += r.Skipped
+	m.turn.user = t.user || t.begin >= 0 && isUser(r.Text[t.begin:])
+	if in.at == inPart {
+		m.ofTurn, m.ofPart = in.base-t.base, len(r.order.segments)-in.base
+		m.part = in.part
+		m.part.text += r.Skipped
+	}
+	return true
+}
+
+// movable is asked before the text from start on is put into another order. Marks in it would be
+// wrong. Text that was passed over cannot be moved: that ends the scan, which has to be made again
+// from the beginning.
+func (r *Request) movable(start int) bool {
+	c := &r.rec
+	if start < 0 {
+		c.state = lostText
+		r.c.Fail(r.c.Pos(), "text that was passed over is out of order")
+		return false
+	}
+	for n := len(c.marks); n > 0 && c.marks[n-1].mark.text > r.Skipped+start; n-- {
+		c.marks = c.marks[:n-1]
+	}
+	c.has = c.has && c.last.text <= r.Skipped+start
+	return true
+}
+
+// resume takes up the scan of body at a mark that was left in a body which begins with the same
+// bytes. The canonical text before the mark has negative offsets in Text.
+func (r *Request) resume(m *mark, body []byte) {
+	r.c.Resume(body, m.pos, m.depth)
+	r.Skipped = m.text
+	r.root = m.root
+	r.Model, r.CacheSalt = plainString(body, m.root.model), plainString(body, m.root.salt)
+	r.PreviousResponseID = plainString(body, m.root.previous)
+	r.Stream, r.IncludeUsage, r.MaxTokens = m.stream, m.includeUsage, m.maxTokens
+	r.turns = turnsRead{m.turns.state, m.turns.end - m.text}
+	r.Media, r.ShortTurn, r.TurnHash = m.media, m.shortTurn, m.turnHash
+	r.at = place{field: m.frame.member.String(), index: m.index}
+	r.rec.frame = frame{m.frame.member, m.frame.text - m.text, m.frame.at}
+	r.rec.noted = m.frame.member
+	for _, s := range m.segments[:m.ofRoot+m.ofTurn+m.ofPart] {
+		r.order.segments = append(r.order.segments, segment{s.rank, s.start - m.text, s.end - m.text})
+	}
+	switch m.where {
+	case inPrompt:
+		r.longText(r.rec.frame.text, inText{at: inPrompt})
+	case betweenTurns:
+		r.turnsFrom(true)
+	default:
+		r.resumeTurn(m, body)
+		r.clip(r.rec.frame.text)
+		r.at.index++
+		r.turnsFrom(r.c.NextElement())
+	}
+	r.promptMemberEnd()
+	r.rootMembers(r.c.NextMember())
+}
+
+// plainString is the string without escapes, or null, that lies at a span of the body.
+func plainString(body []byte, at Span) []byte {
+	if at == (Span{}) || body[at.Start] != '"' {
+		return nil
+	}
+	return body[at.Start+1 : at.End-1]
+}
+
+// resumeTurn takes up a message in the middle of its content.
+func (r *Request) resumeTurn(m *mark, body []byte) {
+	t := turn{turnPlace: m.turn, base: m.ofRoot, kind: plainString(body, m.turn.kindAt)}
+	t.begin -= m.text
+	t.content -= m.text
+	r.at.leaf = turnNames[turnContent]
+	if m.where == inContent {
+		r.longText(t.content, inText{at: inContent, turn: &t})
+	} else {
+		base, p := m.ofRoot+m.ofTurn, m.part
+		p.text -= m.text
+		r.longText(p.text, inText{at: inPart, turn: &t, base: base, part: p})
+		r.push(partText, p.text)
+		r.partMembers(&t, p, base, r.c.NextMember())
+		r.clip(t.content)
+		r.contentParts(&t, t.content, r.c.NextElement())
+	}
+	r.push(turnContent, t.content)
+	r.turnMembers(&t, r.c.NextMember())
+	r.turnDone(&t)
+}
+
+// arrangeRoot orders the root members like arrange. If some of the text was passed over, or may be
+// next time, the text that has to come before it becomes the head.
+func (r *Request) arrangeRoot() {
+	if r.Skipped == 0 && len(r.rec.marks) == 0 {
+		r.arrange(0)
+		return
+	}
+	head, ok := r.headBytes()
+	if !ok {
+		r.rec.marks = r.rec.marks[:0]
+		r.arrange(0)
+		return
+	}
+	first := len(r.order.pieces)
+	slices.SortFunc(r.order.segments, func(a, b segment) int { return cmp.Compare(a.rank, b.rank) })
+	for _, s := range r.order.segments {
+		r.place(max(s.start, 0), s.end)
+	}
+	r.shuffle(first)
+	r.Head, r.order.segments = head, r.order.segments[:0]
+}
+
+// headBytes is how much text comes before that of the members that the scan began with, up to the
+// one with the marks; false if some has to come between them.
+func (r *Request) headBytes() (n int, ok bool) {
+	segments := r.order.segments
+	last := 0 // the member with the marks
+	for i, s := range segments {
+		if rootMember(s.rank) == r.rec.noted {
+			last = i
+		}
+	}
+	for i, s := range segments {
+		switch {
+		case i <= last && i > 0 && s.rank < segments[i-1].rank:
+			return 0, false
+		case i > last && s.rank < segments[0].rank:
+			n += s.end - s.start
+		case i > last && s.rank < segments[last].rank:
+			return 0, false
+		}
+	}
+	return n, true
+}
