@@ -85,7 +85,7 @@ func (c *call) answer(read func(*call) *apierror.Error) {
 // onSend begins the watch over the client: from now on there is something to cancel.
 func (c *call) onSend() {
 	c.g.live.add(c)
-	if c.g.over.Load() { // the shutdown may have looked at the live calls before
+	if c.g.door.over.Load() { // the shutdown may have looked at the live calls before
 		c.request.Life.Shutdown()
 	}
 	c.stop = c.g.watcher.Watch(c.ctx.Conn(), c.bound.left)

@@ -1,10 +1,13 @@
 package gateway
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/internal/residue"
 	"github.com/cognitora/dataplane/internal/sse"
 	"github.com/cognitora/dataplane/router/scan"
 )
@@ -60,5 +63,26 @@ func TestBugInTheEndOfARefusal(t *testing.T) {
 	panics(t, g, 1)
 	if status := ctx.Response.StatusCode(); status != 400 {
 		t.Errorf("answered with %d", status)
+	}
+}
+
+// TestNothingOutlivesACall: a field that recycling forgets would carry one client's data to another.
+func TestNothingOutlivesACall(t *testing.T) {
+	c := calls.Get().(*call)
+	residue.Mark(c, []string{"number", "bound", "g", "ctx"})
+	c.recycle()
+	if left := residue.Left(c, "number", "bound"); left != nil {
+		t.Errorf("left of a call: %v", left)
+	}
+}
+
+// TestStructsFitInAHead holds what a request goes through to 20 fields a struct, but for what there
+// is one of in a router, or one for each cache daemon.
+func TestStructsFitInAHead(t *testing.T) {
+	single := []string{"metrics.Router", "fleet.Fleet", "holdings.cache"}
+	for _, over := range slices.Concat(residue.Fields(&call{}, 20), residue.Fields(&relay.Exchange{}, 20)) {
+		if name, _, _ := strings.Cut(over, " "); !slices.Contains(single, name) {
+			t.Error(over)
+		}
 	}
 }

@@ -70,18 +70,23 @@ type Gateway struct {
 	server      *fasthttp.Server
 	started     time.Time
 
+	door    door
+	open    counter // client connections
+	streams counter
+	live    liveCalls
+	bodies  intake.Bodies
+}
+
+// door is how far the port is open.
+type door struct {
 	mu       sync.Mutex
 	listener net.Listener // nil: not serving yet
 	closed   bool         // Shutdown has begun
 
 	draining atomic.Bool   // answers close their connections
 	retired  atomic.Bool   // what is asked of this address is answered by another process
-	open     counter       // client connections
 	over     atomic.Bool   // the time to finish requests has passed
 	empty    chan struct{} // signalled when the last connection is closed after that
-	streams  counter
-	live     liveCalls
-	bodies   intake.Bodies
 }
 
 // New makes a gateway. forwardAuth passes the client's Authorization to backends that have
@@ -90,7 +95,7 @@ func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	g := &Gateway{
 		plans: p.Plans, scans: p.Scans, fleet: p.Fleet, metrics: p.Metrics,
 		watcher: p.Watcher, access: p.Access, log: p.Log, limits: l, forwardAuth: forwardAuth, started: time.Now(),
-		empty: make(chan struct{}, 1),
+		door: door{empty: make(chan struct{}, 1)},
 	}
 	g.lending = relay.Lending{Loops: p.Loops, Serve: g.serveAgain, KeepAlive: l.KeepAlive}
 	g.resting.Lending, g.resting.litter, g.resting.after = &g.lending, &g.litter, restAfter
@@ -130,17 +135,17 @@ func (s serverLog) Printf(format string, args ...any) {
 // Serve accepts connections from l until Shutdown, or until l is closed. With t they speak TLS.
 // After Shutdown it closes l and returns nil.
 func (g *Gateway) Serve(l net.Listener, t *tls.Config) error {
-	g.mu.Lock()
-	closed := g.closed
-	g.listener = l
-	g.mu.Unlock()
+	g.door.mu.Lock()
+	closed := g.door.closed
+	g.door.listener = l
+	g.door.mu.Unlock()
 	if closed {
 		return ignoreClosed(l.Close())
 	}
 	bounded := &listener{
 		Listener: g.watcher.Listen(l, relay.ListenOptions{SendBufferBytes: sendBufferBytes}),
 		open:     &g.open, limit: g.limits.MaxConnections, tls: t != nil,
-		full: g.metrics.ClientCut.WithLabelValues("too_many").Inc, over: &g.over, empty: g.empty,
+		full: g.metrics.ClientCut.WithLabelValues("too_many").Inc, over: &g.door.over, empty: g.door.empty,
 	}
 	stop := make(chan struct{})
 	var tidying sync.WaitGroup
@@ -154,12 +159,12 @@ func (g *Gateway) Serve(l net.Listener, t *tls.Config) error {
 const sendBufferBytes = 256 << 10
 
 // StartDrain makes every answer from now on close its connection, so that clients move on.
-func (g *Gateway) StartDrain() { g.draining.Store(true) }
+func (g *Gateway) StartDrain() { g.door.draining.Store(true) }
 
 // Retire is StartDrain for a gateway whose address another process serves: it stops accepting at
 // once, and does not say of the address that it is unwell.
 func (g *Gateway) Retire() error {
-	g.retired.Store(true)
+	g.door.retired.Store(true)
 	g.StartDrain()
 	return g.stopAccepting()
 }
@@ -183,13 +188,13 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 	if err == nil {
 		return nil
 	}
-	g.over.Store(true)
+	g.door.over.Store(true)
 	g.live.each(func(c *call) { c.request.Life.Shutdown() })
 	end := time.NewTimer(lastWords)
 	defer end.Stop()
 	for g.open.n.Load() > 0 {
 		select {
-		case <-g.empty:
+		case <-g.door.empty:
 		case <-end.C:
 			return err
 		}
@@ -199,13 +204,13 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 
 // stopAccepting closes the listener itself: the server does so only once it has begun to serve.
 func (g *Gateway) stopAccepting() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.closed = true
-	if g.listener == nil {
+	g.door.mu.Lock()
+	defer g.door.mu.Unlock()
+	g.door.closed = true
+	if g.door.listener == nil {
 		return nil
 	}
-	return ignoreClosed(g.listener.Close())
+	return ignoreClosed(g.door.listener.Close())
 }
 
 func ignoreClosed(err error) error {
@@ -229,7 +234,7 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 	began, fault := a.began, a.fault
 	a.next()
 	g.identify(ctx)
-	if g.draining.Load() {
+	if g.door.draining.Load() {
 		ctx.SetConnectionClose()
 	}
 	r, api, rest := find(ctx.Method(), ctx.Path())
@@ -296,7 +301,7 @@ func (g *Gateway) health(ctx *fasthttp.RequestCtx) {
 
 // Ready tells whether a request would be answered now, and if not why.
 func (g *Gateway) Ready(now time.Time) (ok bool, detail string) {
-	if g.draining.Load() && !g.retired.Load() {
+	if g.door.draining.Load() && !g.door.retired.Load() {
 		return false, "draining"
 	}
 	return g.fleet.Load().Ready(now)

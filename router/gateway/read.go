@@ -120,7 +120,7 @@ func (c *call) describe(h *fasthttp.ResponseHeader) {
 	if api := c.request.API; api == scan.Messages || api == scan.CountTokens {
 		h.SetBytesV("Request-Id", c.id) // where Anthropic's SDKs look for it
 	}
-	if c.g.draining.Load() {
+	if c.g.door.draining.Load() {
 		h.SetConnectionClose()
 	}
 	a := c.task.Account(relay.Complete)

@@ -130,7 +130,7 @@ func TestPickAfterShutdown(t *testing.T) {
 	g := bare(t)
 	ctx := contextAt(t, g)
 	c := g.begin(ctx, scan.Chat, nil)
-	g.over.Store(true)
+	g.door.over.Store(true)
 	c.onSend()
 	if e := c.task.Failure(nil); e.Code != "shutting_down" {
 		t.Errorf("it goes on: %v", e)
