@@ -2,7 +2,7 @@ package relay
 
 import "strconv"
 
-// chunkRoom is what openChunk sets aside for the size line of a chunk.
+// chunkRoom is the space that openChunk sets aside for the size line of a chunk.
 const chunkRoom = len("ffffffff\r\n")
 
 const lastChunk = "0\r\n\r\n"

@@ -59,7 +59,7 @@ func (f *flow) take(e *Exchange) error {
 		return nil
 	}
 	if err := e.c.loan.reserve(e.c.socket); err != nil {
-		return newError(PhaseBody, err)
+		return e.wrap(PhaseBody, err)
 	}
 	f.borrow(e)
 	e.c.lendOut()
@@ -165,8 +165,8 @@ func (f *flow) unlink() {
 	e.lend(nil, 0)
 }
 
-// change sends for the next source. What is unsent goes on being sent, and the
-// client being watched.
+// change sends for the next source. Meanwhile unsent bytes are sent, and the
+// client is watched.
 func (f *flow) change() {
 	n := newErrand(bringSource, f.l.loops)
 	n.stream, n.flow, n.old = f.s, f, f.s.source.e

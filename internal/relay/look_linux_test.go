@@ -80,7 +80,8 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// TestAttend: connections are probed each second and given up in bounded time, also after a loop has had them.
+// TestAttend: connections are probed each second and given up in bounded time,
+// also after a loop has had them.
 func TestAttend(t *testing.T) {
 	p, all := lookedAt(t, 1)
 	c := all[0].c

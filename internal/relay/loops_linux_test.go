@@ -67,11 +67,14 @@ func (f *front) awaitLent(t testing.TB, streams int64) {
 }
 
 var cutResponses = map[string]struct{ response, want string }{
-	"LF":   {sseHead + chunk("data: a\n\n") + chunk("data: b\n\n: x\n\n") + chunk("data: [DONE]\n\n") + "0\r\n\r\n", "data: a\n\ndata: b\n\n: x\n\ndata: [DONE]\n\n"},
-	"CRLF": {sseHead + chunk("data: a\r\n\r\nda") + chunk("ta: b\r\ndata: c\r\n\r") + chunk("\n") + "0\r\n\r\n", "data: a\r\n\r\ndata: b\r\ndata: c\r\n\r\n"},
+	"LF": {sseHead + chunk("data: a\n\n") + chunk("data: b\n\n: x\n\n") + chunk("data: [DONE]\n\n") + lastChunk,
+		"data: a\n\ndata: b\n\n: x\n\ndata: [DONE]\n\n"},
+	"CRLF": {sseHead + chunk("data: a\r\n\r\nda") + chunk("ta: b\r\ndata: c\r\n\r") + chunk("\n") + lastChunk,
+		"data: a\r\n\r\ndata: b\r\ndata: c\r\n\r\n"},
 	"trailers": {sseHead + "9;x=\"y\"\r\ndata: a\n\n\r\n9\ndata: b\n\n\n0;z\r\nX-Sum: 1\r\nX-More: 2\r\n\r\n",
 		"data: a\n\ndata: b\n\n"},
-	"length": {"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 18\r\n\r\ndata: a\n\ndata: b\n\n", "data: a\n\ndata: b\n\n"},
+	"length": {"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 18\r\n\r\ndata: a\n\ndata: b\n\n",
+		"data: a\n\ndata: b\n\n"},
 	"broken": {sseHead + chunk("data: a\n\n") + "zz\r\n", "data: a\n\n" + newObserved().tail},
 }
 
@@ -276,7 +279,8 @@ func TestKeepAliveEnds(t *testing.T) {
 		}
 		c.Close()
 	}
-	for end := soonest(); openFiles(t) > before+2; time.Sleep(time.Millisecond) { // the upstream's connection, both ends
+	// Both ends of the upstream's connection stay.
+	for end := soonest(); openFiles(t) > before+2; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d descriptors, %d before", openFiles(t), before)
 		}

@@ -30,7 +30,8 @@ func TestNamesAreFound(t *testing.T) {
 	}
 }
 
-// TestIdentities: what gateways and proxies call their users does not travel, what traces and describes a request does.
+// TestIdentities: the names by which gateways and proxies call their users do not
+// travel; those that trace and describe a request do.
 func TestIdentities(t *testing.T) {
 	dropped := `X-Forwarded-User x-auth-request-email X-CGN-Tenant X-User-ID x-forwarded-client-cert X-Consumer-Username X-Consumer-Custom-ID X-Credential-Identifier
 		X-Authenticated-Userid X-Authenticated-Scope X-Userinfo X-Auth-User X-Auth-Token X-Authentik-Username X-Authorization True-Client-IP CF-Connecting-IP CF-Connecting-IPv6
