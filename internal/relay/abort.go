@@ -22,7 +22,7 @@ type Abort struct {
 func (a *Abort) Cancel() { a.cancel(ErrCanceled) }
 
 // Stop is Cancel on this side's own account: the client is still there, so a
-// stream that has begun is told of the failure. What was under way ends with
+// stream that has begun is told of the failure. An exchange under way ends with
 // ErrStopped.
 func (a *Abort) Stop() { a.cancel(ErrStopped) }
 
@@ -47,7 +47,7 @@ func (a *Abort) Canceled() bool {
 	return a.canceled != nil
 }
 
-// why is what Cancel or Stop ended the request with, nil if neither did.
+// why returns the error with which Cancel or Stop ended the request, nil if neither did.
 func (a *Abort) why() error {
 	if a == nil {
 		return nil
@@ -76,13 +76,16 @@ func (a *Abort) attach(e *Exchange) bool {
 	return a.canceled == nil
 }
 
-func (a *Abort) detach() {
+// detach ends attach, unless another exchange has come since.
+func (a *Abort) detach(e *Exchange) {
 	if a == nil {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.exchange = nil
+	if a.exchange == e {
+		a.exchange = nil
+	}
 }
 
 // context returns one that Cancel ends, and its release.

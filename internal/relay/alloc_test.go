@@ -140,7 +140,8 @@ func TestProxyDoesNotAllocate(t *testing.T) {
 			server.Serve(w.Listen(l, ListenOptions{}))
 		}()
 		c := dial(t, l.Addr().String())
-		ask, buf := []byte("POST / HTTP/1.1\r\nHost: x\r\nContent-Type: a/b\r\nX-B: c\r\nContent-Length: 2\r\n\r\n{}"), make([]byte, 4096)
+		ask := []byte("POST / HTTP/1.1\r\nHost: x\r\nContent-Type: a/b\r\nX-B: c\r\nContent-Length: 2\r\n\r\n{}")
+		buf := make([]byte, 4096)
 		size := 0
 		once := func() {
 			c.Conn.Write(ask)

@@ -9,7 +9,7 @@ import (
 	"github.com/cognitora/dataplane/internal/sse"
 )
 
-// ErrTooLong is what Capture returns for a body that is longer than its limit.
+// ErrTooLong is returned by Capture for a body that is longer than its limit.
 // The upstream is not to blame.
 var ErrTooLong = errors.New("response is longer than what is kept of it")
 

@@ -44,21 +44,24 @@ func TestCapture(t *testing.T) {
 		return append(append(out, e.Data...), ' '), false
 	}
 	long := strings.Repeat("x", 100<<10)
+	all, rewritten := CaptureOptions{Limit: len(long)}, CaptureOptions{Limit: 99, Event: rewriting}
 	for name, c := range map[string]struct {
 		response, want string
 		o              CaptureOptions
 		kind           Kind // of the failure
 	}{
-		"length":         {withLength(long), long, CaptureOptions{Limit: len(long)}, 0},
-		"chunks":         {withChunks(long), long, CaptureOptions{Limit: len(long)}, 0},
-		"cut":            {"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello", "", CaptureOptions{Limit: 9}, KindReset},
-		"events":         {sseHead + chunk("data: a\n\nda") + chunk("ta: b\n\n: c\n\n") + lastChunk, "data: a\n\ndata: b\n\n: c\n\n", CaptureOptions{Limit: 99}, 0},
-		"rewritten":      {sseHead + chunk("data: a\n\ndata: drop\n\ndata: b\n") + lastChunk, "a b ", CaptureOptions{Limit: 9, Event: rewriting}, 0},
-		"enough":         {sseHead + chunk("data: a\n\ndata: stop\n\ndata: b\n\n"), "a data: stop\n\n", CaptureOptions{Limit: 99, Event: rewriting}, 0},
-		"broken":         {sseHead + chunk("data: a\n\n") + "zz\r\n", "", CaptureOptions{Limit: 99}, KindProtocol},
-		"not closed":     {untilClose + "data: a\n\n", "", CaptureOptions{Limit: 99}, KindReset},
-		"closed":         {untilClose + "data: a\n\ndata: [DONE]\n", "data: a\n\ndata: [DONE]\n", CaptureOptions{Limit: 99}, 0},
-		"not closed API": {sseHead + chunk("data: a\n\n") + lastChunk, "", CaptureOptions{Limit: 99, MustClose: true}, KindReset},
+		"length": {withLength(long), long, all, 0},
+		"chunks": {withChunks(long), long, all, 0},
+		"cut":    {"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello", "", all, KindReset},
+		"events": {sseHead + chunk("data: a\n\nda") + chunk("ta: b\n\n: c\n\n") + lastChunk,
+			"data: a\n\ndata: b\n\n: c\n\n", all, 0},
+		"rewritten":  {sseHead + chunk("data: a\n\ndata: drop\n\ndata: b\n") + lastChunk, "a b ", rewritten, 0},
+		"enough":     {sseHead + chunk("data: a\n\ndata: stop\n\ndata: b\n\n"), "a data: stop\n\n", rewritten, 0},
+		"broken":     {sseHead + chunk("data: a\n\n") + "zz\r\n", "", all, KindProtocol},
+		"not closed": {untilClose + "data: a\n\n", "", all, KindReset},
+		"closed":     {untilClose + "data: a\n\ndata: [DONE]\n", "data: a\n\ndata: [DONE]\n", all, 0},
+		"API has a closing event": {sseHead + chunk("data: a\n\n") + lastChunk, "",
+			CaptureOptions{Limit: 99, MustClose: true}, KindReset},
 	} {
 		for _, await := range []bool{false, true} {
 			got, err := captured(t, c.response, await, c.o)
@@ -75,7 +78,8 @@ func TestCapture(t *testing.T) {
 // to blame.
 func TestCaptureIsBounded(t *testing.T) {
 	body := strings.Repeat("x", 100<<10)
-	for _, response := range []string{withLength(body), withChunks(body), sseHead + chunk("data: "+body+"\n\n") + lastChunk} {
+	event := chunk("data: " + body + "\n\n")
+	for _, response := range []string{withLength(body), withChunks(body), sseHead + event + lastChunk} {
 		got, err := captured(t, response, false, CaptureOptions{Limit: 100<<10 - 1})
 		var failed *Error
 		if !errors.Is(err, ErrTooLong) || errors.As(err, &failed) || got != "" {

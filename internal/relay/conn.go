@@ -11,14 +11,18 @@ import (
 )
 
 const (
-	readBufferBytes    = 4 << 10  // first read buffer of a connection; grows up to maxHeadBytes for a head
-	keepBufferBytes    = 16 << 10 // larger ones are not kept between exchanges
-	flatWriteBytes     = 16 << 10 // where writev is not possible, segments are gathered up to this size
-	earlyAnswerBytes   = 64 << 10 // requests from this size on look for an early answer when the write stalls
-	earlyAnswerEvery   = 250 * time.Millisecond
-	salvageWait        = 50 * time.Millisecond // after a failed write, how long an answer already sent may take to be read
-	peekAfterIdle      = 50 * time.Millisecond // connections idle for less are used unseen; replacement covers the rest
-	staleWindow        = time.Second           // a server that closed an idle connection says so within a round trip
+	readBufferBytes  = 4 << 10  // first read buffer; a head may grow it to maxHeadBytes
+	keepBufferBytes  = 16 << 10 // larger ones are not kept between exchanges
+	flatWriteBytes   = 16 << 10 // segments are gathered up to this size where there is no writev
+	earlyAnswerBytes = 64 << 10 // larger requests look for an early answer when the write stalls
+	earlyAnswerEvery = 250 * time.Millisecond
+	// salvageWait is how long reading an answer may take after the write has failed.
+	salvageWait = 50 * time.Millisecond
+	// peekAfterIdle: connections that were idle for less are used without a look
+	// at them; replacement covers the rest.
+	peekAfterIdle = 50 * time.Millisecond
+	// staleWindow: a server that closed an idle connection says so within a round trip.
+	staleWindow        = time.Second
 	defaultDialTimeout = 2 * time.Second
 )
 
@@ -44,8 +48,8 @@ type conn struct {
 	watch bool                     // its pool has Watch
 	port  uint16                   // of this end; 0: it has none
 	place int                      // in Pool.busy, counted from 1; 0: not in it
-	owner atomic.Pointer[Exchange] // who has used it last, which has its connection still or not
-	hand  sync.Mutex               // held while another descriptor takes the socket's place, and by who looks at it from elsewhere
+	owner atomic.Pointer[Exchange] // the last that used it; it may have let go of it
+	hand  sync.Mutex               // held to replace, close or inspect the descriptor
 	loan  loan
 	wire  *wire // between TLS and the socket; nil without TLS
 }
@@ -109,7 +113,8 @@ func (c *conn) close() {
 	}
 }
 
-// setWriteDeadline bounds write. TLS is told at once: it cannot go on after a write that was in time after all.
+// setWriteDeadline bounds write. TLS is told at once: it cannot go on after a
+// write that was in time after all.
 func (c *conn) setWriteDeadline(t time.Time) {
 	if c.wire != nil {
 		c.writing.forget()

@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// deadline is that of a connection's reads, or of its writes. To set the runtime's costs more than a short
-// read or write does, and every request sets several. So one that is in force and early is left standing, and
-// looked at again only when it has passed. It is safe for concurrent use.
+// deadline bounds a connection's reads, or its writes. Setting the runtime's own
+// costs more than a short read or write does, and every request sets several. So
+// one that is in force and early is left standing, and looked at again only when
+// it has passed. It is safe for concurrent use.
 type deadline struct {
 	writes bool
 

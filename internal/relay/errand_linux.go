@@ -5,8 +5,7 @@ import (
 	"sync"
 )
 
-// errand is what a loop has done on a goroutine, because it may take locks or
-// time.
+// errand is work of a loop that may take locks or time: a goroutine does it.
 type errand struct {
 	kind   errandKind
 	loops  *Loops
@@ -27,8 +26,8 @@ type errand struct {
 type errandKind uint8
 
 const (
-	endStream   errandKind = iota // close the exchange, tell the follower, close the client's connection
-	bringSource                   // close the exchange, ask the follower for the next one
+	endStream   errandKind = iota // close the exchange and tell the follower
+	bringSource                   // close the exchange and ask the follower for the next one
 	giveBack                      // have the client's connection served
 )
 

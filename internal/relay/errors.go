@@ -38,7 +38,7 @@ const (
 	KindCanceled      // Cancel was called
 	KindProtocol      // what came is not the HTTP/1.1 we accept
 	KindTLS           // handshake or certificate failure
-	KindLocal         // this host is out of descriptors or memory, or the pool is full: nothing against the upstream
+	KindLocal         // this host lacks descriptors or memory, or the pool is full
 )
 
 var kindNames = [...]string{"other", "refused", "reset", "timeout", "canceled", "protocol", "tls", "local"}

@@ -16,7 +16,7 @@ const (
 	errRequestLine = protocolError("request method, path or authorization has forbidden bytes")
 )
 
-// Request is what Send writes. Send and ReadHead read it in place: nothing in
+// Request is written by Send. Send and ReadHead read it in place: nothing in
 // it may change until ReadHead has returned.
 type Request struct {
 	Method string
@@ -43,7 +43,7 @@ type Exchange struct {
 	work
 }
 
-// grip is what Cancel takes hold of. Only the exchange's own goroutine changes
+// grip is the part that Cancel takes hold of. Only the exchange's own goroutine changes
 // c, which reads it without the lock.
 type grip struct {
 	c        *conn
@@ -52,7 +52,7 @@ type grip struct {
 	serial   uint64   // by which the borrower knows this exchange
 }
 
-// work is what only the goroutine of an exchange uses.
+// work is the part that only the goroutine of an exchange uses.
 type work struct {
 	pool     *Pool
 	request  *Request
@@ -389,7 +389,7 @@ func (e *Exchange) isCanceled() bool { return e.whyCanceled() != nil }
 // Close ends the exchange. The connection returns to the pool if the request
 // was written, the body read to its end and Once not set; otherwise it is closed.
 func (e *Exchange) Close() {
-	e.abort.detach()
+	e.abort.detach(e)
 	clean := e.clean()
 	c, canceled := e.dropConn()
 	if c != nil && clean && !canceled {

@@ -33,7 +33,7 @@ type flow struct {
 	handOver  func(c net.Conn) // onHandOver, bound once
 }
 
-// flowStep is what a flow is at.
+// flowStep says where a flow is.
 type flowStep uint8
 
 const (
@@ -62,7 +62,7 @@ type receiver struct {
 	state clientState
 }
 
-// clientState is what has been noticed of a client.
+// clientState says what has been noticed of a client.
 type clientState uint8
 
 const (
@@ -78,7 +78,7 @@ type sender struct {
 	last   time.Time // when something was read, or reading could go on
 }
 
-// supply is what an upstream's socket may have.
+// supply says what an upstream's socket may have.
 type supply uint8
 
 const (
@@ -87,20 +87,20 @@ const (
 	final                 // perhaps something, and then its end: the upstream has sent all
 )
 
-// unsent is what the client's socket has not taken.
+// unsent holds the bytes that the client's socket has not taken.
 type unsent struct {
 	bytes []byte
 	sent  int // of bytes
 	since time.Time
 }
 
-// opening is what is needed until the connection has been handed over.
+// opening is needed until the connection has been handed over.
 type opening struct {
 	ctx    *fasthttp.RequestCtx
 	detach func() // ReplyOptions.Lent
 }
 
-// parting is what becomes of the client's connection after the stream.
+// parting says what becomes of the client's connection after the stream.
 type parting uint8
 
 const (
@@ -335,8 +335,8 @@ func (f *flow) interrupted() {
 	}
 }
 
-// send writes p, and keeps what the client's socket does not take. What was
-// kept before goes first.
+// send writes p, and keeps what the client's socket does not take. Bytes that
+// were kept before go first.
 func (f *flow) send(p []byte) {
 	if f.blocked() {
 		f.unsent.bytes = append(f.unsent.bytes, p...)

@@ -34,8 +34,8 @@ func (o Outcome) String() string { return outcomeNames[o] }
 //
 // The client's bytes are those that the methods append to out, and the blocks
 // of the sources that are not events (comments, retry) or too long to be one
-// (sse.MaxEventBytes): those go through unseen. What a follower withholds it
-// copies; the bound of that is its own.
+// (sse.MaxEventBytes): those go through unseen. A follower copies the events that
+// it withholds, within a bound of its own.
 type Follower interface {
 	// Event is called for each event of an event stream. It appends to out what
 	// the client is to get now: e.Raw for the event as it came, nothing to drop
@@ -47,19 +47,21 @@ type Follower interface {
 	// body of up to 256 KiB is one piece, and whole.
 	Body(piece []byte, whole bool)
 	// End is called once for each event stream that has ended, and for each
-	// failure of Next; not where the client is gone. o and err say how: Complete,
-	// Enough, or a failure and its cause. It appends to out what the client still
-	// is to get: events that were withheld, or those that tell of the failure.
-	// With more, another source follows. Without, the response ends as HTTP
-	// demands; but after a failure for which nothing was appended the connection
-	// is cut, so that the client cannot take the response for whole.
+	// failure of Next. o and err say how: Complete, Enough, or a failure and its
+	// cause. It is not called where the client is gone (ErrCanceled says so too)
+	// or the Loops are closed. It appends to out what the client still is to get:
+	// events that were withheld, or those that tell of the failure. With more,
+	// another source follows. Without, the response ends as HTTP demands; but
+	// after a failure for which nothing was appended the connection is cut, so
+	// that the client cannot take the response for whole.
 	End(out []byte, o Outcome, err error) (rest []byte, more bool)
 	// Next brings the next source after End has asked for more: an event stream
 	// with a status below 300, whose head has been read and whose first event
 	// has been awaited. The connection of the source before is back in its pool,
 	// or closed. Next may block; it runs on a goroutine that may do so. An error
 	// means that there is none: it comes back in End, with UpstreamFailed. The
-	// exchange belongs to the relay, which closes it.
+	// exchange belongs to the relay, which closes it. Where ReplyOptions.Lent has
+	// been called, the client's request is not there any more.
 	Next() (*Exchange, error)
 	// Left is called at most once, while Next is under way or has just returned:
 	// the client has left or does not read, or the Loops are closed, so Next
@@ -82,7 +84,7 @@ func (OneSource) Left() {}
 
 var (
 	errOneSource = errors.New("response has one source")
-	// errNoEvents is what a source of Next counts as that Next must not return.
+	// errNoEvents stands for a source that Next must not return.
 	errNoEvents = errors.New("next source is no event stream")
 	// errFollower ends a stream whose Follower has panicked.
 	errFollower = errors.New("following the stream failed")

@@ -102,15 +102,16 @@ type front struct {
 // lendStreams makes fronts lend their connections to loops.
 var lendStreams = true
 
-// TestWithoutLoops runs again what can take either way.
+// TestWithoutLoops runs the tests again whose streams can take either way.
 func TestWithoutLoops(t *testing.T) {
 	lendStreams = false
 	defer func() { lendStreams = true }()
 	for name, test := range map[string]func(*testing.T){
-		"ClientLeaves": TestClientLeaves, "SlowReader": TestSlowReader, "StreamsTornDown": TestStreamsTornDown, "Stop": TestStop,
-		"TruncatedReplies": TestTruncatedReplies, "EngineDiesMidStream": TestEngineDiesMidStream, "HugeEvents": TestHugeEvents,
-		"EventsAreFiltered": TestEventsAreFiltered, "EventsUntilClose": TestEventsUntilClose, "StreamTimeouts": TestStreamTimeouts,
-		"PipelinedRequests": TestPipelinedRequests,
+		"ClientLeaves": TestClientLeaves, "SlowReader": TestSlowReader,
+		"StreamsTornDown": TestStreamsTornDown, "Stop": TestStop, "TruncatedReplies": TestTruncatedReplies,
+		"EngineDiesMidStream": TestEngineDiesMidStream, "HugeEvents": TestHugeEvents,
+		"EventsAreFiltered": TestEventsAreFiltered, "EventsUntilClose": TestEventsUntilClose,
+		"StreamTimeouts": TestStreamTimeouts, "PipelinedRequests": TestPipelinedRequests,
 	} {
 		t.Run(name, test)
 	}

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// Lending says how Reply may lend the connections of an event stream to Loops, and how Rest does idle ones.
-// It is not modified, and may be shared by all replies of a server.
+// Lending says how Reply may lend the connections of an event stream to Loops,
+// and how Rest does idle ones. It is not modified, and may be shared by all
+// replies of a server.
 type Lending struct {
 	Loops *Loops // nil: streams stay with their goroutines
 	// Serve goes on serving a connection that has come back: its next request
@@ -39,7 +40,8 @@ func (l *Lease) Kept() bool {
 	}
 }
 
-// Handed reports whether the connection has been handed over, by a server that has not yet closed it in its turn.
+// Handed reports whether the connection has been handed over by a server that
+// has not yet closed it in its turn.
 func (l *Lease) Handed() bool { return l.handed.Load() > 0 }
 
 func (l *Lease) hand() { l.handed.Add(1) }

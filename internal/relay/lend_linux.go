@@ -59,7 +59,7 @@ func (f *flow) take(e *Exchange) error {
 		return nil
 	}
 	if err := e.c.loan.reserve(e.c.socket); err != nil {
-		return newError(PhaseBody, err)
+		return e.wrap(PhaseBody, err)
 	}
 	f.borrow(e)
 	e.c.lendOut()
@@ -165,8 +165,8 @@ func (f *flow) unlink() {
 	e.lend(nil, 0)
 }
 
-// change sends for the next source. What is unsent goes on being sent, and the
-// client being watched.
+// change sends for the next source. Meanwhile unsent bytes are sent, and the
+// client is watched.
 func (f *flow) change() {
 	n := newErrand(bringSource, f.l.loops)
 	n.stream, n.flow, n.old = f.s, f, f.s.source.e
@@ -278,4 +278,25 @@ func (f *flow) serveAgain() {
 	n.loops.busy.Add(1)
 	f.l.dismiss(f)
 	go n.do() // the server's from now on, which Wait waits for
+}
+
+// Rest hands c, a connection that waits for its next request, to a loop, where
+// waiting costs neither a goroutine nor buffers. It is for the Read of c in
+// place of waiting any longer: where Rest reports true, Read ends with io.EOF
+// and touches c no more, so that the server lets go of it. With the next
+// request's first byte c goes back to the server (Lending.Serve); it is closed
+// when KeepAlive has passed since idleSince.
+func (ln *Lending) Rest(c leased, idleSince time.Time) bool {
+	client := clientConnOf(c)
+	if ln == nil || ln.Loops == nil || client == nil || client.loan.reserve(client.Conn) != nil {
+		return false
+	}
+	f := newFlow()
+	f.l, f.lending, f.idleSince = ln.Loops.pick(), ln, idleSince
+	f.client = receiver{top: c, conn: client, fd: client.loan.fd}
+	client.watched.rest()
+	client.loan.take(client.Conn)
+	c.hand()
+	f.l.post(message{kind: msgStart, flow: f})
+	return true
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// What a client that was refused in the middle of its request may still send,
-// so that it gets to read why instead of a reset.
+// A client that was refused in the middle of its request may still send this
+// much, so that it gets to read why instead of a reset.
 const (
 	lingerBytes = 256 << 20
 	lingerTime  = 5 * time.Second
@@ -23,7 +23,8 @@ func Linger(c net.Conn) {
 	}
 }
 
-// scraps are where bytes go that nobody wants: one for each connection that lingers, which the server's bound of connections counts.
+// scraps take the bytes that nobody wants: one for each connection that lingers,
+// which the server's bound of connections counts.
 var scraps = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
 // discard reads until the client stops sending.

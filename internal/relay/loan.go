@@ -81,7 +81,7 @@ type wire struct {
 	ending bool // the peer has shut down: a short read says nothing
 }
 
-// errNotNow is what a lent wire returns in place of waiting.
+// errNotNow is returned by a lent wire in place of waiting.
 var errNotNow net.Error = notNow{}
 
 type notNow struct{}

@@ -37,7 +37,8 @@ func (l *loan) take(c net.Conn) {
 	l.out = true
 }
 
-// back makes a connection of the loan. With an error, which comes where descriptors are short, it is closed.
+// back makes a connection of the loan. On an error, which comes where descriptors
+// are short, it is closed.
 func (l *loan) back() (net.Conn, error) {
 	f := os.NewFile(uintptr(l.fd), "lent")
 	defer f.Close()
@@ -90,7 +91,8 @@ func (w *wire) Write(p []byte) (int, error) {
 // nothing, io.EOF at the end. The system call takes too little time to tell the
 // scheduler of it.
 func receive(fd int, p []byte) (int, error) {
-	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.MSG_DONTWAIT, 0, 0)
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))),
+		uintptr(len(p)), unix.MSG_DONTWAIT, 0, 0)
 	switch {
 	case errno == unix.EAGAIN || errno == unix.EINTR:
 		return 0, errNotNow
@@ -104,7 +106,8 @@ func receive(fd int, p []byte) (int, error) {
 
 // transmit writes what the socket takes, without waiting: 0 where that is nothing.
 func transmit(fd int, p []byte) (int, error) {
-	n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+	n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))),
+		uintptr(len(p)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 	switch {
 	case errno == unix.EAGAIN || errno == unix.EINTR:
 		return 0, nil

@@ -7,23 +7,30 @@ import (
 	"time"
 )
 
-// How the kernel watches over the connections of a pool with Watch. It probes one on which nothing has come for keepIdle, every keepEvery. Without any
-// acknowledgement, of data or of probes, for userTimeout it gives the connection up; a peer that takes no data for as long is given up too, although it answers.
+// The kernel watches over the connections of a pool with Watch. It probes one on
+// which nothing has come for keepIdle, every keepEvery. It gives a connection up
+// that has had no acknowledgement, of data or of probes, for userTimeout. A peer
+// that takes no data for as long is given up too, although it answers.
 const (
 	keepIdle    = time.Second
 	keepEvery   = time.Second
 	userTimeout = 15 * time.Second
-	// probeAnswer is how long the answer to a probe may take: the least that the kernel waits for one to data.
+	// probeAnswer is how long the answer to a probe may take: the kernel waits at
+	// least as long for one to data.
 	probeAnswer = 200 * time.Millisecond
 	// connectAnswer is when Linux sends a connection's first packet again.
 	connectAnswer = time.Second
 )
 
-// Link is what the kernel knows of one connection in use, or of one that is being made.
+// Link is the kernel's view of one connection in use, or of one that is being made.
 type Link struct {
-	Lost  int           // retransmission timeouts in a row, or probes without an answer; 0: all is well
-	Since time.Duration // ago: when the packet was sent whose loss has raised Lost to what it is, or before that; only where Lost is not 0
-	Heard time.Duration // ago: when a packet of the peer came last
+	// Lost counts retransmission timeouts in a row, or probes without an answer;
+	// 0: all is well.
+	Lost int
+	// Since is how long ago the packet was sent whose loss has raised Lost, or
+	// longer. It is set where Lost is not 0.
+	Since time.Duration
+	Heard time.Duration // how long ago a packet of the peer came last
 
 	conn *conn
 }
@@ -31,7 +38,8 @@ type Link struct {
 // Never is the Heard of a connection that is being made.
 const Never = time.Duration(1<<63 - 1)
 
-// Cut ends, with ErrSilent, the exchange that uses the connection, and reports whether there was one.
+// Cut ends, with ErrSilent, the exchange that uses the connection, and reports
+// whether there was one.
 func (l *Link) Cut() bool {
 	if l.conn == nil {
 		return false
@@ -40,7 +48,8 @@ func (l *Link) Cut() bool {
 	return e != nil && e.cut(l.conn)
 }
 
-// cut is cancel for who knows the connection only: e may long have another one.
+// cut is cancel for a caller that knows only the connection: e may long have
+// another one.
 func (e *Exchange) cut(c *conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -79,8 +88,9 @@ func (p *Pool) strike(c *conn) {
 	c.place = 0
 }
 
-// next appends to links those that are to be looked at: the oldest connection that is being made, those in use with one of the local ports, and at most n of all in
-// use, which take turns.
+// next appends to links those that are to be looked at: the oldest connection
+// that is being made, those in use with one of the local ports, and at most n of
+// all in use, which take turns.
 func (p *Pool) next(links []Link, n int, ports []uint16) []Link {
 	p.mu.Lock()
 	defer p.mu.Unlock()

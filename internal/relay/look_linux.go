@@ -8,13 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attend has the kernel watch over a connection. Where it cannot, the connection is as good as any other.
+// attend has the kernel watch over a connection. Where it cannot, the connection
+// is as good as any other.
 func attend(socket net.Conn) {
 	c, ok := socket.(*net.TCPConn)
 	if !ok {
 		return
 	}
-	_ = c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: keepIdle, Interval: keepEvery, Count: int(userTimeout / keepEvery)})
+	_ = c.SetKeepAliveConfig(net.KeepAliveConfig{
+		Enable: true, Idle: keepIdle, Interval: keepEvery, Count: int(userTimeout / keepEvery),
+	})
 	if raw, err := c.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) {
 			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(userTimeout.Milliseconds()))
@@ -22,7 +25,8 @@ func attend(socket net.Conn) {
 	}
 }
 
-// attendAgain is for a socket that has been attended to and was made a net.Conn since, which has set Go's intervals.
+// attendAgain is for a socket that has been attended to and was made a net.Conn
+// since, which has set Go's intervals.
 func attendAgain(socket net.Conn) {
 	c, ok := socket.(*net.TCPConn)
 	if !ok {
@@ -52,8 +56,10 @@ func NewLooker() *Looker {
 	return l
 }
 
-// Look asks about at most n connections in use of a pool with Watch, which take turns, about those with one of the local ports, and about the one that has been
-// tried longest. What it returns is valid until the next call. A look costs a system call and holds up nothing that uses the connection for longer.
+// Look asks about at most n connections in use of a pool with Watch, which take
+// turns, about those with one of the local ports, and about the one that has been
+// tried longest. The links are valid until the next call. A look costs a system
+// call and holds up nothing that uses the connection for longer.
 func (l *Looker) Look(p *Pool, n int, ports ...uint16) []Link {
 	l.links = p.next(l.links[:0], n, ports)
 	for i := range l.links {
@@ -86,11 +92,13 @@ func (l *Looker) inspect(c *conn) bool {
 
 func (l *Looker) read(fd uintptr) {
 	l.size = uint32(unsafe.Sizeof(l.info))
-	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, fd, unix.IPPROTO_TCP, unix.TCP_INFO, uintptr(unsafe.Pointer(&l.info)), uintptr(unsafe.Pointer(&l.size)), 0)
+	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, fd, unix.IPPROTO_TCP, unix.TCP_INFO,
+		uintptr(unsafe.Pointer(&l.info)), uintptr(unsafe.Pointer(&l.size)), 0)
 	l.known = errno == 0 && l.size >= uint32(unsafe.Offsetof(l.info.Rcv_rtt))
 }
 
-// judge says what the kernel's figures mean. Each timeout doubles the RTO, so the last interval between two was half of what it is now.
+// judge reads the kernel's figures. Each timeout doubles the RTO, so the last
+// interval between two was half of the present one.
 func (l *Link) judge(i *unix.TCPInfo) {
 	l.Heard = time.Duration(min(i.Last_ack_recv, i.Last_data_recv)) * time.Millisecond
 	switch {

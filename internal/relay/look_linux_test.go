@@ -80,7 +80,8 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// TestAttend: connections are probed each second and given up in bounded time, also after a loop has had them.
+// TestAttend: connections are probed each second and given up in bounded time,
+// also after a loop has had them.
 func TestAttend(t *testing.T) {
 	p, all := lookedAt(t, 1)
 	c := all[0].c
@@ -88,7 +89,8 @@ func TestAttend(t *testing.T) {
 		t.Helper()
 		for option, want := range map[int]int{unix.TCP_KEEPIDLE: 1, unix.TCP_KEEPINTVL: 1, unix.TCP_USER_TIMEOUT: 15000} {
 			var got int
-			if err := c.raw.Control(func(fd uintptr) { got, _ = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, option) }); err != nil || got != want {
+			err := c.raw.Control(func(fd uintptr) { got, _ = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, option) })
+			if err != nil || got != want {
 				t.Errorf("%s: option %d is %d, want %d: %v", when, option, got, want, err)
 			}
 		}
@@ -114,14 +116,21 @@ func TestJudge(t *testing.T) {
 		info unix.TCPInfo
 		want Link
 	}{
-		"well":           {unix.TCPInfo{Last_ack_recv: 20, Last_data_recv: 50}, Link{Heard: 20 * ms}},
-		"data last":      {unix.TCPInfo{Last_ack_recv: 50, Last_data_recv: 20}, Link{Heard: 20 * ms}},
-		"first timeout":  {unix.TCPInfo{Retransmits: 1, Last_data_sent: 5, Rto: 400e3, Last_ack_recv: 700, Last_data_recv: 900}, Link{Lost: 1, Since: 205 * ms, Heard: 700 * ms}},
-		"third timeout":  {unix.TCPInfo{Retransmits: 3, Last_data_sent: 5, Rto: 1600e3, Last_ack_recv: 2700, Last_data_recv: 2900}, Link{Lost: 3, Since: 805 * ms, Heard: 2700 * ms}},
-		"probed":         {unix.TCPInfo{Probes: 1, Last_ack_recv: 1100, Last_data_recv: 1100}, Link{Heard: 1100 * ms}},
-		"no answer":      {unix.TCPInfo{Probes: 1, Last_ack_recv: 1200, Last_data_recv: 5000}, Link{Lost: 1, Since: 200 * ms, Heard: 1200 * ms}},
-		"a failed probe": {unix.TCPInfo{Probes: 2, Last_ack_recv: 2010, Last_data_recv: 5000}, Link{Lost: 2, Since: 1010 * ms, Heard: 2010 * ms}},
-		"zero window":    {unix.TCPInfo{Probes: 1, Backoff: 4, Last_ack_recv: 300, Last_data_recv: 5000}, Link{Heard: 300 * ms}},
+		"well":      {unix.TCPInfo{Last_ack_recv: 20, Last_data_recv: 50}, Link{Heard: 20 * ms}},
+		"data last": {unix.TCPInfo{Last_ack_recv: 50, Last_data_recv: 20}, Link{Heard: 20 * ms}},
+		"first timeout": {
+			unix.TCPInfo{Retransmits: 1, Last_data_sent: 5, Rto: 400e3, Last_ack_recv: 700, Last_data_recv: 900},
+			Link{Lost: 1, Since: 205 * ms, Heard: 700 * ms}},
+		"third timeout": {
+			unix.TCPInfo{Retransmits: 3, Last_data_sent: 5, Rto: 1600e3, Last_ack_recv: 2700, Last_data_recv: 2900},
+			Link{Lost: 3, Since: 805 * ms, Heard: 2700 * ms}},
+		"probed": {unix.TCPInfo{Probes: 1, Last_ack_recv: 1100, Last_data_recv: 1100}, Link{Heard: 1100 * ms}},
+		"no answer": {unix.TCPInfo{Probes: 1, Last_ack_recv: 1200, Last_data_recv: 5000},
+			Link{Lost: 1, Since: 200 * ms, Heard: 1200 * ms}},
+		"a failed probe": {unix.TCPInfo{Probes: 2, Last_ack_recv: 2010, Last_data_recv: 5000},
+			Link{Lost: 2, Since: 1010 * ms, Heard: 2010 * ms}},
+		"zero window": {unix.TCPInfo{Probes: 1, Backoff: 4, Last_ack_recv: 300, Last_data_recv: 5000},
+			Link{Heard: 300 * ms}},
 	} {
 		var got Link
 		got.judge(&c.info)

@@ -53,7 +53,7 @@ type mailbox struct {
 	read    int       // of letters
 }
 
-// batch is what epoll has found ready; ready[at:n] has not been looked at.
+// batch holds the events of one epoll_wait; ready[at:n] has not been looked at.
 type batch struct {
 	ready [256]unix.EpollEvent
 	at, n int

@@ -91,7 +91,7 @@ func (ls *Loops) Wait(ctx context.Context) error {
 }
 
 // Close cuts what is left and returns when everybody who follows a stream has
-// been told. What is lent afterwards is cut at once.
+// been told. Streams that are lent afterwards are cut at once.
 func (ls *Loops) Close() {
 	ls.draining.Store(true)
 	for _, l := range ls.all {
@@ -104,7 +104,7 @@ func (ls *Loops) Close() {
 	}
 }
 
-// message is what other goroutines tell a loop.
+// message comes to a loop from another goroutine.
 type message struct {
 	kind   messageKind
 	flow   *flow

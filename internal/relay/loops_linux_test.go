@@ -2,13 +2,17 @@ package relay
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/sse"
 	"golang.org/x/sys/unix"
 )
 
@@ -67,11 +71,14 @@ func (f *front) awaitLent(t testing.TB, streams int64) {
 }
 
 var cutResponses = map[string]struct{ response, want string }{
-	"LF":   {sseHead + chunk("data: a\n\n") + chunk("data: b\n\n: x\n\n") + chunk("data: [DONE]\n\n") + "0\r\n\r\n", "data: a\n\ndata: b\n\n: x\n\ndata: [DONE]\n\n"},
-	"CRLF": {sseHead + chunk("data: a\r\n\r\nda") + chunk("ta: b\r\ndata: c\r\n\r") + chunk("\n") + "0\r\n\r\n", "data: a\r\n\r\ndata: b\r\ndata: c\r\n\r\n"},
+	"LF": {sseHead + chunk("data: a\n\n") + chunk("data: b\n\n: x\n\n") + chunk("data: [DONE]\n\n") + lastChunk,
+		"data: a\n\ndata: b\n\n: x\n\ndata: [DONE]\n\n"},
+	"CRLF": {sseHead + chunk("data: a\r\n\r\nda") + chunk("ta: b\r\ndata: c\r\n\r") + chunk("\n") + lastChunk,
+		"data: a\r\n\r\ndata: b\r\ndata: c\r\n\r\n"},
 	"trailers": {sseHead + "9;x=\"y\"\r\ndata: a\n\n\r\n9\ndata: b\n\n\n0;z\r\nX-Sum: 1\r\nX-More: 2\r\n\r\n",
 		"data: a\n\ndata: b\n\n"},
-	"length": {"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 18\r\n\r\ndata: a\n\ndata: b\n\n", "data: a\n\ndata: b\n\n"},
+	"length": {"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 18\r\n\r\ndata: a\n\ndata: b\n\n",
+		"data: a\n\ndata: b\n\n"},
 	"broken": {sseHead + chunk("data: a\n\n") + "zz\r\n", "data: a\n\n" + newObserved().tail},
 }
 
@@ -276,7 +283,8 @@ func TestKeepAliveEnds(t *testing.T) {
 		}
 		c.Close()
 	}
-	for end := soonest(); openFiles(t) > before+2; time.Sleep(time.Millisecond) { // the upstream's connection, both ends
+	// Both ends of the upstream's connection stay.
+	for end := soonest(); openFiles(t) > before+2; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d descriptors, %d before", openFiles(t), before)
 		}
@@ -303,5 +311,201 @@ func TestPipelinedBehindStream(t *testing.T) {
 	parts <- lastChunk
 	if body := c.readChunked(t); body != "data: a\n\n" {
 		t.Fatalf("%q", body)
+	}
+}
+
+// TestLoopsDrain: a connection that waits for a request is closed at once, one
+// with a stream after it.
+func TestLoopsDrain(t *testing.T) {
+	parts, idleParts := make(chan string), make(chan string, 2)
+	f := newFront(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
+		_, body, _ := readRequest(r)
+		from := parts
+		if body == "[]" {
+			from = idleParts
+		}
+		for part := range from {
+			io.WriteString(c, part)
+		}
+	}), nil)
+	idle, busy := dial(t, f.addr), dial(t, f.addr)
+	io.WriteString(idle.Conn, strings.Replace(request, "{}", "[]", 1))
+	idleParts <- sseHead + chunk("data: a\n\n")
+	idle.r.Peek(1)
+	idleParts <- lastChunk
+	close(idleParts)
+	idle.readChunked(t)
+	f.awaitLent(t, 0)
+	io.WriteString(busy.Conn, request)
+	parts <- sseHead + chunk("data: a\n\n")
+	busy.r.Peek(1)
+	f.awaitLent(t, 1)
+	f.lending.Loops.Drain()
+	if _, err := idle.r.ReadByte(); err != io.EOF {
+		t.Fatal("the connection that waits:", err)
+	}
+	short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := f.lending.Loops.Wait(short); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	parts <- chunk("data: b\n\n") + lastChunk
+	close(parts)
+	if body := busy.readChunked(t); body != "data: a\n\ndata: b\n\n" {
+		t.Fatalf("%q", body)
+	}
+	if _, err := busy.r.ReadByte(); err != io.EOF {
+		t.Fatal("after the stream:", err)
+	}
+	if err := f.lending.Loops.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLoopsClose cuts what is left.
+func TestLoopsClose(t *testing.T) {
+	o := newObserved()
+	f := newFront(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
+		readRequest(r)
+		io.WriteString(c, sseHead+chunk("data: a\n\n"))
+		io.Copy(io.Discard, r)
+	}), func(f *front) { f.follower = o })
+	c := dial(t, f.addr)
+	io.WriteString(c.Conn, request)
+	c.r.Peek(1)
+	f.awaitLent(t, 1)
+	f.lending.Loops.Close()
+	o.wait(t, UpstreamFailed)
+	if r, err := http.ReadResponse(c.r, nil); err != nil {
+		t.Fatal(err)
+	} else if _, err := io.ReadAll(r.Body); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Fatal(err)
+	}
+}
+
+// fragile is a Follower that panics at an event "boom".
+type fragile struct{ *observed }
+
+func (f fragile) Event(e sse.Event, out []byte, at time.Time) ([]byte, bool) {
+	if string(e.Data) == "boom" {
+		panic("boom")
+	}
+	return f.observed.Event(e, out, at)
+}
+
+// TestFollowerPanics: only its own stream ends.
+func TestFollowerPanics(t *testing.T) {
+	o := newObserved()
+	parts := make(chan string)
+	f := newFront(t, rawServer(t, "tcp", stepping(parts)), func(f *front) { f.follower = fragile{o} })
+	told := make(chan any, 1)
+	for _, l := range f.lending.Loops.all {
+		l.loops.options.Panicked = func(p any) { told <- p }
+	}
+	for _, data := range []string{"boom", "b"} {
+		c := dial(t, f.addr)
+		io.WriteString(c.Conn, request)
+		parts <- sseHead + chunk("data: a\n\n")
+		c.r.Peek(1)
+		f.awaitLent(t, 1)
+		parts <- chunk("data: "+data+"\n\n") + lastChunk
+		r, err := http.ReadResponse(c.r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(r.Body)
+		if data == "boom" {
+			if <-told != "boom" || !errors.Is(err, io.ErrUnexpectedEOF) || string(body) != "data: a\n\n" {
+				t.Fatalf("%q %v", body, err)
+			}
+			o.wait(t, UpstreamFailed)
+		} else if err != nil || string(body) != "data: a\n\ndata: b\n\n" {
+			t.Fatalf("%q %v", body, err)
+		}
+		f.awaitLent(t, 0)
+	}
+}
+
+// TestTotalPassesWhileTheClientDoesNotRead: once the total time of the answer is
+// over, the client still has ReplyOptions.SlowReader to take the rest.
+func TestTotalPassesWhileTheClientDoesNotRead(t *testing.T) {
+	o := newObserved()
+	f := newFront(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
+		if _, _, err := readRequest(r); err != nil {
+			return
+		}
+		io.WriteString(c, sseHead)
+		for {
+			if _, err := io.WriteString(c, chunk("data: "+strings.Repeat("x", 4000)+"\n\n")); err != nil {
+				return
+			}
+		}
+	}), func(f *front) { f.follower, f.total, f.slow = o, 200*time.Millisecond, 600*time.Millisecond })
+	client := dial(t, f.addr)
+	client.Conn.(*net.TCPConn).SetReadBuffer(4096)
+	io.WriteString(client.Conn, request)
+	o.wait(t, TotalTimeout)
+}
+
+// panicking panics at the first event.
+type panicking struct{ *observed }
+
+func (panicking) Event(sse.Event, []byte, time.Time) ([]byte, bool) { panic("follower") }
+
+// TestFollowerPanicsAtTheHandOver: the first events may have come with the head.
+func TestFollowerPanicsAtTheHandOver(t *testing.T) {
+	o := newObserved()
+	f := newFront(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
+		if _, _, err := readRequest(r); err != nil {
+			return
+		}
+		io.WriteString(c, sseHead+chunk("data: a\n\n"))
+		r.ReadByte() // until the router hangs up
+	}), func(f *front) { f.follower, f.await = panicking{o}, true })
+	told := make(chan any, 1)
+	f.lending.Loops.options.Panicked = func(p any) { told <- p }
+	client := dial(t, f.addr)
+	io.WriteString(client.Conn, request)
+	o.wait(t, UpstreamFailed)
+	if p := <-told; p != "follower" {
+		t.Errorf("told of %v", p)
+	}
+	client.SetReadDeadline(time.Now().Add(soon))
+	if _, err := io.ReadAll(client.Conn); isTimeout(err) {
+		t.Error("the client waits")
+	}
+}
+
+// TestLoanWithoutDescriptors: what cannot be made a connection again is closed, once.
+func TestLoanWithoutDescriptors(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lent loan
+	if err := lent.reserve(c); err != nil {
+		t.Fatal(err)
+	}
+	lent.take(c)
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: limit.Max})
+	_, err = lent.back()
+	unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
+	if err == nil {
+		t.Fatal("there was a descriptor")
+	}
+	if _, err := unix.FcntlInt(uintptr(lent.fd), unix.F_GETFD, 0); err != unix.EBADF {
+		t.Errorf("the descriptor is still there: %v", err)
+	}
+	if lent.end() {
+		t.Error("it would be closed again")
 	}
 }

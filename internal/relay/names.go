@@ -1,45 +1,62 @@
 package relay
 
-// Header names that do not travel, in lower case. One that ends in * is the beginning of names. docs/headers.md lists them for people.
+// Header names that do not travel, in lower case. One that ends in * is the
+// beginning of names. docs/headers.md lists them for people.
 var (
 	// HopByHopHeaders belong to one connection. So do the fields that a Connection header lists.
 	HopByHopHeaders = []string{
-		"connection", "http2-settings", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+		"connection", "http2-settings", "keep-alive", "proxy-authenticate", "proxy-authorization",
+		"proxy-connection", "te", "trailer",
 		"transfer-encoding", "upgrade",
 	}
-	// IdentityHeaders are those by which common proxies tell a backend who the user is and where he comes from, and our own x-cgn-*. From a client they
-	// are a claim that nobody has checked.
+	// IdentityHeaders are those by which common proxies tell a backend who the user
+	// is and where he comes from, and our own x-cgn-*. From a client they are a
+	// claim that nobody has checked.
 	IdentityHeaders = []string{
 		// any proxy
-		"client-cert*", "client-ip", "forwarded", "from", "impersonate-*", "remote-*", "ssl-client-*", "true-client-ip", "x-account-id", "x-auth*", "x-cgn-*",
-		"x-client-cert*", "x-client-dn", "x-client-id", "x-client-ip", "x-client-user", "x-client-verify", "x-cluster-client-ip", "x-email",
-		"x-end-user*", "x-forwarded-*", "x-groups", "x-jwt-*", "x-org-id", "x-organization-id", "x-original-forwarded-for", "x-originating-ip",
-		"x-real-*", "x-remote-*", "x-roles", "x-scope-orgid", "x-scopes", "x-spiffe-id", "x-ssl-client*", "x-subject", "x-tenant", "x-tenant-id",
-		"x-user", "x-user-email", "x-user-groups", "x-user-id", "x-user-info", "x-user-name", "x-user-role", "x-user-roles", "x-useremail",
+		"client-cert*", "client-ip", "forwarded", "from", "impersonate-*", "remote-*",
+		"ssl-client-*", "true-client-ip", "x-account-id", "x-auth*", "x-cgn-*",
+		"x-client-cert*", "x-client-dn", "x-client-id", "x-client-ip", "x-client-user",
+		"x-client-verify", "x-cluster-client-ip", "x-email",
+		"x-end-user*", "x-forwarded-*", "x-groups", "x-jwt-*", "x-org-id", "x-organization-id",
+		"x-original-forwarded-for", "x-originating-ip",
+		"x-real-*", "x-remote-*", "x-roles", "x-scope-orgid", "x-scopes", "x-spiffe-id",
+		"x-ssl-client*", "x-subject", "x-tenant", "x-tenant-id",
+		"x-user", "x-user-email", "x-user-groups", "x-user-id", "x-user-info", "x-user-name",
+		"x-user-role", "x-user-roles", "x-useremail",
 		"x-userid", "x-userinfo", "x-username", "x-webauth-*",
 		// of one kind
-		"cf-access-*", "cf-client-*", "cf-connecting-*", "cf-ip*", "cf-pseudo-ipv4", "do-connecting-ip", "fastly-client-ip", "fly-client-ip", "oidc-*",
-		"tailscale-*", "x-amzn-mtls-*", "x-amzn-oidc-*", "x-anonymous-consumer", "x-apigateway-*", "x-appengine-*", "x-arr-clientcert",
-		"x-azure-clientip", "x-azure-socketip", "x-consumer-*", "x-credential-*", "x-endpoint-*", "x-envoy-external-address",
-		"x-goog-authenticated-*", "x-goog-iap-*", "x-ms-client-principal*", "x-ms-token-*", "x-openwebui-user-*", "x-pomerium-*", "x-vouch-*",
+		"cf-access-*", "cf-client-*", "cf-connecting-*", "cf-ip*", "cf-pseudo-ipv4",
+		"do-connecting-ip", "fastly-client-ip", "fly-client-ip", "oidc-*",
+		"tailscale-*", "x-amzn-mtls-*", "x-amzn-oidc-*", "x-anonymous-consumer", "x-apigateway-*",
+		"x-appengine-*", "x-arr-clientcert",
+		"x-azure-clientip", "x-azure-socketip", "x-consumer-*", "x-credential-*", "x-endpoint-*",
+		"x-envoy-external-address",
+		"x-goog-authenticated-*", "x-goog-iap-*", "x-ms-client-principal*", "x-ms-token-*",
+		"x-openwebui-user-*", "x-pomerium-*", "x-vouch-*",
 	}
-	// CredentialHeaders carry the client's own keys; the upstream gets the Target's, or what Request.ForwardAuthorization says.
+	// CredentialHeaders carry the client's own keys; the upstream gets the
+	// Target's, or Request.ForwardAuthorization.
 	CredentialHeaders = []string{
-		"api-key", "authorization", "cookie", "x-access-token", "x-api-key", "x-goog-api-key", "x-id-token", "x-refresh-token", "x-serverless-authorization",
+		"api-key", "authorization", "cookie", "x-access-token", "x-api-key", "x-goog-api-key",
+		"x-id-token", "x-refresh-token", "x-serverless-authorization",
 	}
 
-	// replacedHeaders are made anew for every hop. Accept-Encoding is one of them because a compressed body could not be read on the way.
+	// replacedHeaders are made anew for every hop. Accept-Encoding is one of them
+	// because a compressed body could not be read on the way.
 	replacedHeaders = []string{"accept-encoding", "content-length", "expect", "host"}
 
-	// ownResponseHeaders of the upstream give way to what this server says; x-cgn-* is what one hop says to the next.
+	// ownResponseHeaders of the upstream give way to this server's; x-cgn-* are
+	// from one hop to the next.
 	ownResponseHeaders = []string{"content-length", "date", "server", "x-cgn-*"}
 
 	droppedOfRequests  = newNameSet(HopByHopHeaders, IdentityHeaders, CredentialHeaders, replacedHeaders)
 	droppedOfResponses = newNameSet(HopByHopHeaders, ownResponseHeaders)
 )
 
-// nameSet finds names without regard to case, and to whether they have - or _: some servers take both for the same. Its parts are by slotOf, so
-// that a name is compared with few others.
+// nameSet finds names without regard to case, and to whether they have - or _:
+// some servers take both for the same. Its parts are by slotOf, so that a name is
+// compared with few others.
 type nameSet [64][]name
 
 type name struct {

@@ -30,13 +30,19 @@ func TestNamesAreFound(t *testing.T) {
 	}
 }
 
-// TestIdentities: what gateways and proxies call their users does not travel, what traces and describes a request does.
+// TestIdentities: the names by which gateways and proxies call their users do not
+// travel; those that trace and describe a request do.
 func TestIdentities(t *testing.T) {
-	dropped := `X-Forwarded-User x-auth-request-email X-CGN-Tenant X-User-ID x-forwarded-client-cert X-Consumer-Username X-Consumer-Custom-ID X-Credential-Identifier
-		X-Authenticated-Userid X-Authenticated-Scope X-Userinfo X-Auth-User X-Auth-Token X-Authentik-Username X-Authorization True-Client-IP CF-Connecting-IP CF-Connecting-IPv6
-		CF-Access-Jwt-Assertion Cf-Access-Authenticated-User-Email CF-IPCountry X-Client-IP X-Client-Cert X-Client-Cert-Dn X-Real-IP Remote-User Remote-Groups REMOTE_USER
-		X_User_Id X-Remote-Extra-Scopes Impersonate-User X-Webauth-Role OIDC_CLAIM_email X-Scope-OrgID Tailscale-User-Profile-Pic X-Amzn-Oidc-Data
-		X-Goog-IAP-JWT-Assertion X-MS-Token-AAD-Access-Token Forwarded Client-Cert-Chain X-SSL-Client-Verify X-Jwt-Payload X-Vouch-User X-Openwebui-User-Email X-Id-Token`
+	dropped := `X-Forwarded-User x-auth-request-email X-CGN-Tenant X-User-ID x-forwarded-client-cert
+		X-Consumer-Username X-Consumer-Custom-ID X-Credential-Identifier
+		X-Authenticated-Userid X-Authenticated-Scope X-Userinfo X-Auth-User X-Auth-Token
+		X-Authentik-Username X-Authorization True-Client-IP CF-Connecting-IP CF-Connecting-IPv6
+		CF-Access-Jwt-Assertion Cf-Access-Authenticated-User-Email CF-IPCountry X-Client-IP
+		X-Client-Cert X-Client-Cert-Dn X-Real-IP Remote-User Remote-Groups REMOTE_USER
+		X_User_Id X-Remote-Extra-Scopes Impersonate-User X-Webauth-Role OIDC_CLAIM_email
+		X-Scope-OrgID Tailscale-User-Profile-Pic X-Amzn-Oidc-Data
+		X-Goog-IAP-JWT-Assertion X-MS-Token-AAD-Access-Token Forwarded Client-Cert-Chain
+		X-SSL-Client-Verify X-Jwt-Payload X-Vouch-User X-Openwebui-User-Email X-Id-Token`
 	for name := range strings.FieldsSeq(dropped) {
 		if !droppedOfRequests.has([]byte(name)) {
 			t.Errorf("%s travels", name)
@@ -54,10 +60,14 @@ func TestIdentities(t *testing.T) {
 	}
 }
 
-const ordinary = `Traceparent Tracestate Baggage B3 X-B3-Traceid X-B3-Sampled X-Request-Id X-Correlation-Id X-Client-Request-Id X-Client-Trace-Id X-Trace-Id
-	X-Amzn-Trace-Id X-Cloud-Trace-Context Uber-Trace-Id X-Datadog-Trace-Id X-Ot-Span-Context Sentry-Trace Cf-Ray X-Envoy-Attempt-Count X-Session-Id Session-Id
-	Accept Accept-Language Content-Type User-Agent X-User-Agent Openai-Organization Openai-Project Openai-Beta Anthropic-Version Anthropic-Beta
-	X-Stainless-Lang X-Stainless-Package-Version X-Stainless-Retry-Count X-Title Http-Referer Referer Origin Idempotency-Key Priority Cache-Control
+const ordinary = `Traceparent Tracestate Baggage B3 X-B3-Traceid X-B3-Sampled X-Request-Id
+	X-Correlation-Id X-Client-Request-Id X-Client-Trace-Id X-Trace-Id
+	X-Amzn-Trace-Id X-Cloud-Trace-Context Uber-Trace-Id X-Datadog-Trace-Id X-Ot-Span-Context
+	Sentry-Trace Cf-Ray X-Envoy-Attempt-Count X-Session-Id Session-Id
+	Accept Accept-Language Content-Type User-Agent X-User-Agent Openai-Organization Openai-Project
+	Openai-Beta Anthropic-Version Anthropic-Beta
+	X-Stainless-Lang X-Stainless-Package-Version X-Stainless-Retry-Count X-Title Http-Referer
+	Referer Origin Idempotency-Key Priority Cache-Control
 	X-Model X-Data-Parallel-Rank X-Vllm-Priority`
 
 func TestNamesAreFoundWithoutAllocation(t *testing.T) {
@@ -108,7 +118,8 @@ func TestHeadersAreDocumented(t *testing.T) {
 // BenchmarkDropped looks up what an SDK's request has, and traces add.
 func BenchmarkDropped(b *testing.B) {
 	var names [][]byte
-	for _, name := range strings.Fields("Host Accept Accept-Encoding Content-Type Content-Length User-Agent Authorization X-Stainless-Lang X-Stainless-Os Traceparent X-Request-Id X-Many") {
+	for _, name := range strings.Fields(`Host Accept Accept-Encoding Content-Type Content-Length User-Agent
+		Authorization X-Stainless-Lang X-Stainless-Os Traceparent X-Request-Id X-Many`) {
 		names = append(names, []byte(name))
 	}
 	b.ReportAllocs()

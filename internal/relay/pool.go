@@ -24,8 +24,9 @@ type PoolOptions struct {
 	MaxConns    int           // connections in all; past it Send fails with ErrPoolFull
 	IdleTimeout time.Duration // an idle connection is closed after this
 	DialTimeout time.Duration // connect and TLS handshake together; default 2 s
-	// Watch keeps a list of the connections in use, for Looker, and has the kernel probe those on which nothing comes for
-	// keepIdle. Without it they are probed as often as the system's defaults say.
+	// Watch keeps a list of the connections in use, for Looker, and has the kernel
+	// probe those on which nothing comes for keepIdle. Without it they are probed
+	// as often as the system's defaults say.
 	Watch bool
 	// Dial replaces the network, for in-memory connections.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -37,7 +38,7 @@ type PoolOptions struct {
 type Pool struct {
 	options PoolOptions
 	to      atomic.Pointer[destination]
-	peer    atomic.Pointer[netip.AddrPort] // at the other end of the last connection that was made, or of all
+	peer    atomic.Pointer[netip.AddrPort] // see Peer
 
 	mu     sync.Mutex
 	idle   []*conn // oldest first
@@ -98,10 +99,12 @@ func (p *Pool) Stats() (idle, open int) {
 	return len(p.idle), p.open
 }
 
-// Warm opens at most n connections, one after the other, until n wait to be used, or as many as the pool may keep, so that the
-// next requests need not wait for connect and TLS handshake. Of those that waited before only the ones that still stand count. It ends
-// with the first connection that cannot be made, or with ctx, and returns how many it has made. A server that closes one of them
-// before it is used costs a request what any other idle connection does: see Send.
+// Warm opens at most n connections, one after the other, until n wait to be used,
+// or as many as the pool may keep, so that the next requests need not wait for
+// connect and TLS handshake. Connections that waited before count if they still
+// stand. Warm ends with the first connection that cannot be made, or with ctx, and
+// returns how many it has made. A server that closes one of them before it is used
+// costs a request no more than any other idle connection does: see Send.
 func (p *Pool) Warm(ctx context.Context, n int) (made int, err error) {
 	p.Prune()
 	for ; made < n && p.wants(min(n, p.options.MaxIdle)); made++ {
@@ -126,7 +129,8 @@ func (p *Pool) wants(n int) bool {
 	return true
 }
 
-// Prune closes the idle connections that the server has closed, and returns how many connections are left: idle, in use and being made.
+// Prune closes the idle connections that the server has closed, and returns how
+// many connections are left: idle, in use and being made.
 func (p *Pool) Prune() (open int) {
 	var dead []*conn
 	p.mu.Lock()

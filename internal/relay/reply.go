@@ -16,8 +16,8 @@ const (
 	defaultSlowWrite = 30 * time.Second
 )
 
-// ErrClientTooOld is what Reply returns for a body of unknown length that is
-// longer than what is kept for an HTTP/1.0 client. The upstream is not to blame.
+// ErrClientTooOld is returned by Reply for a body of unknown length that is
+// longer than is kept for an HTTP/1.0 client. The upstream is not to blame.
 var ErrClientTooOld = errors.New("response of unknown length is too long for an HTTP/1.0 client")
 
 // ReplyOptions say how Reply treats the client.

@@ -269,7 +269,7 @@ func TestEventsUntilClose(t *testing.T) {
 	o := newObserved()
 	for stream, want := range map[string]string{
 		"data: a\n\ndata: [DONE]\n\n":        "data: a\n\ndata: [DONE]\n\n",
-		"data: a\n\ndata: [DONE]\n":          "data: a\n\ndata: [DONE]\n", // the blank line is often forgotten
+		"data: a\n\ndata: [DONE]\n":          "data: a\n\ndata: [DONE]\n", // as many do
 		"data: a\n\n" + named:                "data: a\n\n" + named,
 		"data: {\"error\":{}}\n\n":           "data: {\"error\":{}}\n\n",
 		"data: a\n\n":                        "data: a\n\n" + o.tail,

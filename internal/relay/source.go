@@ -7,8 +7,8 @@ import (
 	"github.com/cognitora/dataplane/internal/sse"
 )
 
-// source is the exchange that a response is read from, and what the end of its
-// event stream means.
+// source is the exchange that a response is read from, with the state of its
+// event stream.
 type source struct {
 	e       *Exchange // nil: closed, or on its way
 	filter  sse.Filter
@@ -50,8 +50,8 @@ func (s *source) note(e sse.Event) {
 // isOver reports whether all of the body, or its failure, has been returned.
 func (s *source) isOver() bool { return s.e.ended != nil && s.e.held == 0 }
 
-// end is what the end of the body means: io.EOF, or an error where nothing in
-// it says that it was over. An event too long to be looked at may have said so.
+// end interprets the end of the body: io.EOF, or an error where no event has said
+// that it was over. An event too long to be looked at may have said so.
 func (s *source) end() error {
 	if s.closing != mustTell || s.filter.Skipped() > 0 {
 		return io.EOF
@@ -85,7 +85,7 @@ func endsBlank(events []byte) bool {
 		bytes.HasSuffix(events, []byte("\r\r"))
 }
 
-// closesAnywhere is end for a stream that is there as a whole.
+// closesAnywhere reports whether a stream that is there as a whole was closed.
 func closesAnywhere(events []byte) bool {
 	var s sse.Scanner
 	closed := false

@@ -293,7 +293,7 @@ func (s *stream) WriteTo(w io.Writer) (n int64, err error) {
 	}
 }
 
-// Read is what WriteTo does for a reader that does not know it.
+// Read does the same for a caller that does not know WriteTo.
 func (s *stream) Read(p []byte) (int, error) {
 	if len(s.unread) == 0 {
 		piece, err := s.step()

@@ -106,19 +106,20 @@ func TestLoopsEndBetweenSources(t *testing.T) {
 // counts as a failure otherwise.
 func TestSourceThatCannotBeLent(t *testing.T) {
 	s := newSuccession(t, "loops", nil)
-	hidden := NewPool(s.pool.Target(), PoolOptions{Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
 		c, err := new(net.Dialer).DialContext(ctx, network, addr)
 		return struct{ net.Conn }{c}, err // without its descriptor
-	}})
+	}
+	hidden := NewPool(s.pool.Target(), PoolOptions{Dial: dial})
 	defer hidden.Close()
 	conn := s.dial(t)
 	for _, script := range []string{"a~", "aa."} {
-		want := "data: failed\n\n"
+		want := failed
 		if script == "aa." {
 			want = event(script, 0) + event(script, 1)
 		}
 		ch := newChain(hidden, script)
-		ch.tail = "data: failed\n\n"
+		ch.tail = failed
 		s.ask(conn, ch, "a.")
 		if body, err := conn.body(t); body != event("a.", 0)+want || err != nil {
 			t.Errorf("%q %v", body, err)
@@ -201,7 +202,7 @@ func TestStopBetweenSources(t *testing.T) {
 			conn := s.dial(t)
 			for range requests {
 				ch := newChain(s.pool, "a|aa|e~", "ha|.", "a|aa|a.")
-				ch.tail = "data: failed\n\n"
+				ch.tail = failed
 				conn.SetDeadline(soonest())
 				s.ask(conn, ch, "a|a.")
 				a, cancel := <-s.aborts, random.IntN(3) == 0

@@ -81,12 +81,15 @@ type chain struct {
 }
 
 func newChain(pool *Pool, next ...string) *chain {
-	return &chain{pool: pool, next: next, left: make(chan struct{}, 8), asked: make(chan struct{}, 8), done: make(chan struct{})}
+	return &chain{
+		pool: pool, next: next,
+		left: make(chan struct{}, 8), asked: make(chan struct{}, 8), done: make(chan struct{}),
+	}
 }
 
 var errNone = errors.New("no further source")
 
-const bigBytes = 1 << 20
+const bigBytes = 512 << 10
 
 // Event forwards the event, unless its first letter says something else.
 func (c *chain) Event(e sse.Event, out []byte, _ time.Time) (rest []byte, enough bool) {
@@ -274,71 +277,59 @@ func event(script string, at int) string {
 	return fmt.Sprintf("data: %c%d of %s\n\n", script[at], at, script)
 }
 
+const failed = "data: failed\n\n" // what a chain tells of a failure
+
+// turns are successions: their scripts, and what comes of them.
+type turns struct {
+	scripts string // the first word is the client's request
+	want    string // empty: it is only compared with what the chain gave
+	calls   string // empty: they are not compared
+	outcome Outcome
+	cut     bool // the chain tells of no failure
+}
+
+var long = "id: " + strings.Repeat("l", 9000) + "\n" // what 'l' puts before an event
+
+var inTurn = map[string]turns{
+	"one": {scripts: "aa.", want: event("aa.", 0) + event("aa.", 1), calls: "event event end done"},
+	"two": {scripts: "a. aa.", want: event("a.", 0) + event("aa.", 0) + event("aa.", 1),
+		calls: "event end next event event end done"},
+	"three, and enough of two": {scripts: "aa|eaaa. e~ a.",
+		want: event("aa|eaaa.", 0) + event("aa|eaaa.", 1) + event("aa|eaaa.", 3) +
+			event("e~", 0) + event("a.", 0),
+		calls: "event event event end next event end next event end done"},
+	"held back": {scripts: "hah. ah. hd.",
+		want: event("hah.", 1) + event("hah.", 0) + event("hah.", 2) + event("ah.", 0) + event("ah.", 1) +
+			event("hd.", 0)},
+	"rewritten": {scripts: "ls. sd|l.",
+		want: long + event("ls.", 0) + "data\n\ndata\n\n" + long + event("sd|l.", 3)},
+	"blanked": {scripts: "u. |u.", want: "data: -- of u.\n\ndata: -- of |u.\n\n"},
+	"comments and failures": {scripts: ":a:! :a! a.",
+		want: ": ping\n\n" + event(":a:!", 1) + ": ping\n\n: ping\n\n" + event(":a!", 1) + event("a.", 0)},
+	"the last fails": {scripts: "a! ah!", want: event("a!", 0) + event("ah!", 0) + event("ah!", 1) + failed,
+		outcome: UpstreamFailed},
+	"there is none": {scripts: "a. none", want: event("a.", 0) + failed, outcome: UpstreamFailed,
+		calls: "event end next end no done"},
+	"none, then one": {scripts: "a. none a.", want: event("a.", 0) + event("a.", 0),
+		calls: "event end next end no next event end done"},
+	"no event stream": {scripts: "a. json", want: event("a.", 0) + failed, outcome: UpstreamFailed,
+		calls: "event end next end next done"},
+	"nothing is told":  {scripts: "a. a!", want: event("a.", 0) + event("a!", 0), outcome: UpstreamFailed, cut: true},
+	"nothing at first": {scripts: "d. hd. a.", want: event("hd.", 0) + event("a.", 0)},
+	"big":              {scripts: "aB. aBe~ a."},
+}
+
 // TestSourcesInTurn: the client's body is exactly what the follower gave, in the
 // order in which it gave it, whatever ends a source; and the client's connection
 // serves the next request.
 func TestSourcesInTurn(t *testing.T) {
-	const tail = "data: failed\n\n"
-	for name, c := range map[string]struct {
-		scripts []string
-		want    string
-		calls   string
-		outcome Outcome
-		cut     bool
-	}{
-		"one": {scripts: []string{"aa."}, want: event("aa.", 0) + event("aa.", 1), calls: "event event end done"},
-		"two": {scripts: []string{"a.", "aa."}, want: event("a.", 0) + event("aa.", 0) + event("aa.", 1),
-			calls: "event end next event event end done"},
-		"three, one has enough": {scripts: []string{"aa|eaaa.", "e~", "a."},
-			want:  event("aa|eaaa.", 0) + event("aa|eaaa.", 1) + event("aa|eaaa.", 3) + event("e~", 0) + event("a.", 0),
-			calls: "event event event end next event end next event end done"},
-		"held back": {scripts: []string{"hah.", "ah.", "hd."},
-			want: event("hah.", 1) + event("hah.", 0) + event("hah.", 2) + event("ah.", 0) + event("ah.", 1) + event("hd.", 0), calls: ""},
-		"rewritten": {scripts: []string{"ls.", "sd|l."},
-			want: "id: " + strings.Repeat("l", 9000) + "\n" + event("ls.", 0) + "data\n\ndata\n\n" +
-				"id: " + strings.Repeat("l", 9000) + "\n" + event("sd|l.", 3)},
-		"blanked": {scripts: []string{"u.", "|u."}, want: "data: -- of u.\n\n" + "data: --1 of |u.\n\n"[:6] + "-- of |u.\n\n"},
-		"comments and failures": {scripts: []string{":a:!", ":a!", "a."},
-			want: ": ping\n\n" + event(":a:!", 1) + ": ping\n\n: ping\n\n" + event(":a!", 1) + event("a.", 0)},
-		"the last fails": {scripts: []string{"a!", "ah!"}, want: event("a!", 0) + event("ah!", 0) + event("ah!", 1) + tail,
-			outcome: UpstreamFailed},
-		"there is none":          {scripts: []string{"a.", "none"}, want: event("a.", 0) + tail, outcome: UpstreamFailed, calls: "event end next end no done"},
-		"none, then one":         {scripts: []string{"a.", "none", "a."}, want: event("a.", 0) + event("a.", 0), calls: "event end next end no next event end done"},
-		"not an event stream":    {scripts: []string{"a.", "json"}, want: event("a.", 0) + tail, outcome: UpstreamFailed, calls: "event end next end next done"},
-		"nothing is told":        {scripts: []string{"a.", "a!"}, want: event("a.", 0) + event("a!", 0), outcome: UpstreamFailed, cut: true},
-		"nothing from the first": {scripts: []string{"d.", "hd.", "a."}, want: event("hd.", 0) + event("a.", 0)},
-		"big":                    {scripts: []string{"aB.", "aBe~", "a."}, want: ""},
-	} {
+	for name, c := range inTurn {
 		for _, way := range ways {
 			t.Run(name+"/"+way, func(t *testing.T) {
 				s := newSuccession(t, way, nil)
 				conn := s.dial(t)
 				for range 2 {
-					ch := newChain(s.pool, c.scripts[1:]...)
-					if !c.cut {
-						ch.tail = tail
-					}
-					s.ask(conn, ch, c.scripts[0])
-					body, err := conn.body(t)
-					ch.wait(t, c.outcome)
-					if name == "blanked" {
-						c.want = strings.ReplaceAll(event("u.", 0), "u0", "--") + strings.ReplaceAll(event("|u.", 1), "u1", "--")
-					}
-					if c.want != "" && body != c.want {
-						t.Fatalf("%q, want %q", body, c.want)
-					}
-					if !strings.Contains(body, ": ping") && body != string(ch.given) {
-						t.Fatalf("%d bytes, the follower gave %d", len(body), len(ch.given))
-					}
-					if want := fmt.Sprintf("done %v %d %v", c.outcome, len(body), c.outcome != Complete); ch.calls[len(ch.calls)-1] != want {
-						t.Errorf("%q, want %q", ch.calls[len(ch.calls)-1], want)
-					}
-					if got := firstWords(ch.calls); c.calls != "" && got != c.calls {
-						t.Errorf("calls %q, want %q", got, c.calls)
-					}
-					if (err != nil) != c.cut {
-						t.Fatal(err)
-					}
+					s.check(t, conn, c)
 					if c.cut {
 						conn = s.dial(t)
 					}
@@ -346,6 +337,35 @@ func TestSourcesInTurn(t *testing.T) {
 				s.allIdle(t)
 			})
 		}
+	}
+}
+
+// check makes one request and compares what comes of it.
+func (s *succession) check(t *testing.T, conn *client, c turns) {
+	t.Helper()
+	scripts := strings.Fields(c.scripts)
+	ch := newChain(s.pool, scripts[1:]...)
+	if !c.cut {
+		ch.tail = failed
+	}
+	s.ask(conn, ch, scripts[0])
+	body, err := conn.body(t)
+	ch.wait(t, c.outcome)
+	if c.want != "" && body != c.want {
+		t.Fatalf("%q, want %q", body, c.want)
+	}
+	if !strings.Contains(body, ": ping") && body != string(ch.given) {
+		t.Fatalf("%d bytes, the follower gave %d", len(body), len(ch.given))
+	}
+	want := fmt.Sprintf("done %v %d %v", c.outcome, len(body), c.outcome != Complete)
+	if last := ch.calls[len(ch.calls)-1]; last != want {
+		t.Errorf("%q, want %q", last, want)
+	}
+	if got := firstWords(ch.calls); c.calls != "" && got != c.calls {
+		t.Errorf("calls %q, want %q", got, c.calls)
+	}
+	if (err != nil) != c.cut {
+		t.Fatal(err)
 	}
 }
 
@@ -407,13 +427,13 @@ func TestHTTP10Succession(t *testing.T) {
 		{scripts: []string{"a.", "hl.", "e~"}, outcome: Complete},
 		{scripts: []string{"a.", "none"}, outcome: UpstreamFailed},
 		{scripts: []string{"a.", "a!"}, outcome: UpstreamFailed, cut: true},
-		{scripts: []string{"a.", strings.Repeat("B", 9) + "a.", "a."}, outcome: UpstreamFailed, cut: true},
+		{scripts: []string{"a.", strings.Repeat("B", 17) + "a.", "a."}, outcome: UpstreamFailed, cut: true},
 	} {
 		s := newSuccession(t, "loops", nil)
 		conn := s.dial(t)
 		ch := newChain(s.pool, c.scripts[1:]...)
 		if !c.cut {
-			ch.tail = "data: failed\n\n"
+			ch.tail = failed
 		}
 		s.chains <- ch
 		fmt.Fprintf(conn.Conn, "POST / HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s", len(c.scripts[0]), c.scripts[0])
@@ -462,8 +482,8 @@ func TestTimeoutsOfFurtherSources(t *testing.T) {
 			} {
 				s := newSuccession(t, way, func(f *front) { f.idle = soon })
 				ch := newChain(s.pool, "a~")
-				want, outcome := event("a.", 0)+event("a~", 0)+"data: failed\n\n", how
-				if ch.tail = "data: failed\n\n"; last != "" {
+				want, outcome := event("a.", 0)+event("a~", 0)+failed, how
+				if ch.tail = failed; last != "" {
 					ch.next = append(ch.next, last)
 					want, outcome = event("a.", 0)+event("a~", 0)+event("a.", 0), Complete
 				}
@@ -491,7 +511,7 @@ func TestClosingOfEachSource(t *testing.T) {
 		cut := newPool(t, rawServer(t, "tcp", once(head+"data: a\n\n")))
 		conn := s.dial(t)
 		ch := newChain(cut, "a.")
-		ch.tail = "data: failed\n\n"
+		ch.tail = failed
 		s.ask(conn, ch, "a.")
 		want := "data: a\n\ndata: [DONE]\n\n\ndata: a\n\ndata: failed\n\n"
 		if body, err := conn.body(t); body != want || err != nil {
@@ -526,7 +546,7 @@ func TestSuccessionsAlike(t *testing.T) {
 			for _, script := range scripts {
 				conn.SetDeadline(soonest())
 				ch := newChain(s.pool, script[1:]...)
-				ch.tail = "data: failed\n\n"
+				ch.tail = failed
 				s.ask(conn, ch, script[0])
 				body, err := conn.body(t)
 				if err != nil {

@@ -81,8 +81,8 @@ func (p *Pool) target(to *destination) {
 	}
 }
 
-// Retarget makes the pool talk to t from now on. Exchanges under way finish as they began; no connection made before is
-// used again.
+// Retarget makes the pool talk to t from now on. Exchanges under way finish as
+// they began; no connection made before is used again.
 func (p *Pool) Retarget(t Target) {
 	to := newDestination(t)
 	p.mu.Lock()
@@ -94,7 +94,9 @@ func (p *Pool) Retarget(t Target) {
 	}
 }
 
-// Peer is the address at the other end of the pool's connections; of a target with a name, that of the last connection. ok is false where it is not known.
+// Peer returns the address at the other end of the pool's connections; for a
+// target with a name, that of the last connection. ok is false where it is not
+// known.
 func (p *Pool) Peer() (at netip.AddrPort, ok bool) {
 	if known := p.peer.Load(); known != nil {
 		return *known, true

@@ -78,7 +78,8 @@ func TestWarmIsBounded(t *testing.T) {
 	}
 }
 
-// TestWarmReplaces connections that the server has closed, and a request survives one that it closes later.
+// TestWarmReplaces connections that the server has closed, and a request survives
+// one that it closes later.
 func TestWarmReplaces(t *testing.T) {
 	closing := make(chan net.Conn, 16)
 	target := rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
