@@ -122,11 +122,13 @@ func TestEditsByName(t *testing.T) {
 		{`{"a":1,"a":2}`, gone("a"), `{}`},
 		{`{"q\"":1}`, all(set(`q"`, "2"), set("\n", "3")), `{"\n":3,"q\"":2}`},
 		{`{"a":null}`, func(e *Edits) { e.Default("a", one); e.Default("b", one) }, `{"b":1,"a":1}`},
-		{`{"a":[]}`, func(e *Edits) { e.Default("a", one); e.Default("b", one); e.Default("b", falseValue) }, `{"b":1,"a":[]}`},
+		{`{"a":[]}`, func(e *Edits) { e.Default("a", one); e.Default("b", one); e.Default("b", falseValue) }, `{"b":1,` +
+			`"a":[]}`},
 		{`{"a":[]}`, func(e *Edits) { e.Remove("a"); e.Default("a", one) }, `{"a":1}`},
 		{`{"a":null}`, func(e *Edits) { e.Replace("a", one); e.Replace("b", one) }, `{"a":1}`},
 		{`{"a":1}`, func(e *Edits) { e.Remove("a"); e.Replace("a", one) }, `{}`},
-		{`{"model":"m","prompt":"p"}`, all(set("prompt", "[1]"), gone("model"), func(e *Edits) { e.Model("n") }), `{"model":"n","prompt":[1]}`},
+		{`{"model":"m","prompt":"p"}`, all(set("prompt", "[1]"), gone("model"), func(e *Edits) { e.Model("n") }),
+			`{"model":"n","prompt":[1]}`},
 		{`{"stream_options":{"x":1}}`, func(e *Edits) { e.IncludeUsage(); e.Remove("stream_options") }, `{}`},
 	} {
 		if got := edited(t, Tokenize, c.body, c.edit); got != c.want {
@@ -241,7 +243,8 @@ func TestFind(t *testing.T) {
 		{`{"a":null}`, "a", "null"},
 		{`{"a":null}`, "a b", ""},
 		{`[]`, "a", ""},
-		{`{"kv_transfer_params":{"remote_block_ids":[[1, 2]]},"id":"x"}`, "kv_transfer_params", `{"remote_block_ids":[[1, 2]]}`},
+		{`{"kv_transfer_params":{"remote_block_ids":[[1, 2]]},` +
+			`"id":"x"}`, "kv_transfer_params", `{"remote_block_ids":[[1, 2]]}`},
 	} {
 		path := strings.Fields(c.path)
 		if got, err := Find([]byte(c.doc), path...); string(got) != c.want || err != nil {
@@ -315,8 +318,8 @@ var (
 	}
 )
 
-// applyEdits asks e for the edits that ops spell, and makes them in now, where nil stands for a member
-// that is gone. It returns the names of the members that it has edited.
+// applyEdits asks e for the edits that ops spell, and makes them in now, where nil stands for a
+// member that is gone. It returns the names of the members that it has edited.
 func applyEdits(e *Edits, ops []byte, now map[string]json.RawMessage) map[string]bool {
 	touched := map[string]bool{}
 	for ; len(ops) >= 3; ops = ops[3:] {
@@ -429,11 +432,13 @@ func checkRest(t *testing.T, body, out []byte, touched map[string]bool) {
 func TestEditsProperty(t *testing.T) {
 	space := rapid.SampledFrom([]string{"", "", " ", "\n\t"})
 	name := rapid.SampledFrom([]string{
-		`"model"`, `"mod\u0065l"`, `"stream"`, `"stream_options"`, `"a"`, `"\u0061"`, `"a"`, `""`, `"q\"\n"`, `"nvext"`, `"é"`,
+		`"model"`, `"mod\u0065l"`, `"stream"`, `"stream_options"`, `"a"`, `"\u0061"`, `"a"`, `""`, `"q\"\n"`,
+		`"nvext"`, `"é"`,
 		`"\u00e9"`, `"max_tokens"`, `"other"`,
 	})
 	value := rapid.SampledFrom([]string{
-		`1`, `null`, `true`, `"x}\","`, `[1,{"a":2}]`, `{"a":1}`, `{"a":1, "a":{}}`, `{}`, `{"include_usage":true}`, `{ "b":1 }`,
+		`1`, `null`, `true`, `"x}\","`, `[1,{"a":2}]`, `{"a":1}`, `{"a":1, ` +
+			`"a":{}}`, `{}`, `{"include_usage":true}`, `{ "b":1 }`,
 		`{"include_usage":null,"b":2}`, `{"continuous_usage_stats":true}`, `{"agent_hints":{"osl":1,"osl":[2]}}`,
 	})
 	ran := 0

@@ -15,7 +15,8 @@ func FuzzScan(f *testing.F) {
 	for _, c := range canonicalCases {
 		f.Add(uint8(c.api), []byte(`{"model":"m",`+c.members+`}`))
 	}
-	f.Add(uint8(Chat), []byte(`{"messages":[],"stream":true,"stream_options":{"include_usage":false},"model":"\ud83d\ude00"}`))
+	f.Add(uint8(Chat), []byte(`{"messages":[],"stream":true,"stream_options":{"include_usage":false},`+
+		`"model":"\ud83d\ude00"}`))
 	f.Fuzz(func(t *testing.T, api uint8, body []byte) {
 		var r Request
 		err := Scan(API(api%uint8(Other+1)), body, &r)
@@ -27,7 +28,8 @@ func FuzzScan(f *testing.F) {
 		if !ok || e.Message == "" || e.Offset < 0 || e.Offset > len(body) {
 			t.Fatalf("%q: error %#v", body, err)
 		}
-		if e.Param == "" && json.Valid(body) && utf8.Valid(body) && bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("{")) && depth(body) < 100 {
+		if e.Param == "" && json.Valid(body) && utf8.Valid(body) && bytes.HasPrefix(bytes.TrimLeft(body, " "+
+			"\t\r\n"), []byte("{")) && depth(body) < 100 {
 			t.Fatalf("%q: refused as bad JSON: %v", body, err)
 		}
 	})
@@ -70,7 +72,8 @@ func checkAccepted(t *testing.T, body []byte, r *Request) {
 	for k := range root {
 		lower[string(bytes.ToLower([]byte(k)))] = true
 	}
-	if err := json.Unmarshal(spliced, &edited); len(lower) == len(root) && err == nil && string(spliced) != "" && edited.Model == "" {
+	err := json.Unmarshal(spliced, &edited)
+	if len(lower) == len(root) && err == nil && string(spliced) != "" && edited.Model == "" {
 		t.Fatalf("%q: edited to %q, model is gone", body, spliced)
 	}
 }
@@ -79,8 +82,10 @@ func checkAccepted(t *testing.T, body []byte, r *Request) {
 // body, and on one with a long prompt before or behind its members that a Memo passes over.
 func FuzzEdits(f *testing.F) {
 	for _, body := range []string{
-		`{}`, `{ }`, `{"model":"m"}`, `{"a":1,"b":[{}],"a":"x","\u0061":null}`, ` { "stream" : true , "stream_options":{"x":1} } `,
-		`{"stream_options":{"continuous_usage_stats":true}, "nvext":{"agent_hints":{"osl":12}},"nvext":{"agent_hints":{"osl":13}}}`,
+		`{}`, `{ }`, `{"model":"m"}`, `{"a":1,"b":[{}],"a":"x","\u0061":null}`, ` { "stream" : true , ` +
+			`"stream_options":{"x":1} } `,
+		`{"stream_options":{"continuous_usage_stats":true}, "nvext":{"agent_hints":{"osl":12}},` +
+			`"nvext":{"agent_hints":{"osl":13}}}`,
 		`{"é":1,"\u00e9":2,"q\"\n":3,"":4,"messages":[{"role":"user","content":"hi"}]}`,
 	} {
 		f.Add(uint8(Tokenize), []byte(body), []byte{0, 1, 2, 1, 4, 0, 130, 5, 3})
