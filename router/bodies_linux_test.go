@@ -47,8 +47,8 @@ func TestAnnouncedBodiesTakeNoMemory(t *testing.T) {
 	}
 }
 
-// TestMemoryOfLongBodies: a router takes no more than two copies of a body of 50 MiB, whatever it is
-// made of and in whatever order its members come.
+// TestMemoryOfLongBodies: a router takes no more than two copies of a body of 50 MiB, whatever it
+// is made of and in whatever order its members come.
 func TestMemoryOfLongBodies(t *testing.T) {
 	if underRace {
 		t.Skip("the race detector takes memory of its own")
@@ -61,12 +61,14 @@ func TestMemoryOfLongBodies(t *testing.T) {
 		{"escapes", "chat/completions", chat("", `"`+fill(`\n\u00e9`, size)+`"`)},
 		{"content before role", "chat/completions", `{"messages":[{"content":"` + fill("text ", size) +
 			`","name":"n","role":"user"}],"model":"sim"}`},
-		{"tools after messages", "chat/completions", `{"messages":[{"content":"` + fill("text ", size/2) + `","role":"user"}],` +
+		{"tools after messages", "chat/completions", `{"messages":[{"content":"` + fill("text ", size/2) + `",` +
+			`"role":"user"}],` +
 			`"tools":[{"z":"` + fill("tool ", size/4) + `","a":"` + fill("more ", size/4) + `"}],"model":"sim"}`},
 		{"many messages", "chat/completions", `{"model":"sim","messages":[{"role":"user","content":"hi"}` +
 			fill(`,{"content":"`+fill("text ", 5000)+`","role":"user"}`, size) + `]}`},
 		{"numbers in objects", "chat/completions", chat(`"tools":[`+object(2)+fill(","+object(1000), size)+`],`, `"hi"`)},
-		{"escaped image", "chat/completions", chat("", `[{"type":"image_url","image_url":{"url":"data:`+fill(`iVBORw0\/`, size)+`"}}]`)},
+		{"escaped image", "chat/completions", chat("", `[{"type":"image_url",`+
+			`"image_url":{"url":"data:`+fill(`iVBORw0\/`, size)+`"}}]`)},
 		{"token ids", "completions", `{"model":"sim","prompt":[1` + fill(",2", size) + `]}`},
 		{"many small texts", "completions", `{"model":"sim","prompt":["x"` + fill(`,"y"`, size) + `]}`},
 	}

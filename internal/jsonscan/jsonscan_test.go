@@ -11,8 +11,10 @@ import (
 var documents = []string{
 	`{}`, `[]`, `null`, `true`, `false`, `0`, `-0`, `1.5e+10`, `""`, ` [1 , 2] `, `{"a":{"b":[1,{"c":null}]}}`,
 	`"\u00e9\ud83d\ude00\n\/\b"`, `"\ud800"`, `"\udc00\ud800x"`, `"\ud800\u0041"`, `"日本語 😀"`, "\"\x7f\"",
-	`{"a":1,}`, `[1,]`, `[,1]`, `{,}`, `{"a"}`, `{"a":}`, `{1:2}`, `[1 2]`, `01`, `1.`, `.5`, `1e`, `+1`, `-`, `--1`, `nul`, `truex`, `nullnull`,
-	`"`, `"\`, `"\x"`, `"\u12"`, `"\u12g4"`, `"\ud800\uzzzz"`, "\"a\nb\"", "\"\xff\"", "\"\xc0\x80\"", "\"\xed\xa0\x80\"", "\x00", "[\x00]", ``, ` `, `{} {}`, `[}`, `{]`, `]`,
+	`{"a":1,}`, `[1,]`, `[,1]`, `{,}`, `{"a"}`, `{"a":}`, `{1:2}`, `[1 ` +
+		`2]`, `01`, `1.`, `.5`, `1e`, `+1`, `-`, `--1`, `nul`, `truex`, `nullnull`,
+	`"`, `"\`, `"\x"`, `"\u12"`, `"\u12g4"`, `"\ud800\uzzzz"`, "\"a\nb\"", "\"\xff\"", "\"\xc0\x80\"", "\"\xed\xa0" +
+		"\x80\"", "\x00", "[\x00]", ``, ` `, `{} {}`, `[}`, `{]`, `]`,
 	`{"a":1,"a":2}`, "\ufeff{}", `"` + strings.Repeat("x", 100) + `\n` + strings.Repeat("y", 7) + `"`,
 }
 
@@ -91,7 +93,8 @@ func TestNestingIsBounded(t *testing.T) {
 	if err := Valid(nested(DefaultMaxDepth)); err != nil {
 		t.Error(err)
 	}
-	if err := Valid(nested(DefaultMaxDepth + 1)); err == nil || !strings.Contains(err.Error(), "nested too deeply at byte 128") {
+	if err := Valid(nested(DefaultMaxDepth + 1)); err == nil || !strings.Contains(err.Error(), "nested too deeply "+
+		"at byte 128") {
 		t.Errorf("got %v", err)
 	}
 	if err := Valid([]byte(strings.Repeat(`{"a":`, 1<<20))); err == nil {
@@ -101,7 +104,8 @@ func TestNestingIsBounded(t *testing.T) {
 
 func TestErrorsNameTheOffset(t *testing.T) {
 	for doc, offset := range map[string]int{
-		`{"a" 1}`: 5, `{"a":tru}`: 5, `[1,2`: 4, "\"ab\x01\"": 3, `"a\qb"`: 2, `{} x`: 3, `[1,"\ud800\u12"]`: 10, `{"a":01}`: 6,
+		`{"a" 1}`: 5, `{"a":tru}`: 5, `[1,2`: 4, "\"ab\x01\"": 3, `"a\qb"`: 2, `{} x`: 3, `[1,` +
+			`"\ud800\u12"]`: 10, `{"a":01}`: 6,
 	} {
 		var e *Error
 		if err := Valid([]byte(doc)); !errors.As(err, &e) || e.Offset != offset {
@@ -119,7 +123,8 @@ func TestKey(t *testing.T) {
 		c.Skip()
 	}
 	c.End()
-	if c.Err() != nil || len(keys) != 3 || keys[0] != "plain" || keys[1] != "model" || len(keys[2]) < 56 || len(keys[2]) > 64 {
+	if c.Err() != nil || len(keys) != 3 || keys[0] != "plain" || keys[1] != "model" ||
+		len(keys[2]) < 56 || len(keys[2]) > 64 {
 		t.Errorf("keys %q, error %v", keys, c.Err())
 	}
 	c.Reset([]byte(`{"\u006b`+long+`":3}`), 0)
@@ -143,12 +148,15 @@ func TestSpells(t *testing.T) {
 }
 
 func TestInt(t *testing.T) {
-	for in, want := range map[string]int64{"0": 0, "-0": 0, "16": 16, "-3": -3, "16.0": 16, "1.6e1": 16, "1e3": 1000, "999999999999999999": 999999999999999999} {
+	for in, want := range map[string]int64{
+		"0": 0, "-0": 0, "16": 16, "-3": -3, "16.0": 16, "1.6e1": 16, "1e3": 1000, "999999999999999999": 999999999999999999,
+	} {
 		if v, ok := Int([]byte(in)); !ok || v != want {
 			t.Errorf("Int(%s) = %d, %v", in, v, ok)
 		}
 	}
-	for _, in := range []string{"", "1.5", "1e300", "1e-3", "9999999999999999999", "1e400", "0." + strings.Repeat("0", 100)} {
+	zeros := strings.Repeat("0", 100)
+	for _, in := range []string{"", "1.5", "1e300", "1e-3", "9999999999999999999", "1e400", "0." + zeros} {
 		if v, ok := Int([]byte(in)); ok {
 			t.Errorf("Int(%s) = %d", in, v)
 		}

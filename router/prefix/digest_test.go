@@ -143,4 +143,8 @@ func TestOnlyFullBlocksCount(t *testing.T) {
 			t.Errorf("%d tokens: %d blocks", n, c.Blocks())
 		}
 	}
+	c.Reset(Digest{}, make([]byte, MaxChain*BlockBytes), nil)
+	if c.Lengthen(10 * BlockBytes); c.Blocks() != MaxChain || c.length != MaxChain+10 {
+		t.Errorf("lengthened: %d blocks, length %v", c.Blocks(), c.length)
+	}
 }

@@ -6,17 +6,22 @@ import (
 	"testing"
 )
 
-const paragraph = `The \"router\" keeps the cache and the cache keeps the router because the worker is often away.\nThe engine would never ask the model for it again; größer, 日本.\n`
+const paragraph = `The \"router\" keeps the cache and the cache keeps the router because the worker is often ` +
+	`away.\nThe engine would never ask the model for it again; größer, 日本.\n`
 
-// chatBody is a conversation of about size bytes as openai-python writes it: messages, model, then tools.
+// chatBody is a conversation of about size bytes as openai-python writes it: messages, model, then
+// tools.
 func chatBody(size int) []byte {
-	turn := `{"role": "user", "content": "` + strings.Repeat(paragraph, 4) + `"}, {"role": "assistant", "content": "` + strings.Repeat(paragraph, 4) + `"}`
+	turn := `{"role": "user", "content": "` + strings.Repeat(paragraph, 4) + `"}, {"role": "assistant", ` +
+		`"content": "` + strings.Repeat(paragraph, 4) + `"}`
 	turns := make([]string, max(1, size/len(turn)))
 	for i := range turns {
 		turns[i] = turn
 	}
 	return []byte(`{"messages": [{"role": "system", "content": "Be brief."}, ` + strings.Join(turns, ", ") +
-		`], "model": "qwen", "max_tokens": 64, "stream": true, "tools": [{"type": "function", "function": {"name": "f", "description": "Looks it up.", "parameters": {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}}}]}`)
+		`], "model": "qwen", "max_tokens": 64, "stream": true, "tools": [{"type": "function", "function": {"name": "f",` +
+		` "description": "Looks it up.", "parameters": {"type": "object", "properties": {"q": {"type": "string"}}, ` +
+		`"required": ["q"]}}}]}`)
 }
 
 func TestNoAllocation(t *testing.T) {
@@ -143,7 +148,8 @@ func BenchmarkMemo(b *testing.B) {
 		b.Fatal(err)
 	}
 	m.Keep(&r)
-	seen := append(append([]byte{}, body[:at]...), `{"role":"user","content":"other"}`+string(body[at:])[bytes.IndexByte(body[at:], '}')+1:]...)
+	seen := append(append([]byte{}, body[:at]...), `{"role":"user",`+
+		`"content":"other"}`+string(body[at:])[bytes.IndexByte(body[at:], '}')+1:]...)
 	b.SetBytes(int64(len(seen)))
 	b.ReportAllocs()
 	for b.Loop() {

@@ -21,7 +21,8 @@ func sameBeginning(text []byte, less, all *Request) error {
 	if len(text)+less.Omitted != len(all.Text) {
 		return fmt.Errorf("%d bytes and %d omitted, want %d", len(text), less.Omitted, len(all.Text))
 	}
-	if min(less.FirstTurn, n) != min(all.FirstTurn, n) || less.ShortTurn != all.ShortTurn || less.TurnHash != all.TurnHash {
+	short := less.ShortTurn != all.ShortTurn || less.TurnHash != all.TurnHash
+	if short || min(less.FirstTurn, n) != min(all.FirstTurn, n) {
 		return fmt.Errorf("first turn %d, want %d", less.FirstTurn, all.FirstTurn)
 	}
 	return nil
@@ -38,12 +39,15 @@ func TestTextKeepsTheBeginning(t *testing.T) {
 		for range rng.IntN(4) {
 			turns = append(turns, map[string]any{
 				"role": "user", "name": strings.Repeat("n", rng.IntN(40)),
-				"content":    []any{map[string]any{"text": strings.Repeat("t", rng.IntN(4000)), "input": anyValue(rng, 3)}, "more"},
-				"tool_calls": []any{map[string]any{"id": "c", "function": map[string]any{"name": "f", "arguments": anyValue(rng, 3)}}},
+				"content": []any{map[string]any{"text": strings.Repeat("t", rng.IntN(4000)), "input": anyValue(rng, 3)}, "more"},
+				"tool_calls": []any{map[string]any{
+					"id": "c", "function": map[string]any{"name": "f", "arguments": anyValue(rng, 3)},
+				}},
 			})
 		}
 		body := []byte(respell(rng, map[string]any{
-			"model": "m", "messages": turns, "tools": []any{map[string]any{"p": anyValue(rng, 4)}, map[string]any{"q": anyValue(rng, 3)}},
+			"model": "m", "messages": turns,
+			"tools":     []any{map[string]any{"p": anyValue(rng, 4)}, map[string]any{"q": anyValue(rng, 3)}},
 			"functions": []any{map[string]any{"1": 1e300, strings.Repeat("k", rng.IntN(300)): 2}},
 		}))
 		all, less := Request{keep: everything}, Request{keep: shortTurn + rng.IntN(5000)}
@@ -125,7 +129,8 @@ func TestBounds(t *testing.T) {
 		{Chat, `{"model":"` + strings.Repeat("m", shortMost+1) + `","messages":[]}`, "model", "longer than 64 KiB"},
 		{Chat, `{"model":"m","messages":[],"cache_salt":"` + long + `"}`, "cache_salt", "longer than 64 KiB"},
 		{Chat, `{"model":"m","messages":[],"tools":[` + members + `]}`, "tools", "objects of more than 65536 members"},
-		{Chat, `{"model":"m","messages":[],"tools":[{"d":` + object + `,"e":` + object + `}]}`, "tools", "more than 24 MiB of text"},
+		{Chat, `{"model":"m","messages":[],"tools":[{"d":` + object + `,"e":` + object + `}]}`, "tools", "more than 24 " +
+			"MiB of text"},
 	} {
 		var r Request
 		err, ok := Scan(c.api, []byte(c.body), &r).(*Error)
@@ -133,12 +138,14 @@ func TestBounds(t *testing.T) {
 			t.Errorf("%.60s: %v", c.body, err)
 		}
 	}
-	body := `{"model":"m","tools":[` + object + `,` + object + `],"messages":[{"content":"` + long + `","name":"` + long + `","role":"user"}]}`
+	body := `{"model":"m","tools":[` + object + `,` + object + `],"messages":[{"content":"` + long + `",` +
+		`"name":"` + long + `","role":"user"}]}`
 	r := mustScan(t, Chat, body)
 	if len(r.Text) > 4*TextKept || len(r.Text)+r.Omitted < len(body)-200 {
 		t.Errorf("%d MiB are kept and %d MiB omitted of %d", len(r.Text)>>20, r.Omitted>>20, len(body)>>20)
 	}
-	if r = mustScan(t, Completions, `{"model":"m","prompt":[1`+strings.Repeat(",1", TokensKept+9)+`]}`); len(r.Tokens) != TokensKept || r.Omitted != 40 {
+	if r = mustScan(t, Completions, `{"model":"m",`+
+		`"prompt":[1`+strings.Repeat(",1", TokensKept+9)+`]}`); len(r.Tokens) != TokensKept || r.Omitted != 40 {
 		t.Errorf("%d tokens are kept, %d bytes omitted", len(r.Tokens), r.Omitted)
 	}
 }

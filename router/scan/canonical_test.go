@@ -24,33 +24,57 @@ var canonicalCases = []struct {
 	text      string
 	firstTurn int
 }{
-	{"string content", Chat, `"messages":[{"role":"system","content":"be\nbrief"},{"role":"user","content":"hi"},{"role":"assistant","content":"yo"},{"role":"user","content":"more"}]`,
+	{"string content", Chat, `"messages":[{"role":"system","content":"be\nbrief"},{"role":"user","content":"hi"},` +
+		`{"role":"assistant","content":"yo"},{"role":"user","content":"more"}]`,
 		"\xFFsystem\xFEbe\nbrief\xFFuser\xFEhi\xFFassistant\xFEyo\xFFuser\xFEmore", 24},
 	{"odd member order", Chat, `"messages":[{"content":"hi","name":"bob","role":"user"}]`, "\xFFuser\xFCbob\xFEhi", 12},
-	{"parts", Chat, `"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"detail":"low","url":"http:\/\/x\/y.png"}},{"text":"b","type":"text"}]}]`,
+	{"parts", Chat, `"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url",` +
+		`"image_url":{"detail":"low","url":"http:\/\/x\/y.png"}},{"text":"b","type":"text"}]}]`,
 		"\xFFuser\xFEa" + hash("http://x/y.png") + "\xFEb", 42},
-	{"media", Chat, `"messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{"data":"UklG","format":"wav"}},{"type":"audio_url","audio_url":{"url":"a"}},{"type":"video_url","video_url":{"url":"v"}},{"type":"file","file":{"filename":"f","file_data":"d"}},{"type":"image_url","image_url":null,"uuid":"u"}]}]`,
+	{"media", Chat, `"messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{"data":"UklG",` +
+		`"format":"wav"}},{"type":"audio_url","audio_url":{"url":"a"}},{"type":"video_url","video_url":{"url":"v"}},` +
+		`{"type":"file","file":{"filename":"f","file_data":"d"}},{"type":"image_url","image_url":null,"uuid":"u"}]}]`,
 		"\xFFuser" + hash("UklG") + hash("a") + hash("v") + hash("d") + hash("u"), 170},
-	{"tool calls", Chat, `"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"arguments":"{\"q\": 1}","name":"f"}},{"function":{"name":"g","arguments":{"b":1,"a":2}},"id":"c2"}]},{"role":"tool","tool_call_id":"c1","content":"42"}]`,
+	{"tool calls", Chat, `"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function",` +
+		`"function":{"arguments":"{\"q\": 1}","name":"f"}},{"function":{"name":"g","arguments":{"b":1,"a":2}},` +
+		`"id":"c2"}]},{"role":"tool","tool_call_id":"c1","content":"42"}]`,
 		"\xFFassistant\xFA\xFCf\xC0{\"q\": 1}\xFBc1\xFA\xFCg\xF5\xC1a\xF92\xC1b\xF91\xF6\xFBc2\xFFtool\xFBc1\xFE42", 0},
-	{"function call", Chat, `"messages":[{"role":"assistant","function_call":{"name":"f","arguments":"{}"}}]`, "\xFFassistant\xFA\xFCf\xC0{}", 0},
-	{"tools after messages", Chat, `"messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"strict":true,"name":"f","parameters":{"required":["b","a"],"max":1.60e1}}}]`,
-		"\xF5\xC1function\xF5\xC1name\xC0f\xC1parameters\xF5\xC1max\xF916\xC1required\xF7\xC0b\xC0a\xF6\xF6\xC1strict\xF9true\xF6\xC1type\xC0function\xF6\xFFuser\xFEhi", 89},
-	{"functions after tools", Chat, `"functions":[{"name":"g"}],"messages":[],"tools":[{"a":null}]`, "\xF5\xC1a\xF9null\xF6\xF5\xC1name\xC0g\xF6", 0},
+	{"function call", Chat, `"messages":[{"role":"assistant","function_call":{"name":"f",` +
+		`"arguments":"{}"}}]`, "\xFFassistant\xFA\xFCf\xC0{}", 0},
+	{"tools after messages", Chat, `"messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function",` +
+		`"function":{"strict":true,"name":"f","parameters":{"required":["b","a"],"max":1.60e1}}}]`,
+		"\xF5\xC1function\xF5\xC1name\xC0f\xC1parameters\xF5\xC1max\xF916\xC1required\xF7\xC0b\xC0a\xF6\xF6\xC1strict" +
+			"\xF9true\xF6\xC1type\xC0function\xF6\xFFuser\xFEhi", 89},
+	{"functions after tools", Chat, `"functions":[{"name":"g"}],"messages":[],"tools":[{"a":null}]`, "\xF5\xC1a" +
+		"\xF9null\xF6\xF5\xC1name\xC0g\xF6", 0},
 	{"completion", Completions, `"prompt":"once \u00e9"`, "once é", 7},
 	{"completion list", Completions, `"prompt":["a","b"]`, "a\xFFb", 3},
 	{"embeddings", Embeddings, `"input":["a","b"]`, "a\xFFb", 3},
 	{"responses string", Responses, `"input":"hi","instructions":"be brief"`, "\xFFsystem\xFEbe brief\xFFuser\xFEhi", 24},
-	{"responses items", Responses, `"tools":[],"input":[{"type":"message","role":"user","content":[{"type":"input_text","text":"a"},{"type":"input_image","image_url":"i"}]},{"type":"function_call","id":"fc_1","status":"completed","call_id":"c","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"7"},{"content":[{"type":"output_text","text":"b","annotations":[]}],"role":"assistant","type":"message","id":"msg_1"}]`,
-		"\xFFuser\xFEa" + hash("i") + "\xFFfunction_call\xFCf\xFBc\xC0{}\xFFfunction_call_output\xFBc\xFE7\xFFassistant\xFEb", 40},
-	{"anthropic", Messages, `"max_tokens":5,"messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"iVBO"}},{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}]},{"role":"assistant","content":[{"type":"thinking","thinking":"hm","signature":"s"},{"type":"tool_use","id":"t1","name":"f","input":{"b":[],"a":{}}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t1","content":[{"type":"text","text":"7"}]},{"type":"document","title":"T","source":{"type":"url","url":"u"}}]}],"system":[{"type":"text","text":"be brief"}],"tools":[{"name":"f"}]`,
-		"\xF5\xC1name\xC0f\xF6\xFFsystem\xFEbe brief\xFFuser" + hash("iVBO") + "\xFEa\xFFassistant\xF8hm\xFCf\xF5\xC1a\xF5\xF6\xC1b\xF7\xF6\xF6\xFBt1\xFFuser\xFBt1\xFE7\xFET" + hash("u"), 65},
-	{"anthropic plain", CountTokens, `"system":"s","messages":[{"role":"user","content":"a"}]`, "\xFFsystem\xFEs\xFFuser\xFEa", 16},
+	{"responses items", Responses, `"tools":[],"input":[{"type":"message","role":"user",` +
+		`"content":[{"type":"input_text","text":"a"},{"type":"input_image","image_url":"i"}]},{"type":"function_call",` +
+		`"id":"fc_1","status":"completed","call_id":"c","name":"f","arguments":"{}"},{"type":"function_call_output",` +
+		`"call_id":"c","output":"7"},{"content":[{"type":"output_text","text":"b","annotations":[]}],` +
+		`"role":"assistant","type":"message","id":"msg_1"}]`,
+		"\xFFuser\xFEa" + hash("i") + "\xFFfunction_call\xFCf\xFBc\xC0{}\xFFfunction_call_output\xFBc\xFE7\xFFassistant" +
+			"\xFEb", 40},
+	{"anthropic", Messages, `"max_tokens":5,"messages":[{"role":"user","content":[{"type":"image",` +
+		`"source":{"type":"base64","media_type":"image/png","data":"iVBO"}},{"type":"text","text":"a",` +
+		`"cache_control":{"type":"ephemeral"}}]},{"role":"assistant","content":[{"type":"thinking","thinking":"hm",` +
+		`"signature":"s"},{"type":"tool_use","id":"t1","name":"f","input":{"b":[],"a":{}}}]},{"role":"user",` +
+		`"content":[{"type":"tool_result","tool_use_id":"t1","content":[{"type":"text","text":"7"}]},` +
+		`{"type":"document","title":"T","source":{"type":"url","url":"u"}}]}],"system":[{"type":"text","text":"be ` +
+		`brief"}],"tools":[{"name":"f"}]`,
+		"\xF5\xC1name\xC0f\xF6\xFFsystem\xFEbe brief\xFFuser" + hash("iVBO") + "\xFEa\xFFassistant\xF8hm\xFCf\xF5\xC1a" +
+			"\xF5\xF6\xC1b\xF7\xF6\xF6\xFBt1\xFFuser\xFBt1\xFE7\xFET" + hash("u"), 65},
+	{"anthropic plain", CountTokens, `"system":"s","messages":[{"role":"user","content":"a"}]`, "\xFFsystem\xFEs" +
+		"\xFFuser\xFEa", 16},
 	{"rerank", Rerank, `"documents":["d1",{"text":"d2"}],"query":"q"`, "\xFEq\xFEd1\xF5\xC1text\xC0d2\xF6", 15},
 	{"score", Score, `"text_2":["b","c"],"text_1":"a"`, "\xFEa\xFEb\xFEc", 6},
 	{"tokenize", Tokenize, `"messages":[{"role":"user","content":"a"}]`, "\xFFuser\xFEa", 7},
 	{"tokenize prompt", Tokenize, `"prompt":"a"`, "a", 1},
-	{"marks cannot be forged", Chat, `"messages":[{"role":"user","content":"\u001e\u00ff\u00feuser \ud800"}]`, "\xFFuser\xFE\x1e\u00ff\u00feuser \uFFFD", 19},
+	{"marks cannot be forged", Chat, `"messages":[{"role":"user","content":"\u001e\u00ff\u00feuser ` +
+		`\ud800"}]`, "\xFFuser\xFE\x1e\u00ff\u00feuser \uFFFD", 19},
 }
 
 func TestCanonicalText(t *testing.T) {
@@ -145,7 +169,8 @@ func TestSpellingDoesNotCount(t *testing.T) {
 // A longer conversation begins with the text of the shorter one.
 func TestTextGrowsAtItsEnd(t *testing.T) {
 	turns := []string{`{"role":"system","content":"s"}`, `{"role":"user","content":[{"type":"text","text":"u"}]}`,
-		`{"role":"assistant","content":null,"tool_calls":[{"id":"1","function":{"name":"f","arguments":"{}"}}]}`, `{"content":"7","role":"tool","tool_call_id":"1"}`, `{"role":"user","content":"v"}`}
+		`{"role":"assistant","content":null,"tool_calls":[{"id":"1","function":{"name":"f",` +
+			`"arguments":"{}"}}]}`, `{"content":"7","role":"tool","tool_call_id":"1"}`, `{"role":"user","content":"v"}`}
 	before := mustScan(t, Chat, `{"model":"m","messages":[]}`)
 	for i := range turns {
 		r := mustScan(t, Chat, `{"messages":[`+strings.Join(turns[:i+1], ",")+`],"model":"m"}`)
@@ -188,7 +213,8 @@ func TestMediaHashIsBLAKE3(t *testing.T) {
 		49153, 65536, 65537, 100001, 131072, 200 << 10} {
 		for _, escaped := range []bool{false, true} {
 			r.c.Reset(quoted(n, escaped), 0)
-			if got, want := "\xFD"+string(r.appendMediaHash(nil)), hash(string(data[:n])); got != want || r.c.Pos() != r.c.Len() {
+			got, want := "\xFD"+string(r.appendMediaHash(nil)), hash(string(data[:n]))
+			if got != want || r.c.Pos() != r.c.Len() {
 				t.Errorf("%d bytes, escaped: %v: %v, want %v", n, escaped, got, want)
 			}
 		}
@@ -202,7 +228,8 @@ func TestMediaHashIsBLAKE3(t *testing.T) {
 // Repeated members must not make the arrangement of a part or call expensive.
 func TestRepeatedMembersInParts(t *testing.T) {
 	const n = 100_000
-	r := mustScan(t, Chat, `{"model":"m","messages":[{"role":"user","content":[{`+strings.Repeat(`"url":"u","text":"t",`, n)+`"x":1}]},{"role":"assistant","tool_calls":[{`+
+	r := mustScan(t, Chat, `{"model":"m","messages":[{"role":"user","content":[{`+strings.Repeat(`"url":"u",`+
+		`"text":"t",`, n)+`"x":1}]},{"role":"assistant","tool_calls":[{`+
 		strings.Repeat(`"z":1,"id":"i","name":"n",`, n)+`"x":1}]}]}`)
 	if want := "\xFFuser\xFEt" + hash("u") + "\xFFassistant\xFA\xFCn\xFBi"; string(r.Text) != want {
 		t.Errorf("got %.100q", r.Text)
@@ -212,9 +239,11 @@ func TestRepeatedMembersInParts(t *testing.T) {
 // The pieces of members in reverse order are each moved once per level.
 func TestDeepReversedContent(t *testing.T) {
 	const levels = 50
-	body := strings.Repeat(`[{"content":`, levels) + `"` + strings.Repeat("x", 1<<16) + `"` + strings.Repeat(`,"text":"t"}]`, levels)
+	body := strings.Repeat(`[{"content":`, levels) + `"` + strings.Repeat("x", 1<<16) + `"` + strings.Repeat(`,`+
+		`"text":"t"}]`, levels)
 	r := mustScan(t, Chat, `{"model":"m","messages":[{"content":`+body+`,"role":"user"}]}`)
-	if want := "\xFFuser" + strings.Repeat("\xFEt", levels) + "\xFEx"; string(r.Text[:len(want)]) != want || r.FirstTurn != len(r.Text) {
+	want := "\xFFuser" + strings.Repeat("\xFEt", levels) + "\xFEx"
+	if string(r.Text[:len(want)]) != want || r.FirstTurn != len(r.Text) {
 		t.Errorf("got %.200q", r.Text)
 	}
 }

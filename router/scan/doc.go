@@ -1,7 +1,8 @@
-// Package scan reads out of a request body what routing needs: the model, the
-// stream flags, where both can be edited, and the canonical prompt text that
-// block digests are made of. The body is walked once, in place, and forwarded as
-// it came apart from the edits (Splice); unknown members are never touched.
+// Package scan reads a request body for routing: the model, the stream flags, and
+// the canonical prompt text that block digests are made of. Scan walks the body
+// once, in place. Edits change members of its root on the way to an engine; all
+// other bytes are forwarded as they came. Find reads one member of a request or of
+// an answer.
 //
 // # Canonical prompt text
 //
@@ -27,7 +28,7 @@
 // by the bytes of their decoded names, and a whole number below 2^53 in size has one
 // spelling: 16, 16.0 and 1.6e1 are 16.
 //
-// The parts of the text come in this order, each only where the request has it:
+// The parts of the text that the request has come in this order:
 //
 //  1. tools, then functions (older spelling): each definition as a value
 //  2. Responses instructions or Anthropic system: a message of role "system"
@@ -38,12 +39,21 @@
 // tool calls, function call, arguments, audio. String content and a
 // content list with one text part are the same. Parts follow in their order.
 // Within a part: thinking, text, refusal, title, context, name, input, id,
-// tool_use_id, nested content, media. Within a tool call: name, arguments, id. Members that no engine puts
-// into a prompt (ids of messages, status, image detail, cache_control …) and the
-// reasoning of earlier chat turns, which templates drop, do not count.
+// tool_use_id, nested content, media. Within a tool call: name, arguments, id.
+// Members that no engine puts into a prompt (ids of messages, status, image detail,
+// cache_control …) and the reasoning of earlier chat turns, which templates drop, do
+// not count.
 //
 // A completion's prompt is its text alone, with 0xFF between the prompts of a
 // list; so is the input of an embedding. Rerank and score are 0xFE and each
 // text, queries first. A prompt of token ids leaves the text empty and fills
 // Tokens; the lists of a list of lists are joined.
+//
+// # Memory
+//
+// A Request keeps the first 4 MiB of the canonical text, which is as much as a chain
+// of blocks hashes, and counts the rest: see TextKept and Prompt.Omitted. Text is
+// cut where it cannot be among the first bytes any more, whatever still comes.
+// Objects come in order only as a whole, so a request is refused if they hold more
+// than 24 MiB of text together, or 65,536 members in one value.
 package scan

@@ -7,23 +7,23 @@ import (
 )
 
 // Edits are changes to the members at the root of one request's body. They apply in the order in
-// which they are asked for, so a member is as the last edit of it says. Nothing of the body is
-// decoded or copied, and the bytes of the members that no edit names stay as they are.
+// which they are asked for, so the last edit of a member counts. Nothing of the body is decoded or
+// copied, and the bytes of all other members stay as they are.
 //
-// A body may have members of the same name, of which engines read the last, and names that are
-// written with escapes. After an edit it has one member of the name, or none.
+// A body may have several members of one name, of which engines read the last, and names that are
+// written with escapes. After an edit the body has one member of the name, or none.
 //
-// Reset begins the edits of a body. Then come Model, IncludeUsage and the edits by name, then
+// Reset begins the edits of a body. Model, IncludeUsage and the edits by name follow, then
 // Segments. An Edits that is reused does not allocate. It is not safe for concurrent use, but
 // several may edit one body, see Request.Index.
 type Edits struct {
 	r       *Request
 	body    []byte
 	changes []change // at most maxChanges, of different names
-	named   bool     // some are of members of which the scan may not know all places
+	named   bool     // the scan may not know all places of their members
 	err     error
 	cuts    []cut  // of the changes, by their place in the body
-	scratch []byte // holds what the edits add to the body, but for long values
+	scratch []byte // the bytes that are added to the body, except for long values
 }
 
 const (
@@ -31,7 +31,7 @@ const (
 	smallValue = 256 // bytes up to which a value is copied, so that it makes no segment of its own
 )
 
-// change is what becomes of one member.
+// change is the last edit of one member.
 type change struct {
 	name  string
 	value []byte
@@ -42,9 +42,9 @@ type change struct {
 type changeKind uint8
 
 const (
-	setTo  changeKind = iota // the value
-	remove                   // all members of the name
-	report                   // include_usage in the object that the member is
+	setTo  changeKind = iota // makes value the member's value
+	remove                   // takes all members of the name out
+	report                   // makes include_usage true in the object that is the member's value
 )
 
 // cut replaces body[at.Start:at.End] by with.
@@ -55,8 +55,8 @@ type cut struct {
 
 var errChanges = errors.New("one body takes no more than 32 edits")
 
-// Reset makes e the edits of body, which r has been made of; none yet. Both are borrowed until the
-// next Reset. Reset(nil, nil) lets go of them.
+// Reset forgets all edits and begins those of body, which r is the scan of. Both are borrowed until
+// the next Reset. Reset(nil, nil) lets go of them.
 func (e *Edits) Reset(r *Request, body []byte) {
 	clear(e.changes[:cap(e.changes)])
 	clear(e.cuts[:cap(e.cuts)])
@@ -64,11 +64,11 @@ func (e *Edits) Reset(r *Request, body []byte) {
 	e.changes, e.cuts, e.scratch = e.changes[:0], e.cuts[:0], kept(e.scratch, 1)
 }
 
-// Err is the first failure of an edit: of a member of a form, of more than 32 members, or of a
-// body that is not the scanned one. Model and IncludeUsage do not fail.
+// Err is the first failure of an edit: by name in a form, of more than 32 members, or in a body that
+// is not the scanned one. Model and IncludeUsage do not fail if they come first.
 func (e *Edits) Err() error { return e.err }
 
-// Model makes name the model. A form has it as a field.
+// Model makes name the model, in a form too.
 func (e *Edits) Model(name string) {
 	start := len(e.scratch)
 	if e.r.form {
@@ -79,9 +79,9 @@ func (e *Edits) Model(name string) {
 	e.change(rootNames[rootModel], setTo, e.added(start))
 }
 
-// IncludeUsage makes stream_options.include_usage true, whatever the body has there, and has no
-// usage reported before the end unless the body asks for both. It adds nothing if include_usage is
-// true already. It replaces earlier edits of stream_options.
+// IncludeUsage makes stream_options.include_usage true, and continuous_usage_stats false if it is
+// there. It changes nothing in a form, and nothing if include_usage is true already. It reads the
+// body's own stream_options, so it comes before edits of them by name.
 func (e *Edits) IncludeUsage() {
 	name := rootNames[rootStreamOptions]
 	switch o := &e.r.root.options; {
@@ -122,7 +122,7 @@ func (e *Edits) Remove(name string) {
 	}
 }
 
-// index makes the places of all members known.
+// index makes the places of all members known, and reports whether no edit has failed.
 func (e *Edits) index() bool {
 	if err := e.r.Index(e.body); err != nil && e.err == nil {
 		e.err = err

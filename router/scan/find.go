@@ -8,8 +8,8 @@ import (
 
 // Find returns the value at a path of member names in a JSON document, as the document spells it:
 // Find(doc, "nvext", "agent_hints", "osl"). The value is nil if there is none, or if the path leads
-// through something else than an object. The last one of members with the same name counts, as for
-// the engines' decoders. The value aliases doc. The error is a *jsonscan.Error.
+// through anything but objects. The last of several members of one name counts, as in the engines'
+// decoders. The value aliases doc. The error is a *jsonscan.Error about the document.
 func Find(doc []byte, path ...string) ([]byte, error) {
 	c := jsonscan.New(doc)
 	for ; len(path) > 0 && c.Kind() == jsonscan.Object; path = path[1:] {
@@ -37,7 +37,7 @@ func Find(doc []byte, path ...string) ([]byte, error) {
 	return nil, c.Err()
 }
 
-// index is where the members of a root object lie. Walk makes it.
+// index knows where the members of a root object lie.
 type index struct {
 	entries []entry // of the first members, at most maxEntries
 	state   indexState
@@ -54,7 +54,7 @@ const (
 // entry is where a member lies: its name with the quotes, and its value.
 type entry struct{ name, value Span }
 
-// maxEntries bounds an index. The members behind are looked at anew each time.
+// maxEntries bounds an index. Each use walks over the members behind.
 const maxEntries = 256
 
 var (
@@ -62,9 +62,9 @@ var (
 	errRoot = errors.New("the request body is not the JSON object that was scanned")
 )
 
-// Index finds the members of the root of body, which r has been made of, unless it has done so
-// before. It passes over the longest part of the prompt. Find and the methods of Edits call it:
-// after it has returned nil, several goroutines may use them at once.
+// Index finds the members at the root of body, which r is the scan of. It passes over the longest
+// part of the prompt, and does nothing the second time. Find and the edits by name call it. After
+// it has returned nil, several goroutines may use Find, and an Edits each, at once.
 func (r *Request) Index(body []byte) error {
 	switch {
 	case r.form:
@@ -124,8 +124,7 @@ func (r *Request) walk(body []byte, from int, yield func(entry) bool) error {
 	return nil
 }
 
-// members yields the members of an indexed body in their order. A body that is not the one that
-// was scanned ends early.
+// members yields the members of an indexed body in their order.
 func (r *Request) members(body []byte, yield func(entry) bool) {
 	for _, e := range r.index.entries {
 		if !yield(e) {
@@ -137,13 +136,13 @@ func (r *Request) members(body []byte, yield func(entry) bool) {
 	}
 }
 
-// spells reports whether the member is the one of that name, however its name is written.
+// spells reports whether the member has that name, however it is written.
 func (e *entry) spells(body []byte, name string) bool {
 	return jsonscan.Spells(body[e.name.Start+1:e.name.End-1], name)
 }
 
-// Find is the function Find on body, which r has been made of, without another walk over the
-// prompt. It is nil for a form.
+// Find is the function Find on body, which r is the scan of, without another walk over the prompt.
+// It returns nil for a form.
 func (r *Request) Find(body []byte, path ...string) []byte {
 	if len(path) == 0 || r.Index(body) != nil {
 		return nil

@@ -3,9 +3,14 @@ package scan
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"pgregory.net/rapid"
 )
 
 // FuzzScan compares with encoding/json: whatever Scan accepts is valid, and has
@@ -15,7 +20,8 @@ func FuzzScan(f *testing.F) {
 	for _, c := range canonicalCases {
 		f.Add(uint8(c.api), []byte(`{"model":"m",`+c.members+`}`))
 	}
-	f.Add(uint8(Chat), []byte(`{"messages":[],"stream":true,"stream_options":{"include_usage":false},"model":"\ud83d\ude00"}`))
+	f.Add(uint8(Chat), []byte(`{"messages":[],"stream":true,"stream_options":{"include_usage":false},`+
+		`"model":"\ud83d\ude00"}`))
 	f.Fuzz(func(t *testing.T, api uint8, body []byte) {
 		var r Request
 		err := Scan(API(api%uint8(Other+1)), body, &r)
@@ -27,7 +33,8 @@ func FuzzScan(f *testing.F) {
 		if !ok || e.Message == "" || e.Offset < 0 || e.Offset > len(body) {
 			t.Fatalf("%q: error %#v", body, err)
 		}
-		if e.Param == "" && json.Valid(body) && utf8.Valid(body) && bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("{")) && depth(body) < 100 {
+		if e.Param == "" && json.Valid(body) && utf8.Valid(body) && bytes.HasPrefix(bytes.TrimLeft(body, " "+
+			"\t\r\n"), []byte("{")) && depth(body) < 100 {
 			t.Fatalf("%q: refused as bad JSON: %v", body, err)
 		}
 	})
@@ -70,7 +77,8 @@ func checkAccepted(t *testing.T, body []byte, r *Request) {
 	for k := range root {
 		lower[string(bytes.ToLower([]byte(k)))] = true
 	}
-	if err := json.Unmarshal(spliced, &edited); len(lower) == len(root) && err == nil && string(spliced) != "" && edited.Model == "" {
+	err := json.Unmarshal(spliced, &edited)
+	if len(lower) == len(root) && err == nil && string(spliced) != "" && edited.Model == "" {
 		t.Fatalf("%q: edited to %q, model is gone", body, spliced)
 	}
 }
@@ -79,8 +87,10 @@ func checkAccepted(t *testing.T, body []byte, r *Request) {
 // body, and on one with a long prompt before or behind its members that a Memo passes over.
 func FuzzEdits(f *testing.F) {
 	for _, body := range []string{
-		`{}`, `{ }`, `{"model":"m"}`, `{"a":1,"b":[{}],"a":"x","\u0061":null}`, ` { "stream" : true , "stream_options":{"x":1} } `,
-		`{"stream_options":{"continuous_usage_stats":true}, "nvext":{"agent_hints":{"osl":12}},"nvext":{"agent_hints":{"osl":13}}}`,
+		`{}`, `{ }`, `{"model":"m"}`, `{"a":1,"b":[{}],"a":"x","\u0061":null}`, ` { "stream" : true , ` +
+			`"stream_options":{"x":1} } `,
+		`{"stream_options":{"continuous_usage_stats":true}, "nvext":{"agent_hints":{"osl":12}},` +
+			`"nvext":{"agent_hints":{"osl":13}}}`,
 		`{"é":1,"\u00e9":2,"q\"\n":3,"":4,"messages":[{"role":"user","content":"hi"}]}`,
 	} {
 		f.Add(uint8(Tokenize), []byte(body), []byte{0, 1, 2, 1, 4, 0, 130, 5, 3})
@@ -132,3 +142,212 @@ func checkPassedOver(t *testing.T, members string, ops []byte) {
 }
 
 var longPrompt = `"prompt":"` + strings.Repeat("long ", 3*stride/5) + `"`
+
+// rootMembersOf are the members of an object in their order, as encoding/json reads them.
+func rootMembersOf(doc []byte) (names []string, values []json.RawMessage, err error) {
+	d := json.NewDecoder(bytes.NewReader(doc))
+	if _, err = d.Token(); err != nil {
+		return nil, nil, err
+	}
+	for d.More() {
+		name, err := d.Token()
+		if err != nil {
+			return nil, nil, err
+		}
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return nil, nil, err
+		}
+		names, values = append(names, name.(string)), append(values, value)
+	}
+	_, err = d.Token()
+	return names, values, err
+}
+
+var (
+	editNames = []string{
+		"model", "stream", "stream_options", "prompt", "messages", "a", "", "q\"\n", "nvext", "é", "max_tokens",
+	}
+	editValues = []string{`1`, `null`, `{"include_usage":false}`, `"` + strings.Repeat("x", 2*smallValue) + `"`, ` [ ] `}
+	findPaths  = [][]string{
+		{"nvext", "agent_hints", "osl"}, {"a", "a"}, {"a"}, {"stream_options", "include_usage"}, {"é"}, {""},
+	}
+)
+
+// applyEdits asks e for the edits that ops spell, and makes them in now, where nil stands for a
+// member that is gone. It returns the names of the members that it has edited.
+func applyEdits(e *Edits, ops []byte, now map[string]json.RawMessage) map[string]bool {
+	touched := map[string]bool{}
+	for ; len(ops) >= 3; ops = ops[3:] {
+		name := editNames[int(ops[1])%len(editNames)]
+		value := json.RawMessage(editValues[int(ops[2])%len(editValues)])
+		old := now[name]
+		switch ops[0] % 5 {
+		case 0:
+			e.Set(name, value)
+		case 1:
+			e.Remove(name)
+			value = nil
+		case 2:
+			if e.Default(name, value); old != nil && string(old) != "null" {
+				continue
+			}
+		case 3:
+			if e.Replace(name, value); old == nil {
+				continue
+			}
+		case 4:
+			name, value = "model", json.RawMessage(`"new\nname"`)
+			e.Model("new\nname")
+		}
+		touched[name], now[name] = true, value
+	}
+	return touched
+}
+
+// checkEdits compares the edits that ops spell, made with r, with decoding, editing and encoding.
+func checkEdits(t *testing.T, body []byte, r *Request, ops []byte) {
+	names, values, err := rootMembersOf(body)
+	if err != nil {
+		t.Fatalf("%q: accepted, but %v", body, err)
+	}
+	now := map[string]json.RawMessage{}
+	for i, n := range names {
+		now[n] = values[i]
+	}
+	for _, path := range findPaths {
+		if got, want := r.Find(body, path...), decodePath(now, path); string(got) != string(want) {
+			t.Fatalf("%q at %v: %q, want %q", body, path, got, want)
+		}
+	}
+	var e Edits
+	e.Reset(r, body)
+	const options = "stream_options"
+	before, usage := now[options], len(ops) > 0 && ops[0]&0x80 != 0
+	if usage {
+		e.IncludeUsage()
+		if usage = !r.IncludeUsage; usage {
+			now[options] = json.RawMessage("true") // something
+		}
+	}
+	touched := applyEdits(&e, ops, now)
+	usage = usage && !touched[options]
+	out := join(e.Segments(nil))
+	if e.Err() != nil || !json.Valid(out) {
+		t.Fatalf("%q with %v: %q: %v", body, ops, out, e.Err())
+	}
+	if usage {
+		touched[options] = true
+		now[options] = withUsage(before)
+	}
+	checkEdited(t, fmt.Sprintf("%q with %v: %q", body, ops, out), out, touched, now)
+	checkRest(t, body, out, touched)
+}
+
+// checkEdited holds the members that were edited to their values.
+func checkEdited(t *testing.T, what string, out []byte, touched map[string]bool, now map[string]json.RawMessage) {
+	names, values, _ := rootMembersOf(out)
+	for name := range touched {
+		i := slices.Index(names, name)
+		if i < 0 {
+			if now[name] != nil {
+				t.Fatalf("%s: %q is missing", what, name)
+			}
+			continue
+		}
+		if slices.Contains(names[i+1:], name) || now[name] == nil {
+			t.Fatalf("%s: %q is there, or twice", what, name)
+		}
+		var got, want any
+		json.Unmarshal(values[i], &got)
+		json.Unmarshal(now[name], &want)
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("%s: %q is %s, want %s", what, name, values[i], now[name])
+		}
+	}
+}
+
+// checkRest holds all other members to their bytes and their order.
+func checkRest(t *testing.T, body, out []byte, touched map[string]bool) {
+	rest := func(doc []byte) (all []string) {
+		names, values, _ := rootMembersOf(doc)
+		for i, n := range names {
+			if !touched[n] {
+				all = append(all, n, string(values[i]))
+			}
+		}
+		return all
+	}
+	if got, want := rest(out), rest(body); !slices.Equal(got, want) {
+		t.Fatalf("%q edited to %q: the rest is %q, want %q", body, out, got, want)
+	}
+}
+
+// TestEditsProperty makes edits of random bodies, which have members of the same name, names with
+// escapes and white space.
+func TestEditsProperty(t *testing.T) {
+	space := rapid.SampledFrom([]string{"", "", " ", "\n\t"})
+	name := rapid.SampledFrom([]string{
+		`"model"`, `"mod\u0065l"`, `"stream"`, `"stream_options"`, `"a"`, `"\u0061"`, `"a"`, `""`, `"q\"\n"`,
+		`"nvext"`, `"é"`,
+		`"\u00e9"`, `"max_tokens"`, `"other"`,
+	})
+	value := rapid.SampledFrom([]string{
+		`1`, `null`, `true`, `"x}\","`, `[1,{"a":2}]`, `{"a":1}`, `{"a":1, ` +
+			`"a":{}}`, `{}`, `{"include_usage":true}`, `{ "b":1 }`,
+		`{"include_usage":null,"b":2}`, `{"continuous_usage_stats":true}`, `{"agent_hints":{"osl":1,"osl":[2]}}`,
+	})
+	ran := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		var b strings.Builder
+		for i := range rapid.IntRange(0, 6).Draw(rt, "members") {
+			if i > 0 {
+				b.WriteString(",")
+			}
+			at := func() string { return space.Draw(rt, "space") }
+			b.WriteString(at() + name.Draw(rt, "name") + at() + ":" + at() + value.Draw(rt, "value") + at())
+		}
+		ops := rapid.SliceOfN(rapid.Byte(), 0, 24).Draw(rt, "edits")
+		body := []byte("{" + b.String() + "}")
+		var r Request
+		if Scan(Tokenize, body, &r) == nil {
+			ran++
+			checkEdits(t, body, &r, ops)
+			checkPassedOver(t, b.String(), ops)
+		}
+	})
+	if ran < 20 {
+		t.Errorf("only %d bodies were accepted", ran)
+	}
+}
+
+// withUsage is a value of stream_options that asks for usage at the end alone.
+func withUsage(options json.RawMessage) json.RawMessage {
+	var all map[string]any
+	json.Unmarshal(options, &all)
+	if all == nil {
+		all = map[string]any{}
+	}
+	if _, ok := all["continuous_usage_stats"]; ok {
+		all["continuous_usage_stats"] = false
+	}
+	all["include_usage"] = true
+	out, _ := json.Marshal(all)
+	return out
+}
+
+// decodePath is Find with encoding/json.
+func decodePath(members map[string]json.RawMessage, path []string) json.RawMessage {
+	value := members[path[0]]
+	if len(path) == 1 || len(value) == 0 || value[0] != '{' {
+		if len(path) > 1 {
+			return nil
+		}
+		return value
+	}
+	var inner map[string]json.RawMessage
+	if json.Unmarshal(value, &inner) != nil {
+		return nil
+	}
+	return decodePath(inner, path[1:])
+}

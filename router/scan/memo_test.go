@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +19,8 @@ type talk struct {
 }
 
 var words = []string{
-	"plain ", "text ", `\"quoted\" `, `line\n`, "größer ", "日本 ", "😀", `\u00e9 `, `\ud83d\ude00`, `\ud800`, `back\\slash `, "                ",
+	"plain ", "text ", `\"quoted\" `, `line\n`, "größer ", "日本 ", "😀", `\u00e9 `, `\ud83d\ude00`, `\ud800`,
+	`back\\slash `, "                ",
 	"a long run of plain text that goes on for more than one register of the machine ",
 }
 
@@ -51,11 +53,13 @@ func (t *talk) turn(i int) string {
 	switch t.IntN(8) {
 	case 0:
 		content = `"content": [` + t.object(`"type":"text"`, fmt.Sprintf(`"text":"%s"`, t.text(t.size()))) + `,` +
-			t.object(`"type":"image_url"`, fmt.Sprintf(`"image_url":{"url":"data:%s"}`, strings.Repeat("iVBORw0K", t.IntN(2000)))) + `, "tail"]`
+			t.object(`"type":"image_url"`, `"image_url":{"url":"data:`+strings.Repeat("iVBORw0K", t.IntN(2000))+`"}`) +
+			`, "tail"]`
 	case 1:
 		return t.object(role, content, `"name":"bob"`)
 	case 2:
-		return t.object(role, `"content":null`, `"tool_calls":[{"id":"c1","function":{"name":"f","arguments":"`+t.text(t.IntN(9000))+`"}}]`)
+		return t.object(role, `"content":null`, `"tool_calls":[{"id":"c1","function":{"name":"f",`+
+			`"arguments":"`+t.text(t.IntN(9000))+`"}}]`)
 	case 3:
 		return t.object(`"type":"message"`, content, `"status":"completed"`)
 	case 4:
@@ -81,10 +85,11 @@ func (t *talk) body(api API) []byte {
 	}
 	list := "[" + strings.Join(turns, ",") + "]"
 	prompt := map[API]string{Chat: `"messages":` + list, Messages: `"messages":` + list, Responses: `"input":` + list,
-		Completions: fmt.Sprintf(`"prompt":"%s"`, strings.ReplaceAll(strings.Trim(fmt.Sprintf("%q", strings.Join(turns, "")), `"`), `\x`, "x"))}[api]
+		Completions: `"prompt":` + strings.ReplaceAll(fmt.Sprintf("%q", strings.Join(turns, "")), `\x`, "x"),
+	}[api]
 	members := append([]string{}, t.root...)
 	at := []int{0, len(members), t.IntN(len(members) + 1)}[t.IntN(3)]
-	return []byte("{" + strings.Join(append(append(append([]string{}, members[:at]...), prompt), members[at:]...), ",") + "}")
+	return []byte("{" + strings.Join(slices.Insert(members, at, prompt), ",") + "}")
 }
 
 func newTalk(seed uint64) *talk {
@@ -92,8 +97,10 @@ func newTalk(seed uint64) *talk {
 	for i := range 12 {
 		t.turns = append(t.turns, t.turn(i))
 	}
-	all := []string{`"model":"m"`, `"stream":true`, `"stream_options":{"include_usage":false}`, `"max_tokens":5`, `"cache_salt":"s"`, `"unknown":[1,{"a":"` + t.text(3000) + `"}]`,
-		`"tools":[{"type":"function","function":{"name":"f","description":"` + t.text(t.IntN(3000)) + `"}}]`, `"system":"` + t.text(900) + `"`, `"instructions":"be brief"`}
+	all := []string{`"model":"m"`, `"stream":true`, `"stream_options":{"include_usage":false}`, `"max_tokens":5`,
+		`"cache_salt":"s"`, `"unknown":[1,{"a":"` + t.text(3000) + `"}]`,
+		`"tools":[{"type":"function","function":{"name":"f",` +
+			`"description":"` + t.text(t.IntN(3000)) + `"}}]`, `"system":"` + t.text(900) + `"`, `"instructions":"be brief"`}
 	t.Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] })
 	t.root = all[:3+t.IntN(len(all)-3)]
 	return t
@@ -138,7 +145,8 @@ func TestMemoKnowsShortTurns(t *testing.T) {
 			if err != nil || n == 2 && !passed {
 				t.Fatalf("%d bytes before: %v, passed over: %v", system, err, passed)
 			}
-			more += fmt.Sprintf(`,{"role":"assistant","content":%q},{"role":"user","content":"more"}`, strings.Repeat("a", stride))
+			more += fmt.Sprintf(`,{"role":"assistant","content":%q},{"role":"user",`+
+				`"content":"more"}`, strings.Repeat("a", stride))
 		}
 	}
 }
@@ -161,7 +169,8 @@ func compare(m *Memo, before map[string][]byte, api API, body []byte) (passed bo
 			return true, nil
 		}
 		if len(known) != r.Head+r.Skipped {
-			return true, fmt.Errorf("%d bytes passed over and a head of %d, but the hash stands for %d", r.Skipped, r.Head, len(known))
+			return true, fmt.Errorf("%d bytes passed over and a head of %d, but the hash stands for "+
+				"%d", r.Skipped, r.Head, len(known))
 		}
 		text = append(append([]byte{}, known...), r.Text[r.Head:]...)
 	}
@@ -178,7 +187,8 @@ func compare(m *Memo, before map[string][]byte, api API, body []byte) (passed bo
 		for i < min(len(text), len(whole.Text)) && text[i] == whole.Text[i] {
 			i++
 		}
-		return r.Skipped > 0, fmt.Errorf("the text differs from byte %d on (%d passed over, head %d, %d of %d bytes)", i, r.Skipped, r.Head, len(text), len(whole.Text))
+		return r.Skipped > 0, fmt.Errorf("the text differs from byte %d on (%d passed over, head %d, %d of %d "+
+			"bytes)", i, r.Skipped, r.Head, len(text), len(whole.Text))
 	}
 	m.Keep(&r)
 	for hash, length := range r.Marks {

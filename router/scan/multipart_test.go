@@ -51,14 +51,24 @@ func TestMultipart(t *testing.T) {
 
 func TestMultipartSpellings(t *testing.T) {
 	for name, c := range map[string][2]string{
-		"plain":               {`multipart/form-data; boundary=b`, "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--\r\n"},
-		"quoted boundary":     {`multipart/form-data; charset=utf-8; Boundary="b"`, "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--"},
-		"unquoted name":       {`multipart/form-data;boundary=b`, "--b\r\ncontent-disposition:form-data;name=model\r\nContent-Type: text/plain\r\n\r\nm\r\n--b--"},
-		"preamble":            {`multipart/form-data; boundary=b`, "hello\r\n--b \t\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--\r\nepilogue"},
-		"file called model":   {`multipart/form-data; boundary=b`, "--b\r\nContent-Disposition: form-data; name=\"model\"; filename=\"x\"\r\n\r\nno\r\n--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--"},
-		"escaped file name":   {`multipart/form-data; boundary=b`, "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\\\"; name=\\\"model\"\r\n\r\nno\r\n--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--"},
-		"empty stream":        {`multipart/form-data; boundary=b`, "--b\r\nContent-Disposition: form-data; name=\"stream\"\r\n\r\n\r\n--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--"},
-		"boundary in a value": {`multipart/form-data; boundary=b`, "--b\r\nContent-Disposition: form-data; name=\"x\"\r\n\r\nx--b --b--\r\n--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--"},
+		"plain": {`multipart/form-data; boundary=b`, "--b\r\nContent-Disposition: form-data; " +
+			"name=\"model\"\r\n\r\nm\r\n--b--\r\n"},
+		"quoted boundary": {`multipart/form-data; charset=utf-8; Boundary="b"`, "--b\r\nContent-Disposition: " +
+			"form-data; name=\"model\"\r\n\r\nm\r\n--b--"},
+		"unquoted name": {`multipart/form-data;boundary=b`,
+			"--b\r\ncontent-disposition:form-data;name=model\r\nContent-Type: text/plain\r\n\r\nm\r\n--b--"},
+		"preamble": {`multipart/form-data; boundary=b`, "hello\r\n--b \t\r\nContent-Disposition: form-data; " +
+			"name=\"model\"\r\n\r\nm\r\n--b--\r\nepilogue"},
+		"file called model": {`multipart/form-data; boundary=b`, "--b\r\nContent-Disposition: form-data; " +
+			"name=\"model\"; filename=\"x\"\r\n\r\nno\r\n--b\r\nContent-Disposition: form-data; " +
+			"name=\"model\"\r\n\r\nm\r\n--b--"},
+		"escaped file name": {`multipart/form-data; boundary=b`, "--b\r\nContent-Disposition: form-data; " +
+			"name=\"file\"; filename=\"a\\\"; name=\\\"model\"\r\n\r\nno\r\n--b\r\nContent-Disposition: form-data; " +
+			"name=\"model\"\r\n\r\nm\r\n--b--"},
+		"empty stream": {`multipart/form-data; boundary=b`, "--b\r\nContent-Disposition: form-data; " +
+			"name=\"stream\"\r\n\r\n\r\n--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--"},
+		"boundary in a value": {`multipart/form-data; boundary=b`, "--b\r\nContent-Disposition: form-data; " +
+			"name=\"x\"\r\n\r\nx--b --b--\r\n--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--"},
 	} {
 		var r Request
 		if err := ScanMultipart([]byte(c[0]), []byte(c[1]), &r); err != nil || string(r.Model) != "m" || r.Stream {
@@ -100,7 +110,8 @@ func TestMultipartErrors(t *testing.T) {
 }
 
 func FuzzMultipart(f *testing.F) {
-	f.Add([]byte("multipart/form-data; boundary=b"), []byte("--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--"))
+	f.Add([]byte("multipart/form-data; boundary=b"), []byte("--b\r\nContent-Disposition: form-data; "+
+		"name=\"model\"\r\n\r\nm\r\n--b--"))
 	f.Add([]byte("multipart/form-data; boundary=\"b\\\""), []byte("x\r\n--b\r\n\r\n\r\n--b--"))
 	f.Fuzz(func(t *testing.T, contentType, body []byte) {
 		var r Request

@@ -31,7 +31,8 @@ func canonical(v any) string {
 	return "\xF9" + fmt.Sprint(v)
 }
 
-// anyValue is a value of that many levels. Some strings in it are long, so that it has objects on both sides of atOnce.
+// anyValue is a value of that many levels. Some strings in it are long, so that it has objects on
+// both sides of atOnce.
 func anyValue(rng *rand.Rand, levels int) any {
 	switch kind := rng.IntN(8); {
 	case levels == 0 && kind == 0:
@@ -54,7 +55,8 @@ func anyValue(rng *rand.Rand, levels int) any {
 	return object
 }
 
-// TestOrderOfLargeObjects: tools, arguments and the turns around them come out the same in whatever order they come in.
+// TestOrderOfLargeObjects: tools, arguments and the turns around them come out the same in whatever
+// order they come in.
 func TestOrderOfLargeObjects(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	long := strings.Repeat("y", 3*atOnce)
@@ -66,7 +68,9 @@ func TestOrderOfLargeObjects(t *testing.T) {
 			"tools": []any{tool, map[string]any{"name": "g"}},
 			"messages": []any{
 				map[string]any{"role": "user", "content": []any{
-					map[string]any{"content": []any{map[string]any{"content": []any{map[string]any{"text": long, "thinking": "hm"}}, "text": "a"}}, "input": input},
+					map[string]any{"content": []any{map[string]any{
+						"content": []any{map[string]any{"text": long, "thinking": "hm"}}, "text": "a",
+					}}, "input": input},
 				}},
 				map[string]any{"role": "assistant", "content": "yes", "tool_calls": []any{
 					map[string]any{"id": "c", "function": map[string]any{"name": "f", "arguments": arguments}},
@@ -92,16 +96,18 @@ func TestOrderOfLargeObjects(t *testing.T) {
 	}
 }
 
-// deep is a chat whose one tool has a leaf of that many bytes under levels of members in the wrong order.
+// deep is a chat with one tool: a leaf of that many bytes under levels of members in the wrong
+// order.
 func deep(levels, leaf int) []byte {
-	return []byte(`{"model":"m","messages":[],"tools":[` + strings.Repeat(`{"b":`, levels) + `"` + strings.Repeat("x", leaf) + `"` +
-		strings.Repeat(`,"a":1}`, levels) + `]}`)
+	return []byte(`{"model":"m","messages":[],"tools":[` + strings.Repeat(`{"b":`, levels) +
+		`"` + strings.Repeat("x", leaf) + `"` + strings.Repeat(`,"a":1}`, levels) + `]}`)
 }
 
 func TestDeepReversedValue(t *testing.T) {
 	const levels = 110
 	r := mustScan(t, Chat, string(deep(levels, 1<<16)))
-	want := strings.Repeat("\xF5\xC1a\xF91\xC1b", levels) + "\xC0" + strings.Repeat("x", 1<<16) + strings.Repeat("\xF6", levels)
+	want := strings.Repeat("\xF5\xC1a\xF91\xC1b", levels) + "\xC0" + strings.Repeat("x", 1<<16) +
+		strings.Repeat("\xF6", levels)
 	if string(r.Text) != want {
 		t.Errorf("got %.200q", r.Text)
 	}
@@ -111,7 +117,7 @@ func TestDeepReversedValue(t *testing.T) {
 	}
 }
 
-// BenchmarkScanDeep has one large leaf, and as many objects as fit that are small enough to be arranged at once.
+// BenchmarkScanDeep has one large leaf, and many objects small enough to be arranged at once.
 func BenchmarkScanDeep(b *testing.B) {
 	one := string(deep(110, 2<<10))
 	tool := one[strings.Index(one, `{"b"`) : len(one)-len(`]}`)]

@@ -17,16 +17,20 @@ func mustScan(t *testing.T, api API, body string) *Request {
 }
 
 func TestFlags(t *testing.T) {
-	body := `{"temperature":0,"model":"qwen\/7\u0062","stream":true,"messages":[],"max_tokens":5,"max_completion_tokens":7,` +
-		`"stream_options":{"include_usage":true,"x":[1]},"cache_salt":"t\n","previous_response_id":"resp_1","nvext":{"a":{"model":"no"}}}`
+	body := `{"temperature":0,"model":"qwen\/7\u0062","stream":true,"messages":[],"max_tokens":5,` +
+		`"max_completion_tokens":7,` +
+		`"stream_options":{"include_usage":true,"x":[1]},"cache_salt":"t\n","previous_response_id":"resp_1",` +
+		`"nvext":{"a":{"model":"no"}}}`
 	r := mustScan(t, Chat, body)
 	if string(r.Model) != "qwen/7b" || body[r.root.model.Start:r.root.model.End] != `"qwen\/7\u0062"` {
 		t.Errorf("model %q at %v", r.Model, r.root.model)
 	}
-	if !r.Stream || !r.IncludeUsage || r.MaxTokens != 7 || string(r.CacheSalt) != "t\n" || string(r.PreviousResponseID) != "resp_1" {
+	if !r.Stream || !r.IncludeUsage || r.MaxTokens != 7 ||
+		string(r.CacheSalt) != "t\n" || string(r.PreviousResponseID) != "resp_1" {
 		t.Errorf("got %+v", r)
 	}
-	if body[r.root.options.at.Start:r.root.options.at.End] != `{"include_usage":true,"x":[1]}` || r.root.membersAt != 1 || r.root.empty {
+	if body[r.root.options.at.Start:r.root.options.at.End] != `{"include_usage":true,`+
+		`"x":[1]}` || r.root.membersAt != 1 || r.root.empty {
 		t.Errorf("stream_options %v, members at %d", r.root.options.at, r.root.membersAt)
 	}
 }
@@ -40,8 +44,11 @@ func TestModelAliasesTheBody(t *testing.T) {
 }
 
 func TestAbsentIsNull(t *testing.T) {
-	r := mustScan(t, Chat, ` { "model" : "m" , "stream":null,"stream_options":null,"max_tokens":null,"cache_salt":null,"previous_response_id":null,"tools":null,"messages":[{"role":"user","content":null,"tool_calls":null,"name":null}]} `)
-	if r.Stream || r.IncludeUsage || r.MaxTokens != 0 || r.CacheSalt != nil || r.PreviousResponseID != nil || string(r.Text) != "\xFFuser" {
+	r := mustScan(t, Chat, ` { "model" : "m" , "stream":null,"stream_options":null,"max_tokens":null,`+
+		`"cache_salt":null,"previous_response_id":null,"tools":null,"messages":[{"role":"user","content":null,`+
+		`"tool_calls":null,"name":null}]} `)
+	if r.Stream || r.IncludeUsage || r.MaxTokens != 0 || r.CacheSalt != nil ||
+		r.PreviousResponseID != nil || string(r.Text) != "\xFFuser" {
 		t.Errorf("got %+v", r)
 	}
 	if r.root.membersAt != 2 || r.root.options.at == (Span{}) {
@@ -51,8 +58,10 @@ func TestAbsentIsNull(t *testing.T) {
 
 func TestMaxTokens(t *testing.T) {
 	for body, want := range map[string]int64{
-		`"max_tokens":16`: 16, `"max_output_tokens":17`: 17, `"max_completion_tokens":18`: 18, `"max_completion_tokens":18,"max_tokens":16`: 18,
-		`"max_tokens":16,"max_completion_tokens":18`: 18, `"max_tokens":-1`: 0, `"max_tokens":"16"`: 0, `"max_tokens":1.6e1`: 16, `"max_tokens":1.5`: 0,
+		`"max_tokens":16`: 16, `"max_output_tokens":17`: 17, `"max_completion_tokens":18`: 18,
+		`"max_completion_tokens":18,"max_tokens":16`: 18,
+		`"max_tokens":16,"max_completion_tokens":18`: 18, `"max_tokens":-1`: 0, `"max_tokens":"16"`: 0,
+		`"max_tokens":1.6e1`: 16, `"max_tokens":1.5`: 0,
 	} {
 		if r := mustScan(t, Other, `{"model":"m",`+body+`}`); r.MaxTokens != want {
 			t.Errorf("%s: %d", body, r.MaxTokens)
@@ -70,64 +79,76 @@ func TestModelMayBeMissing(t *testing.T) {
 	}
 }
 
+var tooDeep = strings.Repeat("[", 200) + strings.Repeat("]", 200)
+
+var refusals = []struct {
+	api                  API
+	body, param, message string
+}{
+	{Chat, ``, "", "is empty"},
+	{Chat, " \n", "", "is empty"},
+	{Chat, `[]`, "", "must be a JSON object, not an array"},
+	{Chat, `"x"`, "", "not a string"},
+	{Chat, `{"model":"m","messages":[]} x`, "", "unexpected bytes after the end of the document at byte 28"},
+	{Chat, `{"model":"m","messages":[]`, "", "unexpected end of the document at byte 26"},
+	{Chat, `{"model":"m","messages":[`, "", "unexpected end"},
+	{Chat, `{"model":"m","messages":[{"role":"user","content":tru}]}`, "", "is not valid JSON: expected null, true " +
+		"or false at byte 50"},
+	{Chat, `{"model":"m","messages":[{"role":"user","content":}]}`, "", "is not valid JSON: expected a value"},
+	{Chat, `{"model":"m","messages":[{"role":"user","content":"` + "\xff" + `"}]}`, "", "invalid UTF-8 at byte 51"},
+	{Chat, `{"model":"m","messages":[],"x":` + tooDeep + `}`, "", "nested too deeply"},
+	{Chat, `{"model":"m","messages":[],"tools":[{"a":` + tooDeep + `}]}`, "", "nested too deeply"},
+	{Chat, `{}`, "model", "`model` is missing; name one"},
+	{Chat, `{"model":null,"messages":[]}`, "model", "`model` is missing"},
+	{Chat, `{"model":"","messages":[]}`, "model", "`model` is empty"},
+	{Chat, `{"model":7,"messages":[]}`, "model", "`model` must be a string, not a number"},
+	{Chat, `{"model":"m","model":"m","messages":[]}`, "model", "`model` appears twice"},
+	{Chat, `{"model":"m","mod\u0065l":"m","messages":[]}`, "model", "`model` appears twice"},
+	{Chat, `{"model":"m"}`, "messages", "`messages` is missing"},
+	{Messages, `{"model":"m"}`, "messages", "`messages` is missing"},
+	{Chat, `{"model":"m","messages":null}`, "messages", "must be an array of messages, not null"},
+	{Chat, `{"model":"m","messages":{}}`, "messages", "must be an array of messages, not an object"},
+	{Chat, `{"model":"m","messages":["x"]}`, "messages[0]", "must be an object with role and content, not a string"},
+	{Chat, `{"model":"m","messages":[{},{"role":1}]}`, "messages[1].role", `must be a string such as "user", not a ` +
+		`number`},
+	{Chat, `{"model":"m","messages":[{"role":"user","role":"user"}]}`, "messages[0].role", "appears twice"},
+	{Chat, `{"model":"m","messages":[{"content":"a","content":"b"}]}`, "messages[0].content", "appears twice"},
+	{Chat, `{"model":"m","messages":[{"role":"user","content":5}]}`, "messages[0].content", "must be a string or a " +
+		"list of content parts, not a number"},
+	{Chat, `{"model":"m","messages":[{"role":"user","content":[5]}]}`, "messages[0].content", "made of content parts"},
+	{Chat, `{"model":"m","messages":[{"role":"user","content":[{"type":"text",` +
+		`"text":5}]}]}`, "messages[0].content", "text is a string"},
+	{Chat, `{"model":"m","messages":[{"role":"assistant","tool_calls":{}}]}`, "messages[0].tool_calls", "must be " +
+		"an array of tool calls"},
+	{Chat, `{"model":"m","messages":[],"tools":{}}`, "tools", "must be an array of definitions, not an object"},
+	{Chat, `{"model":"m","messages":[],"tools":[1]}`, "tools", "must be an array of objects"},
+	{Chat, `{"model":"m","messages":[],"stream":"yes"}`, "stream", "`stream` must be true or false, not a string"},
+	{Chat, `{"model":"m","messages":[],"stream":true,"stream":false}`, "stream", "appears twice"},
+	{Chat, `{"model":"m","messages":[],"stream_options":true}`, "stream_options", "must be an object such as"},
+	{Chat, `{"model":"m","messages":[],"stream_options":{"include_usage":1}}`, "stream_options.include_usage",
+		"must be true or false"},
+	{Chat, `{"model":"m","messages":[],"stream_options":{"include_usage":true,` +
+		`"include_usage":true}}`, "stream_options.include_usage", "appears twice"},
+	{Chat, `{"model":"m","messages":[],"cache_salt":1}`, "cache_salt", "must be a string"},
+	{Responses, `{"model":"m","input":7}`, "input", "must be a string or an array of items, not a number"},
+	{Responses, `{"model":"m","previous_response_id":{}}`, "previous_response_id", "must be a string"},
+	{Completions, `{"model":"m","prompt":{}}`, "prompt", "must be a string, a list of strings"},
+	{Completions, `{"model":"m","prompt":[1,"x"]}`, "prompt", "must be a string, a list of strings"},
+	{Completions, `{"model":"m","prompt":["x",1]}`, "prompt", "must be a string, a list of strings"},
+	{Completions, `{"model":"m","prompt":[[1],["x"]]}`, "prompt", "must be a string, a list of strings"},
+	{Completions, `{"model":"m","prompt":[1,-1]}`, "prompt", "holds a token id"},
+	{Completions, `{"model":"m","prompt":[4294967296]}`, "prompt", "holds a token id"},
+	{Rerank, `{"model":"m","query":1}`, "query", "must be a string, an object or a list of them"},
+	{Other, `{"stream":true}`, "model", "is missing"},
+}
+
 func TestErrors(t *testing.T) {
-	for _, c := range []struct {
-		api                  API
-		body, param, message string
-	}{
-		{Chat, ``, "", "is empty"},
-		{Chat, " \n", "", "is empty"},
-		{Chat, `[]`, "", "must be a JSON object, not an array"},
-		{Chat, `"x"`, "", "not a string"},
-		{Chat, `{"model":"m","messages":[]} x`, "", "unexpected bytes after the end of the document at byte 28"},
-		{Chat, `{"model":"m","messages":[]`, "", "unexpected end of the document at byte 26"},
-		{Chat, `{"model":"m","messages":[`, "", "unexpected end"},
-		{Chat, `{"model":"m","messages":[{"role":"user","content":tru}]}`, "", "is not valid JSON: expected null, true or false at byte 50"},
-		{Chat, `{"model":"m","messages":[{"role":"user","content":}]}`, "", "is not valid JSON: expected a value"},
-		{Chat, `{"model":"m","messages":[{"role":"user","content":"` + "\xff" + `"}]}`, "", "invalid UTF-8 at byte 51"},
-		{Chat, `{"model":"m","messages":[],"x":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + `}`, "", "nested too deeply"},
-		{Chat, `{"model":"m","messages":[],"tools":[{"a":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + `}]}`, "", "nested too deeply"},
-		{Chat, `{}`, "model", "`model` is missing; name one"},
-		{Chat, `{"model":null,"messages":[]}`, "model", "`model` is missing"},
-		{Chat, `{"model":"","messages":[]}`, "model", "`model` is empty"},
-		{Chat, `{"model":7,"messages":[]}`, "model", "`model` must be a string, not a number"},
-		{Chat, `{"model":"m","model":"m","messages":[]}`, "model", "`model` appears twice"},
-		{Chat, `{"model":"m","mod\u0065l":"m","messages":[]}`, "model", "`model` appears twice"},
-		{Chat, `{"model":"m"}`, "messages", "`messages` is missing"},
-		{Messages, `{"model":"m"}`, "messages", "`messages` is missing"},
-		{Chat, `{"model":"m","messages":null}`, "messages", "must be an array of messages, not null"},
-		{Chat, `{"model":"m","messages":{}}`, "messages", "must be an array of messages, not an object"},
-		{Chat, `{"model":"m","messages":["x"]}`, "messages[0]", "must be an object with role and content, not a string"},
-		{Chat, `{"model":"m","messages":[{},{"role":1}]}`, "messages[1].role", `must be a string such as "user", not a number`},
-		{Chat, `{"model":"m","messages":[{"role":"user","role":"user"}]}`, "messages[0].role", "appears twice"},
-		{Chat, `{"model":"m","messages":[{"content":"a","content":"b"}]}`, "messages[0].content", "appears twice"},
-		{Chat, `{"model":"m","messages":[{"role":"user","content":5}]}`, "messages[0].content", "must be a string or a list of content parts, not a number"},
-		{Chat, `{"model":"m","messages":[{"role":"user","content":[5]}]}`, "messages[0].content", "made of content parts"},
-		{Chat, `{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":5}]}]}`, "messages[0].content", "text is a string"},
-		{Chat, `{"model":"m","messages":[{"role":"assistant","tool_calls":{}}]}`, "messages[0].tool_calls", "must be an array of tool calls"},
-		{Chat, `{"model":"m","messages":[],"tools":{}}`, "tools", "must be an array of definitions, not an object"},
-		{Chat, `{"model":"m","messages":[],"tools":[1]}`, "tools", "must be an array of objects"},
-		{Chat, `{"model":"m","messages":[],"stream":"yes"}`, "stream", "`stream` must be true or false, not a string"},
-		{Chat, `{"model":"m","messages":[],"stream":true,"stream":false}`, "stream", "appears twice"},
-		{Chat, `{"model":"m","messages":[],"stream_options":true}`, "stream_options", "must be an object such as"},
-		{Chat, `{"model":"m","messages":[],"stream_options":{"include_usage":1}}`, "stream_options.include_usage", "must be true or false"},
-		{Chat, `{"model":"m","messages":[],"stream_options":{"include_usage":true,"include_usage":true}}`, "stream_options.include_usage", "appears twice"},
-		{Chat, `{"model":"m","messages":[],"cache_salt":1}`, "cache_salt", "must be a string"},
-		{Responses, `{"model":"m","input":7}`, "input", "must be a string or an array of items, not a number"},
-		{Responses, `{"model":"m","previous_response_id":{}}`, "previous_response_id", "must be a string"},
-		{Completions, `{"model":"m","prompt":{}}`, "prompt", "must be a string, a list of strings"},
-		{Completions, `{"model":"m","prompt":[1,"x"]}`, "prompt", "must be a string, a list of strings"},
-		{Completions, `{"model":"m","prompt":["x",1]}`, "prompt", "must be a string, a list of strings"},
-		{Completions, `{"model":"m","prompt":[[1],["x"]]}`, "prompt", "must be a string, a list of strings"},
-		{Completions, `{"model":"m","prompt":[1,-1]}`, "prompt", "holds a token id"},
-		{Completions, `{"model":"m","prompt":[4294967296]}`, "prompt", "holds a token id"},
-		{Rerank, `{"model":"m","query":1}`, "query", "must be a string, an object or a list of them"},
-		{Other, `{"stream":true}`, "model", "is missing"},
-	} {
+	for _, c := range refusals {
 		var r Request
 		err := Scan(c.api, []byte(c.body), &r)
 		var e *Error
-		if !errors.As(err, &e) || e.Param != c.param || !strings.Contains(e.Message, c.message) || e.Offset < 0 || e.Offset > len(c.body) {
+		if !errors.As(err, &e) || e.Param != c.param || !strings.Contains(e.Message, c.message) ||
+			e.Offset < 0 || e.Offset > len(c.body) {
 			t.Errorf("%v %.80s:\n got %+v\nwant %s: %s", c.api, c.body, err, c.param, c.message)
 		}
 	}
@@ -149,12 +170,14 @@ func TestForeignMembersTravelThrough(t *testing.T) {
 }
 
 func TestResetForgets(t *testing.T) {
-	r := mustScan(t, Chat, `{"model":"\u006d","stream":true,"stream_options":{},"max_tokens":3,"cache_salt":"s","messages":[{"role":"user","content":"hi"}]}`)
+	r := mustScan(t, Chat, `{"model":"\u006d","stream":true,"stream_options":{},"max_tokens":3,"cache_salt":"s",`+
+		`"messages":[{"role":"user","content":"hi"}]}`)
 	r.Reset()
 	if err := Scan(Completions, []byte(`{"model":"n","prompt":[1,2]}`), r); err != nil {
 		t.Fatal(err)
 	}
-	if string(r.Model) != "n" || r.Stream || r.root.options.at != (Span{}) || r.MaxTokens != 0 || r.CacheSalt != nil || len(r.Text) != 0 || len(r.Tokens) != 2 || r.FirstTurn != 8 {
+	if string(r.Model) != "n" || r.Stream || r.root.options.at != (Span{}) || r.MaxTokens != 0 ||
+		r.CacheSalt != nil || len(r.Text) != 0 || len(r.Tokens) != 2 || r.FirstTurn != 8 {
 		t.Errorf("got %+v", r)
 	}
 	r.Text = make([]byte, 0, keepBytes+1)
