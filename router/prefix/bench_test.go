@@ -21,7 +21,7 @@ func served(tb testing.TB, texts ...[]byte) (*Index, []Ref) {
 	}
 	for _, text := range texts {
 		for _, ref := range refs {
-			x.Record(chain(text), ref, time.Now())
+			x.hold(chain(text), ref, time.Now())
 		}
 	}
 	return x, refs
@@ -47,6 +47,7 @@ func TestNoAllocations(t *testing.T) {
 		t.Errorf("matched %d blocks, want 200", matched[0])
 	}
 	check("Record", func() { c.Reset(seed, text, nil); x.Record(c, refs[1], time.Now()) })
+	check("Begun", func() { x.Begun(c, refs[1]) })
 	o := Observation{Ref: refs[1], Believed: 200, PromptTokens: 3200, CachedTokens: 3200, DispatchedAt: time.Now()}
 	check("Observe", func() { x.Observe(c, o) })
 }
@@ -64,7 +65,7 @@ func benchMatch(b *testing.B, size int, seen bool) {
 	x, refs := served(b)
 	if seen {
 		for _, ref := range refs {
-			x.Record(chain(text), ref, time.Now())
+			x.hold(chain(text), ref, time.Now())
 		}
 	}
 	c, matched := chain(text), make([]int32, len(refs))
@@ -89,6 +90,26 @@ func BenchmarkRecord(b *testing.B) {
 		x.Record(c, refs[0], time.Now())
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*c.Blocks()), "ns/block")
+}
+
+// BenchmarkBegun is what a first byte costs: of a prompt that was not held, and of one that was.
+func BenchmarkBegun(b *testing.B) {
+	text := prompt("p", longPrompt/BlockBytes)
+	for _, held := range []bool{false, true} {
+		b.Run(fmt.Sprintf("held=%v", held), func(b *testing.B) {
+			x, refs := served(b)
+			c := chain(text)
+			x.Record(c, refs[0], time.Now())
+			if held {
+				x.hold(c, refs[0], time.Now())
+				x.Record(c, refs[0], time.Now())
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				x.Begun(c, refs[0])
+			}
+		})
+	}
 }
 
 func BenchmarkObserve(b *testing.B) {

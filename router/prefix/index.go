@@ -108,10 +108,12 @@ type walker struct {
 // Match writes into matched, which is as long as refs, how many leading blocks
 // of the prompt each node is believed to hold now, and returns the number of
 // blocks hashed, which is little more than the most that some candidate holds.
-// Nodes hold prefixes: not every group of a long prompt is looked at, only each of
-// the first few, and of the first few to be hashed, then ever fewer, and where a node's beliefs end; but all of them for a
-// node that has recomputed some group since it was last known to hold the deepest. It
-// takes no lock, and does not allocate once c has seen as many candidates and blocks before.
+// Blocks that are still being computed for other requests are not held.
+// Nodes hold prefixes, so Match skips groups of a long prompt: it looks at each of the
+// first few, at each of the first few to be hashed, at ever fewer beyond, and where a
+// node's beliefs end. It looks at all groups of a node that has recomputed some group
+// since it was last known to hold the deepest. It takes no lock, and does not allocate
+// once c has seen as many candidates and blocks before.
 func (x *Index) Match(c *Chain, refs []Ref, matched []int32) int {
 	now, nowMillis := x.clock.nowStamp()
 	walk := c.walk[:0]
@@ -151,8 +153,9 @@ func (x *Index) Match(c *Chain, refs []Ref, matched []int32) int {
 // skipsFrom is the number of groups that stride goes to one by one.
 const skipsFrom = 5
 
-// stride is the group to look at after g: a quarter deeper, and the last one before the end. From the groups that are known
-// without hashing it is a quarter of the way from there, because hashing takes longer than looking.
+// stride is the group to look at after g: a quarter deeper, and the last one before the end.
+// Behind the groups that are known without hashing it is a quarter of the way from there,
+// because hashing takes longer than looking.
 func stride(g, groups, known int) int {
 	switch {
 	case g == groups-1:
@@ -184,7 +187,7 @@ func (x *Index) step(walk []walker, c *Chain, g int, now stamp) int {
 // holds looks at group g of one walker.
 func (x *Index) holds(w *walker, leader uint64, g int, now stamp) bool {
 	b, blocks := x.table.load(leader, w.place)
-	if b == 0 || since(now, b.touched()) > w.lifetime || since(b.touched(), w.floor) < 0 {
+	if b == 0 || b.pending() || since(now, b.touched()) > w.lifetime || since(b.touched(), w.floor) < 0 {
 		w.missing = int32(g)
 		return false
 	}

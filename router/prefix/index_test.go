@@ -84,12 +84,31 @@ type flight struct {
 	blocks   int
 }
 
-func (f *fleet) send(node int, text []byte) *flight {
+// dispatch sends a request that the node has not begun to answer.
+func (f *fleet) dispatch(node int, text []byte) *flight {
 	c, m := chain(text), make([]int32, len(f.refs))
 	f.x.Match(c, f.refs, m)
 	fl := &flight{f, c, f.refs[node], f.t, int(m[node]), c.Blocks()}
 	f.x.Record(c, fl.ref, fl.at)
 	return fl
+}
+
+// send sends a request that the node begins to answer at once.
+func (f *fleet) send(node int, text []byte) *flight {
+	fl := f.dispatch(node, text)
+	fl.begun()
+	return fl
+}
+
+func (fl *flight) begun() { fl.f.x.Begun(fl.c, fl.ref) }
+
+// forget takes the request back.
+func (fl *flight) forget() { fl.f.x.Forget(fl.c, fl.ref, fl.at) }
+
+// hold makes the node hold a prompt.
+func (x *Index) hold(c *Chain, ref Ref, at time.Time) {
+	x.Record(c, ref, at)
+	x.Begun(c, ref)
 }
 
 // answer reports that the engine found cached blocks.
@@ -194,7 +213,7 @@ func TestLeaveForgetsAtOnce(t *testing.T) {
 	f.send(1, base)
 	f.x.Leave(f.refs[0])
 	f.expect("gone", base, 0, 8)
-	f.x.Record(chain(base), f.refs[0], f.t)
+	f.x.hold(chain(base), f.refs[0], f.t)
 	f.x.Leave(f.refs[0])
 	f.expect("a call with an old Ref does nothing", base, 0, 8)
 	if f.x.Lifetime(f.refs[0]) != 0 || f.x.Caching(f.refs[0]) {
@@ -207,7 +226,7 @@ func TestAPlaceIsTakenAgainOnlyAfterItsSweep(t *testing.T) {
 	x := clock.unswept(Options{MaxBlocks: 1024})
 	first := x.Join("a")
 	base := prompt("base", 8)
-	x.Record(chain(base), first, clock.t)
+	x.hold(chain(base), first, clock.t)
 	x.Leave(first)
 	second := x.Join("a")
 	if second.place() == first.place() {
@@ -260,7 +279,7 @@ func TestPlacesRunOut(t *testing.T) {
 	if last == 0 || x.Join("one too many") != 0 {
 		t.Errorf("last place %x", last)
 	}
-	x.Record(chain(prompt("base", 3)), last, clock.t)
+	x.hold(chain(prompt("base", 3)), last, clock.t)
 	m := make([]int32, 2)
 	x.Match(chain(prompt("base", 3)), []Ref{0, last}, m)
 	if m[0] != 0 || m[1] != 3 {
@@ -275,7 +294,7 @@ func TestPruneKeepsTheYoungest(t *testing.T) {
 	const prompts = 1500
 	pruned := 0
 	for i := range prompts {
-		x.Record(chain(prompt(fmt.Sprint("p", i), 8)), ref, clock.t)
+		x.hold(chain(prompt(fmt.Sprint("p", i), 8)), ref, clock.t)
 		clock.advance(time.Second)
 		if x.Len() > 4000+8 {
 			t.Fatalf("%d blocks, more than the bound", x.Len())

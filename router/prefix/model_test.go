@@ -12,10 +12,10 @@ import (
 // held is what the model believes of a group of blocks: the rules of the index
 // over a plain map, with plain times and the blocks' digests.
 type held struct {
-	born, touched  time.Time
-	inUse, settled bool
-	blocks         []uint64
-	kept           int // seen at a dispatch: blocks that the prompt has in common
+	born, touched           time.Time
+	inUse, settled, pending bool
+	blocks                  []uint64
+	kept                    int // seen at a dispatch: blocks that the prompt has in common
 }
 
 type model struct {
@@ -44,10 +44,11 @@ func common(a, b []uint64) (n int) {
 	return n
 }
 
-// chain is the leading groups whose beliefs are in order, and how many blocks are believed to be there.
+// chain is the leading groups whose beliefs are in order, how many blocks are believed to be
+// there, and how many groups are alive, pending ones included.
 func (m *model) chain(c *Chain, ref Ref, now time.Time, lifetime time.Duration) (seen []held, matched, alive int) {
 	var floor time.Time
-	ordered := true
+	ordered, there := true, true
 	m.each(c, ref, func(g int, k string, blocks []uint64) {
 		h, ok := m.held[k]
 		if ordered = ordered && ok && !h.touched.Before(floor); !ordered {
@@ -58,7 +59,10 @@ func (m *model) chain(c *Chain, ref Ref, now time.Time, lifetime time.Duration) 
 		}
 		h.kept = common(h.blocks, blocks)
 		if alive == g && now.Sub(h.touched) <= lifetime {
-			alive, matched = g+1, g*groupBlocks+h.kept
+			alive, there = g+1, there && !h.pending
+			if there {
+				matched = g*groupBlocks + h.kept
+			}
 		}
 		seen = append(seen, h)
 	})
@@ -72,7 +76,8 @@ func (h *held) grow(blocks []uint64, goesOn bool) {
 	}
 }
 
-func (m *model) record(c *Chain, ref Ref, at time.Time, lifetime time.Duration) []held {
+// record returns what it has seen, and how many leading groups the node held entirely.
+func (m *model) record(c *Chain, ref Ref, at time.Time, lifetime time.Duration) (seen []held, whole int) {
 	seen, _, alive := m.chain(c, ref, at, lifetime)
 	m.each(c, ref, func(g int, k string, blocks []uint64) {
 		h := m.held[k]
@@ -80,16 +85,32 @@ func (m *model) record(c *Chain, ref Ref, at time.Time, lifetime time.Duration) 
 			if h.born.Before(at) {
 				h.born = at
 			}
-			h.settled = false
+			h.settled, h.pending, h.blocks = false, true, blocks
+		} else if whole == g && !h.pending && seen[g].kept == len(blocks) {
+			whole++
 		}
 		if h.touched.Before(at) {
 			h.touched = at
 		}
 		h.inUse = true
-		h.grow(blocks, g < alive)
 		m.held[k] = h
 	})
-	return seen
+	return seen, whole
+}
+
+func (m *model) begun(c *Chain, ref Ref, at time.Time, whole int) {
+	m.each(c, ref, func(g int, k string, blocks []uint64) {
+		h, known := m.held[k]
+		switch {
+		case g < whole:
+		case !known:
+			m.held[k] = held{born: at, touched: at, inUse: true, blocks: blocks}
+		default:
+			h.pending = false
+			h.grow(blocks, true)
+			m.held[k] = h
+		}
+	})
 }
 
 func (m *model) forget(c *Chain, ref Ref, at time.Time, seen []held) {
@@ -123,7 +144,7 @@ func (m *model) observe(c *Chain, ref Ref, at, now time.Time, believed, actual i
 		if !known || reborn {
 			h.born = at
 		}
-		h.touched, h.inUse, h.settled = now, false, true
+		h.touched, h.inUse, h.settled, h.pending = now, false, true, false
 		h.grow(blocks, known && !reborn)
 		m.held[k] = h
 	})
@@ -135,6 +156,7 @@ type modelFlight struct {
 	at       time.Time
 	believed int
 	seen     []held
+	whole    int
 }
 
 // run is a random history on an index large enough to evict nothing.
@@ -168,8 +190,10 @@ func TestIndexAgainstPlainMap(t *testing.T) {
 
 func (u *run) op() {
 	switch p := u.r.IntN(100); {
-	case p < 40:
+	case p < 34:
 		u.dispatch()
+	case p < 40:
+		u.begin()
 	case p < 65:
 		u.finish()
 	case p < 75:
@@ -220,12 +244,31 @@ func (u *run) dispatch() {
 	got, i := u.compare(c), u.r.IntN(len(u.refs))
 	ref := u.refs[i]
 	at := u.t.Add(-time.Duration(u.r.IntN(4)) * time.Second) // requests are recorded out of order
-	seen := u.m.record(c, ref, at, u.x.Lifetime(ref))
+	seen, whole := u.m.record(c, ref, at, u.x.Lifetime(ref))
 	u.x.Record(c, ref, at)
 	if len(seen) != len(c.sent.seen) {
 		u.Errorf("saw %d groups at dispatch, the model %d", len(c.sent.seen), len(seen))
 	}
-	u.flights = append(u.flights, modelFlight{c, ref, at, int(got[i]), seen})
+	if whole != c.sent.held {
+		u.Errorf("%d groups held entirely, the model has %d", c.sent.held, whole)
+	}
+	f := modelFlight{c, ref, at, int(got[i]), seen, whole}
+	u.flights = append(u.flights, f)
+	if u.r.IntN(2) == 0 {
+		u.begun(&f)
+	}
+}
+
+// begin lets a node begin to answer one of its requests, again perhaps.
+func (u *run) begin() {
+	if len(u.flights) > 0 {
+		u.begun(&u.flights[u.r.IntN(len(u.flights))])
+	}
+}
+
+func (u *run) begun(f *modelFlight) {
+	u.x.Begun(f.c, f.ref)
+	u.m.begun(f.c, f.ref, f.at, f.whole)
 }
 
 func (u *run) finish() {
@@ -282,6 +325,9 @@ func churn(x *Index, slot *atomic.Uint32, texts [][]byte, seed uint64) {
 	for range 300 {
 		ref, c, at := Ref(slot.Load()), chain(texts[r.IntN(len(texts))]), time.Now()
 		x.Record(c, ref, at)
+		if r.IntN(4) > 0 {
+			x.Begun(c, ref)
+		}
 		o := Observation{Ref: ref, Believed: c.Blocks(), DispatchedAt: at, PromptTokens: 1000, CachedTokens: int64(r.IntN(1000))}
 		if r.IntN(10) == 0 {
 			x.Forget(c, ref, at)

@@ -8,18 +8,19 @@ type sentState struct {
 	ref  Ref
 	at   stamp
 	seen []sighting // leading groups, those whose lifetime was over included
+	held int        // leading groups that the node held entirely
 }
 
-func (s *sentState) reset() { s.ref, s.seen = 0, s.seen[:0] }
+func (s *sentState) reset() { s.ref, s.seen, s.held = 0, s.seen[:0], 0 }
 
-// sighting is a belief's touched and flags, and how many blocks of the group were there.
+// sighting is a belief's touched and use flags, and how many blocks of the group were there.
 type sighting uint64
 
 // sightCount are the bits that a belief does not use: the number of blocks behind the leader.
 const sightCount = groupBlocks - 1
 
 func sight(b belief, count int) sighting {
-	return sighting(uint64(b.touched())<<touchedAt | b.flags() | uint64(count-1))
+	return sighting(uint64(b.touched())<<touchedAt | uint64(b)&useFlags | uint64(count-1))
 }
 
 func (s sighting) touched() stamp { return stamp(s>>touchedAt) & stampMask }
@@ -81,14 +82,18 @@ func (g *group) set(b belief, goesOn bool) {
 	if !goesOn || g.keep() < g.count {
 		g.x.table.resize(g.bucket, g.place, g.had, g.tags)
 	}
-	g.bucket.beliefs[g.place].Store(uint64(b))
+	g.believe(b)
 }
 
-// write calls fn under the lock for each group of the chain. It stops when the node has left.
-func (x *Index) write(c *Chain, ref Ref, fn func(i int, g *group)) {
+// believe writes the belief about a group that has an entry, and leaves its blocks.
+func (g *group) believe(b belief) { g.bucket.beliefs[g.place].Store(uint64(b)) }
+
+// write calls fn under the lock for each group of the chain from the given one on. It stops
+// when the node has left.
+func (x *Index) write(c *Chain, ref Ref, from int, fn func(i int, g *group)) {
 	c.HashTo(c.blocks)
 	n := c.groups()
-	for from := 0; from < n; from += writeBatch {
+	for ; from < n; from += writeBatch {
 		if !x.writeSome(c, ref, from, min(from+writeBatch, n), fn) {
 			return
 		}
@@ -120,16 +125,17 @@ func (x *Index) writeSome(c *Chain, ref Ref, from, to int, fn func(i int, g *gro
 
 // What a dispatch makes of a group's entry, in the order of the chain:
 //
-//	no entry                                  born and touched now
-//	alive, as are all before it               touched now, keeps its birth
-//	expired, or older than a birth before it  born again now; what it settled is gone
+//	no entry                                  born and touched now, pending
+//	alive, as are all before it               touched now, otherwise as it was
+//	expired, or older than a birth before it  born again now, pending; what it settled is gone
 //
 // All are in use from then on. Groups whose beliefs are in order, alive or not, are what
-// feedback is held against (sentState).
+// feedback is held against (sentState). A pending group, and the blocks that a prompt adds to
+// a held one, count as held from the first byte on (Begun).
 
 // Record predicts, for a request dispatched at the given time, that the node
-// will hold all blocks of the prompt. It finishes the chain, after which the
-// prompt is no longer referred to. It belongs behind the dispatch, not before.
+// will hold all blocks of the prompt once it has begun to answer. It finishes the chain,
+// after which the prompt is no longer referred to. It belongs behind the dispatch, not before.
 func (x *Index) Record(c *Chain, ref Ref, at time.Time) {
 	n := x.node(ref)
 	if n == nil {
@@ -140,7 +146,7 @@ func (x *Index) Record(c *Chain, ref Ref, at time.Time) {
 	c.sent = sentState{ref: ref, at: now, seen: c.sent.seen[:0]}
 	lifetime, floor := n.lifetime.Load(), n.oldest(now, x.clock.millis(at))
 	ordered, alive := true, true
-	x.write(c, ref, func(_ int, g *group) {
+	x.write(c, ref, 0, func(i int, g *group) {
 		b := g.was
 		ordered = ordered && g.known && since(b.touched(), floor) >= 0
 		if ordered {
@@ -150,12 +156,32 @@ func (x *Index) Record(c *Chain, ref Ref, at time.Time) {
 		alive = alive && ordered && since(now, b.touched()) <= lifetime
 		switch {
 		case !g.known:
-			g.set(newBelief(now, now, inUse), false)
+			g.set(newBelief(now, now, inUse|pending), false)
 		case alive:
-			g.set(b.touch(now, b.flags()|inUse), true)
+			g.believe(b.touch(now, b.flags()|inUse))
+			if c.sent.held == i && !b.pending() && g.keep() == g.count {
+				c.sent.held++
+			}
 		default:
-			g.set(newBelief(later(now, b.born()), later(now, b.touched()), inUse), false)
+			g.set(newBelief(later(now, b.born()), later(now, b.touched()), inUse|pending), false)
 		}
+	})
+}
+
+// Begun says that the node has begun to answer the request that Record was last called for
+// with c: it holds the whole prompt. It does nothing when that request was recorded for
+// another node, and next to nothing when the node held the prompt before.
+func (x *Index) Begun(c *Chain, ref Ref) {
+	if c.sent.ref != ref || ref == 0 {
+		return
+	}
+	at := c.sent.at
+	x.write(c, ref, c.sent.held, func(_ int, g *group) {
+		if !g.known {
+			g.set(newBelief(at, at, inUse), false)
+			return
+		}
+		g.set(g.was&^pending, true)
 	})
 }
 
@@ -163,7 +189,7 @@ func (x *Index) Record(c *Chain, ref Ref, at time.Time) {
 // time it was recorded with. Blocks that another request has used since stay.
 func (x *Index) Forget(c *Chain, ref Ref, at time.Time) {
 	then := x.clock.stamp(at)
-	x.write(c, ref, func(i int, g *group) {
+	x.write(c, ref, 0, func(i int, g *group) {
 		b := g.was
 		switch {
 		case !g.known || b.touched() != then:
@@ -171,7 +197,7 @@ func (x *Index) Forget(c *Chain, ref Ref, at time.Time) {
 			x.table.clear(g.bucket, g.place)
 		case c.sent.ref == ref && i < len(c.sent.seen):
 			s := c.sent.seen[i]
-			g.bucket.beliefs[g.place].Store(uint64(newBelief(b.born(), s.touched(), uint64(s)&beliefFlags)))
+			g.believe(newBelief(b.born(), s.touched(), uint64(s)&useFlags|uint64(b)&pending))
 			if g.had == g.tags {
 				x.table.resize(g.bucket, g.place, g.had, g.had.first(s.count()))
 			}
