@@ -20,11 +20,11 @@ type attempt struct {
 	ref      prefix.Ref      // of the node's cache when the attempt began
 	ex       *relay.Exchange // nil: nothing was sent, or it belongs to the client's side
 	matched  int             // leading blocks that the node or its host was believed to have
-	believed int             // leading blocks predicted in the engine's own memory
+	believed int             // leading blocks predicted in the engine's own memory when it takes the request
 	status   int             // of the answer that was delivered
 	streams  bool            // it is an event stream
 	sent     time.Time
-	recorded bool // the prediction is in the index
+	recorded bool // the prediction is in the index; set under Job.mu
 	abort    relay.Abort
 }
 
@@ -130,7 +130,7 @@ func (j *Job) drop(a *attempt) {
 // believe keeps what was believed of the node at a place of the job's model.
 func (a *attempt) believe(j *Job, at int) {
 	r := &j.reach[at]
-	a.matched, a.believed = int(max(r.Device, r.Host, r.Disk)), int(j.matched[at])
+	a.matched, a.believed = int(max(r.Device, r.Host, r.Disk)), int(max(j.matched[at], j.coming[at]))
 }
 
 // work describes the request to the patience tracker, in tokens of ours.
@@ -181,7 +181,7 @@ func (d *Dispatcher) ask(j *Job, a *attempt) (verdict, error) {
 	if j.predicts() && !a.recorded {
 		d.remember(j)
 		d.index.Record(&j.chain, a.ref, a.sent)
-		a.recorded = true
+		j.record(a)
 	}
 	if err := ex.ReadHead(deadline); err != nil {
 		return j.blame(err), err
@@ -228,17 +228,36 @@ func (j *Job) deliver(a *attempt) error {
 		return relay.ErrCanceled
 	}
 	first := time.Since(j.Received)
-	if a.streams && a.status < 300 {
-		j.wait.FirstByte(time.Now()) // Reply reads all of the stream for an HTTP/1.0 client
+	if a.streams {
+		j.begun(a) // Reply reads all of the stream for an HTTP/1.0 client
 	}
 	if err := j.Reply(a.ex); err != nil {
 		return err
 	}
 	a.ex, j.TTFT = nil, first
-	if a.status < 300 {
-		j.wait.FirstByte(time.Now())
+	if !a.streams {
+		j.begun(a)
 	}
 	return nil
+}
+
+// record notes that the prediction is in the index. From then on Prefilled may use the chain,
+// until the attempt waits no more.
+func (j *Job) record(a *attempt) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	a.recorded = true
+}
+
+// begun notes that the engine has begun to answer: the prompt is no longer pending there.
+func (j *Job) begun(a *attempt) {
+	if a.status >= 300 {
+		return
+	}
+	j.wait.FirstByte(time.Now())
+	if a.recorded {
+		j.d.index.Begun(&j.chain, a.ref)
+	}
 }
 
 // predicts tells whether the request leaves a prompt in an engine's cache.

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -31,8 +32,9 @@ func (d *Dispatcher) believe(j *Job) {
 		j.refs = append(j.refs, n.Ref())
 	}
 	j.matched = slices.Grow(j.matched[:0], len(nodes))[:len(nodes)]
+	j.coming = slices.Grow(j.coming[:0], len(nodes))[:len(nodes)]
 	j.Blocks = j.chain.Blocks()
-	d.index.Match(&j.chain, j.refs, j.matched)
+	d.index.Match(&j.chain, j.refs, j.matched, j.coming)
 	d.believeCaches(j)
 }
 
@@ -51,8 +53,11 @@ func (d *Dispatcher) believeCaches(j *Job) {
 	}
 	d.holdings.Match(&j.chain, &j.query)
 	for i, r := range j.query.Reach {
-		if r.Device == holdings.Unknown || !j.exact {
+		switch {
+		case r.Device == holdings.Unknown || !j.exact:
 			r.Device = j.matched[i]
+		case r.Device < j.matched[i]:
+			j.coming[i] = r.Device // the engine has lost what comes next
 		}
 		j.reach[i] = r
 	}
@@ -196,18 +201,24 @@ func (j *Job) admitOthers() (changed bool) {
 }
 
 func (j *Job) candidate(at int) {
-	j.cands = append(j.cands, j.model.nodes[at].candidate(j.reach[at]))
+	j.cands = append(j.cands, j.model.nodes[at].candidate(j.reach[at], j.coming[at]))
 	j.able = append(j.able, int32(at))
 }
 
-func (n *member) candidate(reach holdings.Reach) policy.Candidate {
+func (n *member) candidate(reach holdings.Reach, coming int32) policy.Candidate {
 	info, load := n.Info(), n.Load()
 	return policy.Candidate{
-		IDHash: n.IDHash, Matched: reach.Device, Host: reach.Host, Disk: reach.Disk,
+		IDHash: n.IDHash, Matched: reach.Device, Coming: coming, Host: reach.Host, Disk: reach.Disk,
+		Pending:  blocksOf(n.waits.Queued()),
 		InFlight: n.InFlight(), Others: load.Others, MaxConcurrent: info.MaxConcurrent,
 		SM: load.SM, Watts: load.Watts, VRAM: info.VRAM(), Throughput: info.Throughput(),
 		EngineWait: load.EngineWait, Retransmits: n.Resent(),
 	}
+}
+
+// blocksOf is how many blocks so many tokens are.
+func blocksOf(tokens int64) int32 {
+	return int32(min(max(tokens, 0)/prefix.BlockTokens, math.MaxInt32))
 }
 
 // excludes tells whether the request must not go to n: it was tried, or another is pinned.

@@ -79,6 +79,8 @@ func (d *Dispatcher) Forward(j *Job, node string) *apierror.Error {
 	j.Stored = true
 	j.matched = slices.Grow(j.matched[:0], at+1)[:at+1]
 	j.matched[at] = 0
+	j.coming = slices.Grow(j.coming[:0], at+1)[:at+1]
+	j.coming[at] = 0
 	j.reach = slices.Grow(j.reach[:0], at+1)[:at+1]
 	j.reach[at] = holdings.Reach{}
 	j.model.nodes[at].AcquireAlways()

@@ -19,19 +19,23 @@ type Explanation struct {
 	Candidates []ExplainedNode `json:"candidates"`
 }
 
-// ExplainedNode is one node's part in an Explanation. Terms are in [0,1] before weighting.
+// ExplainedNode is one node's part in an Explanation. Terms are in [0,1] before weighting, but for
+// Waiting.
 type ExplainedNode struct {
 	Node     string  `json:"node"`
 	Eligible bool    `json:"eligible"`
 	Reason   string  `json:"reason,omitempty"`
 	Matched  int     `json:"matched"`      // leading blocks in the engine's own memory
+	Coming   int     `json:"coming"`       // with those that it computes for other requests now
 	Host     int     `json:"matched_host"` // with what its host has in RAM
 	Disk     int     `json:"matched_disk"` // and on SSD
 	Total    int     `json:"total"`
 	InFlight int     `json:"in_flight"`
-	Others   int     `json:"in_flight_of_others"` // of other routers and clients, as last heard
-	Slots    int     `json:"max_concurrent"`
+	Others   int     `json:"in_flight_of_others"`      // of other routers and clients, as last heard
+	Slots    int     `json:"max_concurrent,omitempty"` // no limit where it is left out
+	Pending  int     `json:"pending_blocks"`           // of prompts that it has not begun to answer
 	Overlap  float64 `json:"overlap"`
+	Waiting  float64 `json:"waiting"` // the pending blocks in prompts of this one's size, at most 4
 	Load     float64 `json:"load"`
 	Power    float64 `json:"power"`
 	Capacity float64 `json:"capacity"`
@@ -69,16 +73,18 @@ func (d *Dispatcher) Explain(j *Job) (*Explanation, *apierror.Error) {
 		r := &j.reach[i]
 		view := n.View(now)
 		row := ExplainedNode{
-			Node: n.ID, Matched: int(r.Device), Host: int(max(r.Host, r.Device)), Disk: int(max(r.Disk, r.Host, r.Device)), Total: j.Blocks,
-			InFlight: int(n.InFlight()), Others: int(view.Others), Slots: int(n.MaxConcurrent()), SM: view.SM, Watts: view.Watts, Signals: view.Signals,
+			Node: n.ID, Matched: int(r.Device), Coming: int(max(j.coming[i], r.Device)), Host: int(max(r.Host, r.Device)), Disk: int(max(r.Disk, r.Host, r.Device)), Total: j.Blocks,
+			InFlight: int(n.InFlight()), Others: int(view.Others), Slots: int(n.MaxConcurrent()),
+			Pending: int(blocksOf(n.waits.Queued())), SM: view.SM, Watts: view.Watts, Signals: view.Signals,
 		}
 		if next < len(j.able) && int(j.able[next]) == i {
 			t := terms[next]
 			row.Eligible, row.Reason = t.Eligible, t.Reason
 			if ok, why := n.Eligible(now); !ok {
-				row.Reason = "asked because no other node is left or has a free slot; " + why
+				row.Reason = "asked because no other node is left or has room; " + why
 			}
-			row.Overlap, row.Load, row.Power, row.Capacity, row.Score = t.Overlap, t.Load, t.Power, t.Capacity, t.Total
+			row.Overlap, row.Waiting, row.Load = t.Overlap, t.Waiting, t.Load
+			row.Power, row.Capacity, row.Score = t.Power, t.Capacity, t.Total
 			if next == pick {
 				e.Winner = n.ID
 			}
@@ -94,7 +100,7 @@ func (d *Dispatcher) Explain(j *Job) (*Explanation, *apierror.Error) {
 	return e, nil
 }
 
-// whyNot says why n is no candidate. full: those that are well have no free slot.
+// whyNot says why n is no candidate. full: those that are well have no room.
 func (j *Job) whyNot(n *member, now time.Time, full bool) string {
 	_, reason := n.Eligible(now)
 	switch {

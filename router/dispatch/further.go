@@ -83,7 +83,8 @@ func (j *Job) calm(now time.Time) {
 	room := false
 	for i, at := range j.able {
 		c := &j.cands[i]
-		room = room || c.InFlight < c.MaxConcurrent && !j.model.nodes[at].FailedLately(now)
+		free := c.MaxConcurrent == 0 || c.InFlight < c.MaxConcurrent
+		room = room || free && !j.model.nodes[at].FailedLately(now)
 	}
 	if room {
 		j.keep(func(at int32) bool { return !j.model.nodes[at].FailedLately(now) })

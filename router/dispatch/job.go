@@ -83,7 +83,8 @@ type Job struct {
 	ids        []uint32
 	turn       uint64 // see tokens.Result
 	refs       []prefix.Ref
-	matched    []int32
+	matched    []int32 // blocks that each node of the model is believed to hold
+	coming     []int32 // with those that it computes for other requests
 	reach      []holdings.Reach
 	query      holdings.Query
 	cands      []policy.Candidate
@@ -210,10 +211,20 @@ func (j *Job) GiveUp(v patience.Verdict) bool {
 	return true
 }
 
+// Prefilled is called by the patience tracker, with its lock held, when the prompt of a request
+// that is not streamed should be computed: the node holds it from now on.
+func (j *Job) Prefilled() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.cur != nil && j.cur.recorded {
+		j.d.index.Begun(&j.chain, j.cur.ref)
+	}
+}
+
 // others tells whether a node that has not been asked could take the request now.
 func (j *Job) others(now time.Time) bool {
 	for _, n := range j.model.nodes {
-		if j.excludes(n) || n.Suspect() || n.InFlight() >= n.MaxConcurrent() {
+		if j.excludes(n) || n.Suspect() || n.Full() {
 			continue
 		}
 		if ok, _ := n.Eligible(now); ok {

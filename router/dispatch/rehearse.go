@@ -9,15 +9,15 @@ import (
 	"github.com/cognitora/dataplane/router/prefix"
 )
 
-// Rehearsal is a request that is sent nowhere: the node is chosen, counted and learned from as Do and Finish do it, and
-// whoever rehearses says what time it is and what the engine found. It is for simulations. Patience, retries and health
-// take no part.
+// Rehearsal is a streamed request that is sent nowhere. The node is chosen, counted and learned
+// from as Do and Finish do it. The caller says what time it is, when the answer begins and what
+// the engine found. It is for simulations: nobody gives up, retries or checks health.
 type Rehearsal struct {
 	j *Job
 }
 
-// Rehearse chooses the node for a prompt of which only the keys of its blocks are known, all of it one user turn. known, if
-// not nil, tells for each node of the model what it holds, instead of the index.
+// Rehearse chooses the node for a prompt given as the keys of its blocks, all of it one user
+// turn. known, if not nil, tells for each node of the model what it holds, instead of the index.
 func (d *Dispatcher) Rehearse(keys []uint64, known func(n *fleet.Node) int32, now time.Time) (Rehearsal, *apierror.Error) {
 	j := d.Job()
 	j.Received = now
@@ -33,14 +33,18 @@ func (d *Dispatcher) rehearse(j *Job, keys []uint64, known func(n *fleet.Node) i
 	if err := d.admit(j); err != nil {
 		return err
 	}
+	j.Scan.Stream = true
 	j.Scan.FirstTurn = len(keys) * prefix.BlockBytes
 	j.chain.Reset(j.model.seed, nil, nil)
 	j.chain.Skip(keys, prefix.Digest{})
 	d.believe(j)
 	if known != nil {
 		for i, n := range j.model.nodes {
-			j.matched[i] = known(n.Node)
-			j.reach[i].Device = j.matched[i]
+			holds := known(n.Node)
+			if holds < j.matched[i] {
+				j.coming[i] = holds
+			}
+			j.matched[i], j.reach[i].Device = holds, holds
 		}
 	}
 	at, err := d.choose(j, j.Received)
@@ -52,6 +56,7 @@ func (d *Dispatcher) rehearse(j *Job, keys []uint64, known func(n *fleet.Node) i
 	a.believe(j, at)
 	a.ref, a.recorded = a.node.Ref(), true
 	j.cur = a
+	a.node.waits.Begin(&j.wait, a.sent, j.work(a.matched))
 	d.index.Record(&j.chain, a.ref, a.sent)
 	return nil
 }
@@ -62,9 +67,17 @@ func (r Rehearsal) Node() *fleet.Node { return r.j.cur.node.Node }
 // Matched is how many leading blocks the node was believed to hold.
 func (r Rehearsal) Matched() int { return r.j.cur.matched }
 
-// Finish ends the request, of whose prompt tokens the engine found so many cached. r must not be used afterwards.
-func (r Rehearsal) Finish(promptTokens, cachedTokens int) {
+// Begun notes that the first token came.
+func (r Rehearsal) Begun(now time.Time) {
+	r.j.wait.FirstByte(now)
+	r.j.d.index.Begun(&r.j.chain, r.j.cur.ref)
+}
+
+// Finish ends the request. The engine found cachedTokens of its promptTokens cached. r must not
+// be used afterwards.
+func (r Rehearsal) Finish(promptTokens, cachedTokens int, now time.Time) {
 	j := r.j
+	j.wait.Done(now, 0, true)
 	j.Usage = usage.Counts{Prompt: int64(promptTokens), HasPrompt: true, Cached: int64(cachedTokens), HasCached: true}
 	j.d.learn(j, j.cur, true, false, j.Received)
 	j.drop(j.cur)

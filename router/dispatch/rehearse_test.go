@@ -51,8 +51,8 @@ func TestRehearsal(t *testing.T) {
 		t.Errorf("a request for two full nodes: %v", err)
 	}
 	home, other := first.Node(), second.Node()
-	first.Finish(640, 0)
-	second.Finish(640, 0)
+	first.Finish(640, 0, now)
+	second.Finish(640, 0, now)
 	now = now.Add(time.Second)
 	again := place(func(n *fleet.Node) int32 {
 		if n == other {
@@ -63,13 +63,13 @@ func TestRehearsal(t *testing.T) {
 	if again.Node() != other {
 		t.Error("what is known was not believed")
 	}
-	again.Finish(640, 0) // and was wrong: from now on the node's beliefs are older than its last loss
+	again.Finish(640, 0, now) // and was wrong: from now on the node's beliefs are older than its last loss
 	now = now.Add(2 * time.Second)
 	again = place(nil, 40)
 	if d.gate.InFlight() != 1 {
 		t.Errorf("%d permits are out, want 1", d.gate.InFlight())
 	}
-	again.Finish(640, 640)
+	again.Finish(640, 640, now)
 	if home.InFlight() != 0 || other.InFlight() != 0 || d.gate.InFlight() != 0 {
 		t.Error("something was not given back")
 	}

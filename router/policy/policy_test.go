@@ -53,7 +53,7 @@ func TestTermsByHand(t *testing.T) {
 	near(t, "b.load", out[1].Load, 0.1) // sm above in-flight
 	near(t, "b.power", out[1].Power, 0)
 	near(t, "b.capacity", out[1].Capacity, (0.5+1+0.25)/3)
-	if pick != 1 || why != "highest score 0.6333 of 2 candidates with a free slot" {
+	if pick != 1 || why != "highest score 0.6333 of 2 candidates" {
 		t.Errorf("pick %d, %q", pick, why)
 	}
 }
@@ -113,15 +113,20 @@ func TestFullNodesAreNoCandidates(t *testing.T) {
 	}
 }
 
-func TestDefaultSlots(t *testing.T) {
-	c := blank(1)
-	c.MaxConcurrent, c.InFlight = 0, DefaultMaxConcurrent-1
-	if Default().Pick([]Candidate{c}, 1, nil, 0) != 0 {
-		t.Error("one slot is free")
+// TestOnlyAStatedLimitRefuses: in no mode does a node without one ever get too much.
+func TestOnlyAStatedLimitRefuses(t *testing.T) {
+	c := blanks(2)
+	for i := range c {
+		c[i].MaxConcurrent, c[i].EngineSlots, c[i].InFlight = 0, int32(4*i), math.MaxInt32
 	}
-	c.InFlight++
-	if Default().Pick([]Candidate{c}, 1, nil, 0) != -1 {
-		t.Error("no slot is free")
+	for m := range Mode(len(modeNames)) {
+		p := Default()
+		p.Mode = m
+		for r := range uint64(20) {
+			if got := p.Pick(c, 1, nil, mix(r)); got < 0 {
+				t.Errorf("%v refused", m)
+			}
+		}
 	}
 }
 
@@ -282,7 +287,8 @@ func TestExplainAgreesWithPick(t *testing.T) {
 			if out[i].Eligible && p.Mode == Score && out[i].Total > out[want].Total+p.Epsilon+1e-12 {
 				t.Fatalf("%v beats the winner %v", out[i], out[want])
 			}
-			if x := out[i]; min(x.Overlap, x.Load, x.Power, x.Capacity) < 0 || max(x.Overlap, x.Load, x.Power, x.Capacity) > 1 {
+			if x := out[i]; min(x.Overlap, x.Waiting, x.Load, x.Power, x.Capacity) < 0 ||
+				max(x.Overlap, x.Load, x.Power, x.Capacity) > 1 || x.Waiting > waitingMost {
 				t.Fatalf("a term is out of [0,1]: %+v", x)
 			}
 		}
@@ -296,8 +302,20 @@ func randomCandidate(rng *rand.Rand) Candidate {
 		}
 		return float32(rng.Float64() * scale)
 	}
-	return Candidate{IDHash: rng.Uint64(), Matched: rng.Int32N(25), InFlight: rng.Int32N(9), Others: rng.Int32N(3), MaxConcurrent: 1 + rng.Int32N(9),
-		SM: maybe(1), Watts: maybe(700), VRAM: maybe(8e10), Throughput: maybe(8), EngineWait: maybe(2), Retransmits: maybe(0.1)}
+	c := Candidate{
+		IDHash: rng.Uint64(), Matched: rng.Int32N(25), Coming: rng.Int32N(25), Pending: rng.Int32N(300),
+		InFlight: rng.Int32N(9), Others: rng.Int32N(3), SM: maybe(1), Watts: maybe(700), VRAM: maybe(8e10),
+		Throughput: maybe(8), EngineWait: maybe(2), Retransmits: maybe(0.1),
+	}
+	switch rng.IntN(4) {
+	case 0:
+		c.EngineSlots = 1 + rng.Int32N(9)
+	case 1:
+		c.InFlight *= 20 // without a limit
+	default:
+		c.MaxConcurrent = 1 + rng.Int32N(9)
+	}
+	return c
 }
 
 func TestPickAllocatesNothing(t *testing.T) {

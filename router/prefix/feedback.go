@@ -89,7 +89,7 @@ func (x *Index) Observe(c *Chain, o Observation) float64 {
 func (x *Index) settle(c *Chain, o Observation, cut int) {
 	now, _ := x.clock.nowStamp()
 	dispatched := x.clock.stamp(o.DispatchedAt)
-	x.write(c, o.Ref, 0, func(_ int, g *group) {
+	x.write(c, o.Ref, func(_ int, g *group) {
 		b := g.was
 		switch {
 		case !g.known:

@@ -44,11 +44,17 @@ func common(a, b []uint64) (n int) {
 	return n
 }
 
-// chain is the leading groups whose beliefs are in order, how many blocks are believed to be
-// there, and how many groups are alive, pending ones included.
-func (m *model) chain(c *Chain, ref Ref, now time.Time, lifetime time.Duration) (seen []held, matched, alive int) {
+// looked is what there is of a prompt on a node: the leading groups whose beliefs are in order,
+// how many blocks are believed to be held, and to be held or pending, and in how many groups.
+type looked struct {
+	seen           []held
+	matched, there int // blocks
+	alive          int // groups
+}
+
+func (m *model) chain(c *Chain, ref Ref, now time.Time, lifetime time.Duration) (l looked) {
 	var floor time.Time
-	ordered, there := true, true
+	ordered, held := true, true
 	m.each(c, ref, func(g int, k string, blocks []uint64) {
 		h, ok := m.held[k]
 		if ordered = ordered && ok && !h.touched.Before(floor); !ordered {
@@ -58,15 +64,15 @@ func (m *model) chain(c *Chain, ref Ref, now time.Time, lifetime time.Duration) 
 			floor = h.born
 		}
 		h.kept = common(h.blocks, blocks)
-		if alive == g && now.Sub(h.touched) <= lifetime {
-			alive, there = g+1, there && !h.pending
-			if there {
-				matched = g*groupBlocks + h.kept
+		if l.alive == g && now.Sub(h.touched) <= lifetime {
+			l.alive, l.there, held = g+1, g*groupBlocks+h.kept, held && !h.pending
+			if held {
+				l.matched = l.there
 			}
 		}
-		seen = append(seen, h)
+		l.seen = append(l.seen, h)
 	})
-	return seen, matched, alive
+	return l
 }
 
 // grow is what an entry holds after a request: what it had, if that goes on and is more.
@@ -76,18 +82,15 @@ func (h *held) grow(blocks []uint64, goesOn bool) {
 	}
 }
 
-// record returns what it has seen, and how many leading groups the node held entirely.
-func (m *model) record(c *Chain, ref Ref, at time.Time, lifetime time.Duration) (seen []held, whole int) {
-	seen, _, alive := m.chain(c, ref, at, lifetime)
+func (m *model) record(c *Chain, ref Ref, at time.Time, lifetime time.Duration) []held {
+	was := m.chain(c, ref, at, lifetime)
 	m.each(c, ref, func(g int, k string, blocks []uint64) {
 		h := m.held[k]
-		if g >= alive {
+		if g >= was.alive {
 			if h.born.Before(at) {
 				h.born = at
 			}
 			h.settled, h.pending, h.blocks = false, true, blocks
-		} else if whole == g && !h.pending && seen[g].kept == len(blocks) {
-			whole++
 		}
 		if h.touched.Before(at) {
 			h.touched = at
@@ -95,21 +98,18 @@ func (m *model) record(c *Chain, ref Ref, at time.Time, lifetime time.Duration) 
 		h.inUse = true
 		m.held[k] = h
 	})
-	return seen, whole
+	return was.seen
 }
 
-func (m *model) begun(c *Chain, ref Ref, at time.Time, whole int) {
+func (m *model) begun(c *Chain, ref Ref, at time.Time) {
 	m.each(c, ref, func(g int, k string, blocks []uint64) {
 		h, known := m.held[k]
-		switch {
-		case g < whole:
-		case !known:
-			m.held[k] = held{born: at, touched: at, inUse: true, blocks: blocks}
-		default:
-			h.pending = false
-			h.grow(blocks, true)
-			m.held[k] = h
+		if !known {
+			h = held{born: at, touched: at, inUse: true}
 		}
+		h.pending = false
+		h.grow(blocks, true)
+		m.held[k] = h
 	})
 }
 
@@ -156,7 +156,6 @@ type modelFlight struct {
 	at       time.Time
 	believed int
 	seen     []held
-	whole    int
 }
 
 // run is a random history on an index large enough to evict nothing.
@@ -222,15 +221,15 @@ func (u *run) prompt() *Chain {
 }
 
 func (u *run) compare(c *Chain) []int32 {
-	got := make([]int32, len(u.refs))
-	u.x.Match(c, u.refs, got)
+	got, coming := make([]int32, len(u.refs)), make([]int32, len(u.refs))
+	u.x.Match(c, u.refs, got, coming)
 	for i, ref := range u.refs {
-		_, want, _ := u.m.chain(c, ref, u.t, u.x.Lifetime(ref))
+		want := u.m.chain(c, ref, u.t, u.x.Lifetime(ref))
 		if !u.x.Caching(ref) {
-			want = 0
+			want = looked{}
 		}
-		if got[i] != int32(want) {
-			u.Errorf("node %x: matched %d blocks, the model has %d", ref, got[i], want)
+		if got[i] != int32(want.matched) || coming[i] != int32(want.there) {
+			u.Errorf("node %x: matched %d and %d blocks, the model has %d and %d", ref, got[i], coming[i], want.matched, want.there)
 		}
 	}
 	return got
@@ -244,15 +243,12 @@ func (u *run) dispatch() {
 	got, i := u.compare(c), u.r.IntN(len(u.refs))
 	ref := u.refs[i]
 	at := u.t.Add(-time.Duration(u.r.IntN(4)) * time.Second) // requests are recorded out of order
-	seen, whole := u.m.record(c, ref, at, u.x.Lifetime(ref))
+	seen := u.m.record(c, ref, at, u.x.Lifetime(ref))
 	u.x.Record(c, ref, at)
 	if len(seen) != len(c.sent.seen) {
 		u.Errorf("saw %d groups at dispatch, the model %d", len(c.sent.seen), len(seen))
 	}
-	if whole != c.sent.held {
-		u.Errorf("%d groups held entirely, the model has %d", c.sent.held, whole)
-	}
-	f := modelFlight{c, ref, at, int(got[i]), seen, whole}
+	f := modelFlight{c, ref, at, int(got[i]), seen}
 	u.flights = append(u.flights, f)
 	if u.r.IntN(2) == 0 {
 		u.begun(&f)
@@ -268,7 +264,7 @@ func (u *run) begin() {
 
 func (u *run) begun(f *modelFlight) {
 	u.x.Begun(f.c, f.ref)
-	u.m.begun(f.c, f.ref, f.at, f.whole)
+	u.m.begun(f.c, f.ref, f.at)
 }
 
 func (u *run) finish() {
@@ -350,7 +346,7 @@ func read(t *testing.T, x *Index, slots []atomic.Uint32, texts [][]byte, seed ui
 			refs[i] = Ref(slots[i].Load())
 		}
 		c.Reset(Seed("model", "", ""), texts[r.IntN(len(texts))], nil)
-		hashed := x.Match(c, refs, matched)
+		hashed := x.Match(c, refs, matched, nil)
 		for _, m := range matched {
 			if int(m) > hashed {
 				t.Errorf("matched %d of %d hashed blocks", m, hashed)

@@ -1,9 +1,20 @@
 package prefix
 
 import (
+	"fmt"
 	"testing"
 	"time"
 )
+
+// expectComing is expect of the blocks that the nodes hold or compute.
+func (f *fleet) expectComing(what string, text []byte, want ...int32) {
+	f.Helper()
+	held, coming := make([]int32, len(f.refs)), make([]int32, len(f.refs))
+	f.x.Match(chain(text), f.refs, held, coming)
+	if fmt.Sprint(coming) != fmt.Sprint(want) {
+		f.Errorf("%s: %v blocks are coming, want %v", what, coming, want)
+	}
+}
 
 // A prompt is held by a node once the node has begun to answer a request that computes it.
 func TestPendingIsNotHeld(t *testing.T) {
@@ -11,6 +22,7 @@ func TestPendingIsNotHeld(t *testing.T) {
 	base := prompt("base", 200)
 	first := f.dispatch(0, base)
 	f.expect("before the first byte", base, 0, 0)
+	f.expectComing("it is on its way", branch(base, 150, "tail", 170), 150, 0)
 	second := f.dispatch(0, branch(base, 150, "tail", 170))
 	if second.believed != 0 {
 		t.Errorf("a second request believes %d blocks", second.believed)
@@ -42,6 +54,7 @@ func TestAWarmNodeKeepsItsBelief(t *testing.T) {
 	f.serve(0, base[:90*BlockBytes], 0)
 	again := f.dispatch(0, base)
 	f.expect("what was held, without what is computed", base, 90)
+	f.expectComing("and with it", base, 100)
 	again.forget()
 	f.expect("a failure gives back what it added", base, 90)
 	f.dispatch(0, base).begun()
@@ -95,4 +108,18 @@ func TestBegunOfAnotherIncarnation(t *testing.T) {
 	f.x.Begun(fl.c, f.refs[0])
 	f.x.Begun(chain(base), f.refs[0])
 	f.expect("it has restarted", base, 0)
+}
+
+// Where a long prompt's pending part begins is found without a look at every group.
+func TestHeldAndComingInLongPrompts(t *testing.T) {
+	for held := 0; held <= 960; held += 37 {
+		f := newFleet(t, 1)
+		base := prompt("base", 1000)
+		if held > 0 {
+			f.serve(0, base[:held*BlockBytes], 0)
+		}
+		f.dispatch(0, base)
+		f.expect("held", base, int32(held))
+		f.expectComing("coming", base, 1000)
+	}
 }

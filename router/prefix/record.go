@@ -8,10 +8,9 @@ type sentState struct {
 	ref  Ref
 	at   stamp
 	seen []sighting // leading groups, those whose lifetime was over included
-	held int        // leading groups that the node held entirely
 }
 
-func (s *sentState) reset() { s.ref, s.seen, s.held = 0, s.seen[:0], 0 }
+func (s *sentState) reset() { s.ref, s.seen = 0, s.seen[:0] }
 
 // sighting is a belief's touched and use flags, and how many blocks of the group were there.
 type sighting uint64
@@ -88,12 +87,11 @@ func (g *group) set(b belief, goesOn bool) {
 // believe writes the belief about a group that has an entry, and leaves its blocks.
 func (g *group) believe(b belief) { g.bucket.beliefs[g.place].Store(uint64(b)) }
 
-// write calls fn under the lock for each group of the chain from the given one on. It stops
-// when the node has left.
-func (x *Index) write(c *Chain, ref Ref, from int, fn func(i int, g *group)) {
+// write calls fn under the lock for each group of the chain. It stops when the node has left.
+func (x *Index) write(c *Chain, ref Ref, fn func(i int, g *group)) {
 	c.HashTo(c.blocks)
 	n := c.groups()
-	for ; from < n; from += writeBatch {
+	for from := 0; from < n; from += writeBatch {
 		if !x.writeSome(c, ref, from, min(from+writeBatch, n), fn) {
 			return
 		}
@@ -146,7 +144,7 @@ func (x *Index) Record(c *Chain, ref Ref, at time.Time) {
 	c.sent = sentState{ref: ref, at: now, seen: c.sent.seen[:0]}
 	lifetime, floor := n.lifetime.Load(), n.oldest(now, x.clock.millis(at))
 	ordered, alive := true, true
-	x.write(c, ref, 0, func(i int, g *group) {
+	x.write(c, ref, func(_ int, g *group) {
 		b := g.was
 		ordered = ordered && g.known && since(b.touched(), floor) >= 0
 		if ordered {
@@ -159,9 +157,6 @@ func (x *Index) Record(c *Chain, ref Ref, at time.Time) {
 			g.set(newBelief(now, now, inUse|pending), false)
 		case alive:
 			g.believe(b.touch(now, b.flags()|inUse))
-			if c.sent.held == i && !b.pending() && g.keep() == g.count {
-				c.sent.held++
-			}
 		default:
 			g.set(newBelief(later(now, b.born()), later(now, b.touched()), inUse|pending), false)
 		}
@@ -170,13 +165,13 @@ func (x *Index) Record(c *Chain, ref Ref, at time.Time) {
 
 // Begun says that the node has begun to answer the request that Record was last called for
 // with c: it holds the whole prompt. It does nothing when that request was recorded for
-// another node, and next to nothing when the node held the prompt before.
+// another node.
 func (x *Index) Begun(c *Chain, ref Ref) {
-	if c.sent.ref != ref || ref == 0 {
+	if c.sent.ref != ref {
 		return
 	}
 	at := c.sent.at
-	x.write(c, ref, c.sent.held, func(_ int, g *group) {
+	x.write(c, ref, func(_ int, g *group) {
 		if !g.known {
 			g.set(newBelief(at, at, inUse), false)
 			return
@@ -189,7 +184,7 @@ func (x *Index) Begun(c *Chain, ref Ref) {
 // time it was recorded with. Blocks that another request has used since stay.
 func (x *Index) Forget(c *Chain, ref Ref, at time.Time) {
 	then := x.clock.stamp(at)
-	x.write(c, ref, 0, func(i int, g *group) {
+	x.write(c, ref, func(i int, g *group) {
 		b := g.was
 		switch {
 		case !g.known || b.touched() != then:
