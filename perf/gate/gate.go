@@ -110,6 +110,15 @@ var gauges = map[string]gauge{
 	"missed_reuse_slow":         missedReuse("slow"),
 	"ttft_to_round_robin_mixed": ttftToRoundRobin("mixed"),
 	"ttft_to_round_robin_hot":   ttftToRoundRobin("hot"),
+
+	"missed_reuse_mixed_unlimited":        missedReuse("mixed_unlimited"),
+	"missed_reuse_hot_unlimited":          missedReuse("hot_unlimited"),
+	"ttft_to_round_robin_mixed_unlimited": ttftToRoundRobin("mixed_unlimited"),
+	"ttft_to_round_robin_hot_unlimited":   ttftToRoundRobin("hot_unlimited"),
+
+	"cold_burst_busiest":             coldBurst(unlimited, busiest),
+	"cold_burst_busiest_256_slots":   coldBurst(256, busiest),
+	"cold_burst_ttft_to_round_robin": coldBurst(unlimited, meanTTFT),
 }
 
 // site is what the gates share: a running router and what it is compared with.

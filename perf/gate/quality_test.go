@@ -4,6 +4,7 @@ package gate
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -17,7 +18,7 @@ func TestRoutingQuality(t *testing.T) {
 	}
 	s := &site{}
 	for _, g := range th.Gates {
-		if !strings.HasPrefix(g.Name, "missed_reuse") && !strings.HasPrefix(g.Name, "ttft_to") {
+		if !slices.ContainsFunc([]string{"missed_reuse", "ttft_to", "cold_burst"}, func(p string) bool { return strings.HasPrefix(g.Name, p) }) {
 			continue
 		}
 		v, detail, err := gauges[g.Name](context.Background(), s)
