@@ -253,7 +253,7 @@ func (r *Report) String() string {
 		case !o.Passed():
 			verdict = "FAIL"
 		}
-		fmt.Fprintf(&b, "%s %-26s %s, limit %g", verdict, o.Name, o.measured(), o.Limit)
+		fmt.Fprintf(&b, "%s %-35s %s, limit %g", verdict, o.Name, o.measured(), o.Limit)
 		if verdict == "FAIL" {
 			fmt.Fprintf(&b, "\n     %s\n     %s", o.Reason, o.Detail)
 		}

@@ -33,9 +33,9 @@ func (e *FieldError) Error() string {
 // Parse reads a policy document,
 // {"mode":…,"weights":{"kv":…,"load":…,"power":…,"capacity":…,"pending":…},
 // "tiers":{"device":…,"host":…,"disk":…},"epsilon":…,"max_share":…,"max_queue":…,
-// "ttft_slo_ms":…,"run_delay_ms":…,"retransmit_pct":…}, or the flat form with the weights at the
-// top. A key that a document leaves out has its default. It is taken or refused as a whole: the error
-// joins one FieldError per problem.
+// "ttft_slo_ms":…,"run_delay_ms":…,"retransmit_pct":…}, or the flat form with the weights at
+// the top. A key that a document leaves out has its default. It is taken or refused as a
+// whole: the error joins one FieldError per problem.
 func Parse(doc []byte) (*Policy, error) {
 	if len(doc) > documentMax {
 		return nil, fmt.Errorf("policy: %d bytes, at most %d are read", len(doc), documentMax)

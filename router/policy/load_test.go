@@ -17,8 +17,8 @@ func util(cands []Candidate) []float64 {
 	return out
 }
 
-// TestLoadByHand: the lower of limit and engine's slots, else the mean of those that have any, else twice the mean in
-// flight, and 16 at least.
+// TestLoadByHand: the lower of limit and engine's slots, else the mean of those that have any, else
+// twice the mean in flight, and 16 at least.
 func TestLoadByHand(t *testing.T) {
 	type node struct{ busy, limit, engine int32 }
 	for name, c := range map[string]struct {
@@ -47,8 +47,8 @@ func TestLoadByHand(t *testing.T) {
 	}
 }
 
-// TestLoadGrowsWithBusy: whatever the fleet knows, one more request never makes a node look less used, and util and
-// capacity stay within [0,1].
+// TestLoadGrowsWithBusy: whatever the fleet knows, one more request never makes a node look less
+// used, and util and capacity stay within [0,1].
 func TestLoadGrowsWithBusy(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)
@@ -77,6 +77,23 @@ func TestLoadGrowsWithBusy(t *testing.T) {
 	}
 }
 
+// TestOnlyAStatedLimitRefuses: in no mode does a node without one ever get too much.
+func TestOnlyAStatedLimitRefuses(t *testing.T) {
+	c := blanks(2)
+	for i := range c {
+		c[i].MaxConcurrent, c[i].EngineSlots, c[i].InFlight = 0, int32(4*i), math.MaxInt32
+	}
+	for m := range Mode(len(modeNames)) {
+		p := Default()
+		p.Mode = m
+		for r := range uint64(20) {
+			if got := p.Pick(c, 1, nil, mix(r)); got < 0 {
+				t.Errorf("%v refused", m)
+			}
+		}
+	}
+}
+
 func TestLoadAwareModesWithoutLimits(t *testing.T) {
 	c := blanks(3)
 	for i := range c {
@@ -98,7 +115,7 @@ func TestLoadAwareModesWithoutLimits(t *testing.T) {
 	}
 }
 
-// TestPendingByHand is the formula: overlap - pending·min(waiting/max(prompt, 64), 4), below 0 too.
+// TestPendingByHand is overlap - pending·min(waiting/max(prompt, 64), 4), below 0 too.
 func TestPendingByHand(t *testing.T) {
 	for _, c := range []struct {
 		waiting      int32
@@ -130,7 +147,8 @@ func TestPendingByHand(t *testing.T) {
 	}
 }
 
-// TestComingBlocksCountAsMatched: a prompt that a node computes for another request will be there when it is needed.
+// TestComingBlocksCountAsMatched: a prompt that a node computes for another request will be there
+// when it is needed.
 func TestComingBlocksCountAsMatched(t *testing.T) {
 	c := blanks(2)
 	c[0].Coming, c[1].Matched = 80, 70
@@ -144,8 +162,8 @@ func TestComingBlocksCountAsMatched(t *testing.T) {
 	near(t, "overlap of what is held", out[1].Overlap, 0.7)
 }
 
-// TestShareLeavesOutTheCrowded: the holder of a hot prefix is left out at max_share times the fleet's load, never all, and
-// not for few requests.
+// TestShareLeavesOutTheCrowded: the holder of a hot prefix is left out at max_share times the
+// fleet's load, unless nobody would be left, or for few requests.
 func TestShareLeavesOutTheCrowded(t *testing.T) {
 	fleet := func(limit int32, busy ...int32) []Candidate {
 		c := blanks(len(busy))

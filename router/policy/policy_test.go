@@ -113,23 +113,6 @@ func TestFullNodesAreNoCandidates(t *testing.T) {
 	}
 }
 
-// TestOnlyAStatedLimitRefuses: in no mode does a node without one ever get too much.
-func TestOnlyAStatedLimitRefuses(t *testing.T) {
-	c := blanks(2)
-	for i := range c {
-		c[i].MaxConcurrent, c[i].EngineSlots, c[i].InFlight = 0, int32(4*i), math.MaxInt32
-	}
-	for m := range Mode(len(modeNames)) {
-		p := Default()
-		p.Mode = m
-		for r := range uint64(20) {
-			if got := p.Pick(c, 1, nil, mix(r)); got < 0 {
-				t.Errorf("%v refused", m)
-			}
-		}
-	}
-}
-
 func TestKeyIsAskedOnlyOnATie(t *testing.T) {
 	k := &countingKey{value: 7}
 	c := blanks(4)
@@ -367,7 +350,8 @@ func BenchmarkPickScore1000(b *testing.B)    { benchmarkPick(b, 1000, Score) }
 func BenchmarkPickPowerOfTwo8(b *testing.B)  { benchmarkPick(b, 8, PowerOfTwo) }
 func BenchmarkPickLeastLoaded8(b *testing.B) { benchmarkPick(b, 8, LeastLoaded) }
 
-// TestApartFromTheOthers: waits for a CPU and retransmissions count where they are asked for, and only as far as a node has more of them than its peers.
+// TestApartFromTheOthers: waits for a CPU and retransmissions count where they are asked for, and
+// only the excess over the peers'.
 func TestApartFromTheOthers(t *testing.T) {
 	u := Unknown()
 	for name, c := range map[string]struct {

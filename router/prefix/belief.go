@@ -30,7 +30,7 @@ func later(a, b stamp) stamp {
 //	touched 29 bits  when a request that uses it was last known on the node
 //	settled  1 bit   a request that used it since born has completed
 //	inUse    1 bit   touched is the dispatch of a request whose end is not known
-//	pending  1 bit   no request that computes it has begun to be answered: the node does not hold it yet
+//	pending  1 bit   the node computes it: no answer to a request that uses it has begun
 //
 // The lowest three bits are 0.
 // One of inUse and settled is always set, so no belief is 0.
