@@ -71,9 +71,11 @@ type nodeRow struct {
 	Health *cluster.NodeHealth `json:"health,omitempty"`
 	Error  string              `json:"error,omitempty"`
 	Cordon *cluster.Cordon     `json:"cordon,omitempty"`
-	// LeaseSecs is when etcd, by its own clock, drops the node unless its agent is heard of again; absent: never.
+	// LeaseSecs is when etcd, by its own clock, drops the node unless its agent is heard of again;
+	// absent: never.
 	LeaseSecs *float64 `json:"lease_seconds_left,omitempty"`
-	// Router is the node as the router at --admin has it; nil: none answers there, or it does not know the node.
+	// Router is the node as the router at --admin has it; nil: none answers there, or it does not
+	// know the node.
 	Router *fleet.NodeView `json:"router,omitempty"`
 }
 

@@ -133,7 +133,8 @@ func (p *picture) outdated(err error, age time.Duration) *picture {
 	return &old
 }
 
-// picture shows the fleet, with rates since before where there was one, and first the nodes that need somebody.
+// picture shows the fleet, with rates since before where there was one, and first the nodes that
+// need somebody.
 func (l *look) picture(before *look) *picture {
 	p := &picture{head: l.headline(before), all: "--once"}
 	var problems []string

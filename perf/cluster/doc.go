@@ -13,12 +13,13 @@
 //
 // # Blocks
 //
-// A trace tells prompts apart by blocks of 512 tokens, so that is the engines' block here; the unfinished one at a prompt's
-// end is never found again, nor are answers. The index sees every such block as 32 of its own, as it would the text.
-// The keys of both cover all blocks before.
+// A trace tells prompts apart by blocks of 512 tokens, so that is the engines' block here; the
+// unfinished one at a prompt's end is never found again, nor are answers. The index sees every such
+// block as 32 of its own, as it would the text. The keys of both cover all blocks before.
 //
 // # Load
 //
-// The spacing of arrivals is the trace's, divided by Speed. Search finds the speed at which a given mode keeps the
-// engines' prefill busy for a given share of the time, so that modes are compared under the same, known load.
+// The spacing of arrivals is the trace's, divided by Speed. Search finds the speed at which a given
+// mode keeps the engines' prefill busy for a given share of the time, so that modes are compared
+// under the same, known load. A Burst has its own times.
 package cluster

@@ -23,7 +23,8 @@ type Result struct {
 	TTFT         Times   `json:"ttft_ms"`
 	E2E          Times   `json:"e2e_ms"`
 	HitRatio     float64 `json:"hit_ratio"` // cached of prompt tokens
-	// Utilisation is the share of the nodes' time, from the first arrival to the last, that went into prefill.
+	// Utilisation is the share of the nodes' time, from the first arrival to the last, that went
+	// into prefill.
 	Utilisation float64 `json:"prefill_utilisation"`
 	// BusiestShare is the part of the requests that the busiest node had.
 	BusiestShare float64 `json:"busiest_share"`

@@ -16,16 +16,18 @@ import (
 // Config is one simulation. The zero value of a field means its default.
 type Config struct {
 	Nodes int // default 8
-	// Engine is what every node is like: batch, slots (MaxSeqs) and cost. BlockTokens is always the trace's, CacheBlocks
-	// counts such blocks and has no default. Defaults: 64 slots, 2048 tokens in a step, 5000 prompt tokens/s, 15 ms for a
-	// decode step and 0.2 ms more for each sequence in it.
+	// Engine describes every node: batch, slots (MaxSeqs) and cost. BlockTokens is always the
+	// trace's, CacheBlocks counts blocks of that size and has no default. Defaults: 64 slots, 2048
+	// tokens in a step, 5000 prompt tokens/s, 15 ms for a decode step and 0.2 ms more for each
+	// sequence in it.
 	Engine engine.Config
 	// Limit is how many requests the router gives a node at once. Default Engine.MaxSeqs;
 	// negative: no limit.
 	Limit int
 	// Policy decides, in mode Mode. Default policy.Default().
 	Policy *policy.Policy
-	// Mode is a mode of the policy, or score_exact: score that is told what is in the caches instead of believing the index.
+	// Mode is a mode of the policy, or score_exact: score that is told what is in the caches
+	// instead of believing the index.
 	Mode string
 	// Speed divides the time between arrivals. Default 1.
 	Speed float64
@@ -133,7 +135,8 @@ func newSimulation(w *Workload, cfg Config) (*simulation, error) {
 		return nil, err
 	}
 	if longest := w.Longest(); cfg.Engine.CacheBlocks < longest {
-		return nil, fmt.Errorf("%w, of %d blocks of %d tokens, with its %d", ErrCache, longest, trace.BlockTokens, cfg.Engine.CacheBlocks)
+		return nil, fmt.Errorf("%w, of %d blocks of %d tokens, with its %d",
+			ErrCache, longest, trace.BlockTokens, cfg.Engine.CacheBlocks)
 	}
 	if seconds := w.Span().Seconds() / cfg.Speed; seconds > maxSpan.Seconds() {
 		return nil, fmt.Errorf("%.4g hours of traffic: %w, of %.0f hours", seconds/3600, ErrSpan, maxSpan.Hours())

@@ -181,7 +181,7 @@ func common[T comparable](a, b []T) int {
 	return n
 }
 
-// TestBurst: what a burst shares is computed once on each node that gets some of it, and every answer begins before it
+// TestBurst: a burst's requests have the shared blocks in common, and every answer begins before it
 // ends.
 func TestBurst(t *testing.T) {
 	w := Burst{Requests: 40, Over: 2 * time.Second}.Workload()
@@ -207,8 +207,8 @@ func TestBurst(t *testing.T) {
 	}
 }
 
-// TestAColdBurstIsSpread: the busiest node gets no more than twice the mean, and the figures are worse by far without the
-// two settings that see to it.
+// TestAColdBurstIsSpread: the busiest node gets no more than twice the mean, and the figures are
+// worse by far without pending and max_share.
 func TestAColdBurstIsSpread(t *testing.T) {
 	for _, limit := range []int{-1, 256} {
 		for _, over := range []time.Duration{0, 4 * time.Second} {

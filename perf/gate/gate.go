@@ -141,13 +141,16 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	}
 	for _, name := range cfg.Only {
 		if gauges[name] == nil {
-			return nil, fmt.Errorf("--only %s: there is no such gate; there are %s", name, strings.Join(slices.Sorted(maps.Keys(gauges)), ", "))
+			all := strings.Join(slices.Sorted(maps.Keys(gauges)), ", ")
+			return nil, fmt.Errorf("--only %s: there is no such gate; there are %s", name, all)
 		}
 	}
 	if router := filepath.Join(cfg.Root, "bin", "cgn-router"); !isFile(router) {
 		return nil, fmt.Errorf("--root %s: there is no %s: name the repository, and run make build in it", cfg.Root, router)
 	}
-	s := &site{thresholds: t, interrupted: ctx.Done(), running: map[string]*compare.Running{}, inStep: map[string]float64{}}
+	s := &site{
+		thresholds: t, interrupted: ctx.Done(), running: map[string]*compare.Running{}, inStep: map[string]float64{},
+	}
 	if s.contestants, err = compare.Contestants(); err != nil {
 		return nil, err
 	}

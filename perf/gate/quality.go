@@ -18,8 +18,8 @@ var (
 // unlimited is a router that was given no max_concurrent.
 const unlimited = -1
 
-// fleets are the simulations that routing quality is taken from. They have 8 engines and come to the same
-// figures each time, on any machine.
+// fleets are the simulations that routing quality is taken from. They have 8 engines and come to
+// the same figures each time, on any machine.
 var fleets = map[string]struct {
 	generator trace.Generator
 	cluster.Comparison
@@ -58,8 +58,8 @@ func (s *site) simulated(name string) (*cluster.Report, error) {
 	return r, nil
 }
 
-// missedReuse is the share of the prompt tokens that could have been found cached and were not. What a refused request
-// could have found was missed as well.
+// missedReuse is the share of the prompt tokens that could have been found cached and were not,
+// those of refused requests included.
 func missedReuse(fleet string) gauge {
 	return func(_ context.Context, s *site) (float64, string, error) {
 		r, err := s.simulated(fleet)
@@ -68,7 +68,8 @@ func missedReuse(fleet string) gauge {
 		}
 		of := r.Results[0]
 		missed := 1 - float64(of.CachedTokens)/(r.Reusable*float64(r.PromptTokens))
-		return missed, fmt.Sprintf("hit ratio %.4f of %.4f, round robin %.4f", of.HitRatio, r.Reusable, r.Results[1].HitRatio), nil
+		detail := fmt.Sprintf("hit ratio %.4f of %.4f, round robin %.4f", of.HitRatio, r.Reusable, r.Results[1].HitRatio)
+		return missed, detail, nil
 	}
 }
 

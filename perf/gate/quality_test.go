@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestRoutingQuality: the simulated gates say the same on every machine, so they are held here too. They have one
+// TestRoutingQuality holds the simulated gates, which say the same on every machine. They have one
 // goroutine, so that the race detector would only make them slow.
 func TestRoutingQuality(t *testing.T) {
 	th, err := readThresholds(thresholdsTOML)
@@ -18,7 +18,8 @@ func TestRoutingQuality(t *testing.T) {
 	}
 	s := &site{}
 	for _, g := range th.Gates {
-		if !slices.ContainsFunc([]string{"missed_reuse", "ttft_to", "cold_burst"}, func(p string) bool { return strings.HasPrefix(g.Name, p) }) {
+		simulated := func(prefix string) bool { return strings.HasPrefix(g.Name, prefix) }
+		if !slices.ContainsFunc([]string{"missed_reuse", "ttft_to", "cold_burst"}, simulated) {
 			continue
 		}
 		v, detail, err := gauges[g.Name](context.Background(), s)

@@ -169,8 +169,8 @@ type Stall struct {
 }
 
 // Check looks at every waiting attempt, asks the owners of late ones to give up, and appends
-// the nodes to set aside to out. Call it about every FirstByteFloor/10; a model for which nobody waits costs
-// one lock.
+// the nodes to set aside to out. Call it about every FirstByteFloor/10; a model for which nobody
+// waits costs one lock.
 func (m *Model) Check(now time.Time, out []Stall) []Stall {
 	m.mu.Lock()
 	defer m.mu.Unlock()

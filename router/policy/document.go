@@ -170,7 +170,9 @@ func (d *document) read(doc []byte) error {
 		return err
 	}
 	if nested && flat != "" {
-		d.errs = append(d.errs, &FieldError{flat, "a weight both inside and outside of weights", "one form or the other"})
+		d.errs = append(d.errs, &FieldError{
+			flat, "a weight both inside and outside of weights", "one form or the other",
+		})
 	}
 	return nil
 }
@@ -244,7 +246,8 @@ func (d *document) upTo(limit int, field string, value json.RawMessage, into *fl
 
 func (d *document) integer(field string, value json.RawMessage, into *int, limit int) {
 	var f float64
-	if json.Unmarshal(value, &f) != nil || f != math.Trunc(f) || f < 0 || f > float64(limit) || bytes.Equal(value, []byte("null")) {
+	bad := json.Unmarshal(value, &f) != nil || bytes.Equal(value, []byte("null"))
+	if bad || f != math.Trunc(f) || f < 0 || f > float64(limit) {
 		d.errs = append(d.errs, &FieldError{field, string(value), fmt.Sprintf("a whole number from 0 to %d", limit)})
 		return
 	}

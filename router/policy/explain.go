@@ -33,10 +33,12 @@ func (p *Policy) terms(c *Candidate, f *fleet, promptBlocks int) Terms {
 	t := Terms{Eligible: true, Load: max(0, 1-f.of(c))}
 	switch {
 	case !c.room():
-		t.Eligible, t.Reason = false, fmt.Sprintf("full: %d in flight and %d of others of %d slots", c.InFlight, c.Others, c.MaxConcurrent)
+		t.Eligible = false
+		t.Reason = fmt.Sprintf("full: %d in flight and %d of others of %d slots", c.InFlight, c.Others, c.MaxConcurrent)
 	case p.Mode == Score && !f.takes(c):
-		t.Eligible, t.Reason = false, fmt.Sprintf("more than its share: %d requests are %.2g times the fleet's load, max_share is %g",
-			c.busy(), f.of(c)/f.use, f.share)
+		t.Eligible = false
+		t.Reason = fmt.Sprintf("more than its share: %d requests are %.2g times the fleet's load, "+
+			"max_share is %g", c.busy(), f.of(c)/f.use, f.share)
 	}
 	if p.Mode != Score {
 		t.Total = t.Load

@@ -122,7 +122,8 @@ func TestPendingByHand(t *testing.T) {
 		promptBlocks int
 		want         float64
 	}{
-		{0, 100, 0}, {-5, 100, 0}, {50, 100, 0.5}, {100, 100, 1}, {400, 100, 4}, {4000, 100, 4}, {32, 0, 0.5}, {32, 10, 0.5}, {128, 64, 2},
+		{0, 100, 0}, {-5, 100, 0}, {50, 100, 0.5}, {100, 100, 1}, {400, 100, 4}, {4000, 100, 4},
+		{32, 0, 0.5}, {32, 10, 0.5}, {128, 64, 2},
 	} {
 		cand := Candidate{Pending: c.waiting}
 		near(t, "waiting", waiting(&cand, c.promptBlocks), c.want)
@@ -191,7 +192,8 @@ func TestShareLeavesOutTheCrowded(t *testing.T) {
 		p.MaxShare = c.share
 		out := make([]Terms, len(c.cands))
 		pick, _ := p.Explain(c.cands, 100, nil, 0, out)
-		if (pick != 0) != c.left || out[0].Eligible == c.left || c.left != strings.Contains(out[0].Reason, "more than its share") {
+		said := strings.Contains(out[0].Reason, "more than its share")
+		if (pick != 0) != c.left || out[0].Eligible == c.left || said != c.left {
 			t.Errorf("%s: picked %d; %+v", name, pick, out[0])
 		}
 	}
@@ -200,7 +202,8 @@ func TestShareLeavesOutTheCrowded(t *testing.T) {
 		small[i].EngineSlots = 4
 	}
 	out := make([]Terms, 4)
-	if pick, _ := Default().Explain(small, 100, nil, 0, out); pick == 0 || out[0].Reason != "more than its share: 6 requests are 2.7 times the fleet's load, max_share is 1.5" {
+	const want = "more than its share: 6 requests are 2.7 times the fleet's load, max_share is 1.5"
+	if pick, _ := Default().Explain(small, 100, nil, 0, out); pick == 0 || out[0].Reason != want {
 		t.Errorf("a small engine with more than its slots: picked %d, %q", pick, out[0].Reason)
 	}
 	full := fleet(0, 90, 10, 10)

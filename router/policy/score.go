@@ -9,8 +9,7 @@ type fleet struct {
 	wait, resent                                    float64 // sums of the known values
 	wattsMax, vramMax, throughputMax                float64
 	freeMax                                         float64
-	waitScale                                       float64 // full use per second of wait in a second; 0: waits do not count
-	resentScale                                     float64 // full use per whole of segments sent again; 0: they do not count
+	waitScale, resentScale                          float64 // full use per EngineWait and Retransmits; 0: neither counts
 	smN, wattsN, vramN, throughputN, waitN, resentN int
 	takers                                          int     // candidates that may be picked
 	share                                           float64 // Policy.MaxShare; 0: it leaves out nobody
@@ -177,7 +176,9 @@ func (p *Policy) best(cands []Candidate, f *fleet, promptBlocks int) (best int, 
 // breakTie returns the winner among the candidates within Epsilon of top, and how many they
 // are. Rendezvous hashing sends equal keys to the same node for as long as that node is among
 // them, in every replica; with no key the draw is uniform.
-func (p *Policy) breakTie(cands []Candidate, f *fleet, promptBlocks, best int, top float64, key Key, r uint64) (pick, tied int) {
+func (p *Policy) breakTie(
+	cands []Candidate, f *fleet, promptBlocks, best int, top float64, key Key, r uint64,
+) (pick, tied int) {
 	var draw draw
 	pick = best
 	for i := range cands {
