@@ -62,7 +62,7 @@ type BackendConfig struct {
 	ID            string `toml:"id" help:"node id; host:port when empty"`
 	Model         string `toml:"model" help:"name under which the engine's model is served; what the engine says when empty"`
 	Role          string `toml:"role" default:"both" help:"prefill, decode or both; a prefill node gets no requests"`
-	MaxConcurrent int    `toml:"max_concurrent" default:"64" help:"requests that the engine is given at once; when all nodes have theirs, further ones are not queued but get 503 with Retry-After; give what the engine takes (vLLM: --max-num-seqs). Agents announce their engine's own limit instead, where it tells one"`
+	MaxConcurrent int    `toml:"max_concurrent" default:"0" help:"requests that the engine is given at once; 0: no limit. When all nodes have theirs, further ones are not queued but get 503 with Retry-After. A node's load is its requests in flight as a share of it, so a large number makes load count little: measured, 16 routed better than 64, and 256 worst. Give what the engine answers well, not its largest batch (vLLM: --max-num-seqs), or no limit: then nodes are compared with each other"`
 	APIKeyFile    string `toml:"api_key_file" help:"file with the key sent as Authorization: Bearer"`
 	CA            string `toml:"ca" help:"PEM file that https certificates are checked against; the system's when empty"`
 	KV            string `toml:"kv" help:"gRPC address of the cgn-kvcached on the engine's host, host:port (checked with upstream_tls) or unix:///path; what it holds then counts in routing"`

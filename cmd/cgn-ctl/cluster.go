@@ -71,9 +71,11 @@ type nodeRow struct {
 	Health *cluster.NodeHealth `json:"health,omitempty"`
 	Error  string              `json:"error,omitempty"`
 	Cordon *cluster.Cordon     `json:"cordon,omitempty"`
-	// LeaseSecs is when etcd, by its own clock, drops the node unless its agent is heard of again; absent: never.
+	// LeaseSecs is when etcd, by its own clock, drops the node unless its agent is heard of again;
+	// absent: never.
 	LeaseSecs *float64 `json:"lease_seconds_left,omitempty"`
-	// Router is the node as the router at --admin has it; nil: none answers there, or it does not know the node.
+	// Router is the node as the router at --admin has it; nil: none answers there, or it does not
+	// know the node.
 	Router *fleet.NodeView `json:"router,omitempty"`
 }
 
@@ -234,23 +236,35 @@ func (a *app) showPolicy(p *policy.Policy, source string) error {
 		t.row("load", p.Load)
 		t.row("power", p.Power)
 		t.row("capacity", p.Capacity)
+		t.row("pending", fmt.Sprintf("%v%s", p.Pending, unused(p.Pending, "prefill that waits does not count")))
 		t.row("tiers", fmt.Sprintf("device %g, host %g, disk %g", p.Tiers.Device, p.Tiers.Host, p.Tiers.Disk))
 		t.row("epsilon", p.Epsilon)
+		t.row("max_share", fmt.Sprintf("%v%s", p.MaxShare, unused(p.MaxShare, "no node is left out for its share")))
 		t.row("max_queue", p.MaxQueue)
 		t.row("ttft_slo_ms", fmt.Sprintf("%v (not used yet)", p.TTFTSLOms))
-		t.row("run_delay_ms", fmt.Sprintf("%v%s", p.RunDelayMs, map[bool]string{true: " (waits for a CPU do not count)"}[p.RunDelayMs == 0]))
-		t.row("retransmit_pct", fmt.Sprintf("%v%s", p.RetransmitPct, map[bool]string{true: " (segments sent again do not count)"}[p.RetransmitPct == 0]))
+		t.row("run_delay_ms", fmt.Sprintf("%v%s", p.RunDelayMs, unused(p.RunDelayMs, "waits for a CPU do not count")))
+		t.row("retransmit_pct", fmt.Sprintf("%v%s", p.RetransmitPct, unused(p.RetransmitPct, "segments sent again do not count")))
 		t.row("source", source)
 	})
+}
+
+// unused explains a setting that is 0.
+func unused(v float64, why string) string {
+	if v != 0 {
+		return ""
+	}
+	return " (" + why + ")"
 }
 
 func newSetPolicy(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "set-policy FILE|-|JSON",
 		Short: "Check a routing policy and store it for all routers",
-		Long: "Checks a policy, a JSON document, and stores it in etcd, from where every router takes it at once. Its keys: mode (" + strings.Join(policy.ModeNames(), ", ") + "),\n" +
-			"the weights kv, load, power and capacity, tiers, epsilon, max_queue, run_delay_ms and retransmit_pct; docs/policy.md says what each means and its\n" +
-			"default, which holds where a key is left out. `cgn-ctl cluster policy -o json` prints a document to begin with.",
+		Long: "Checks a policy, a JSON document, and stores it in etcd, from where every router takes it at once. Its keys: mode\n" +
+			"(" + strings.Join(policy.ModeNames(), ", ") + "), the weights kv, load, power, capacity and\n" +
+			"pending, tiers, epsilon, max_share, max_queue, run_delay_ms and retransmit_pct; docs/policy.md has the meaning and\n" +
+			"the default of each, which holds where a key is left out. `cgn-ctl cluster policy -o json` prints a document to\n" +
+			"begin with.",
 		Example: "  cgn-ctl cluster set-policy policy.json\n" +
 			`  cgn-ctl cluster set-policy '{"mode":"score","kv":0.6,"load":0.3,"power":0,"capacity":0.1}'`,
 		Args: oneArgument("a policy (FILE, - or JSON)"),

@@ -27,7 +27,7 @@ func newTop(a *app, getenv func(string) string) *cobra.Command {
 			"              open: failing, so out of service; aside: takes requests and answers none; suspect: acknowledges no packets\n" +
 			"  NOTE        why a node gets no requests, or few: its state, what its last check failed with, a cordon, an agent that is\n" +
 			"              not ready or no longer heard of\n" +
-			"  IN FLIGHT   requests of this router on the node, of how many it is given at once\n" +
+			"  IN FLIGHT   requests of this router on the node, of how many it may have at once (-: no limit)\n" +
 			"  QUEUED      requests that wait inside the engine\n" +
 			"  CPU WAIT %  threads of the engine that wait for a CPU, on average: 100 is one that always waits\n" +
 			"  WAIT P99    wait for a CPU that 99 % of the host's wakeups did not exceed\n" +
@@ -133,7 +133,8 @@ func (p *picture) outdated(err error, age time.Duration) *picture {
 	return &old
 }
 
-// picture shows the fleet, with rates since before where there was one, and first the nodes that need somebody.
+// picture shows the fleet, with rates since before where there was one, and first the nodes that
+// need somebody.
 func (l *look) picture(before *look) *picture {
 	p := &picture{head: l.headline(before), all: "--once"}
 	var problems []string

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,6 +18,14 @@ var nodeColumns = []column{
 	{name: "MODELS", rank: 15, least: 12}, {name: "ADDRESS", rank: 16}, {name: "NOTE", rank: 3, least: 20},
 }
 
+// limitCell is how many requests a node may have at once; - where nobody has limited them.
+func limitCell(n int) string {
+	if n <= 0 {
+		return "-"
+	}
+	return strconv.Itoa(n)
+}
+
 // cells are a node's row, in the order of nodeColumns.
 func (n *fleetNode) cells(predictions map[string]float64) []string {
 	prediction := "-"
@@ -28,14 +37,15 @@ func (n *fleetNode) cells(predictions map[string]float64) []string {
 		state = "suspect"
 	}
 	return []string{
-		n.ID, state, fmt.Sprintf("%d/%d", n.InFlight, n.MaxConcurrent), number(n.EngineQueue, 0),
+		n.ID, state, fmt.Sprintf("%d/%s", n.InFlight, limitCell(int(n.MaxConcurrent))), number(n.EngineQueue, 0),
 		percentOf(s.EngineWait), millis(n.roundTrip()), percentOf(n.resent()), percent(n.SM), percent(n.KVUsage),
 		millis(s.RunDelayMs), percent(s.CPU), number(n.Watts, 0), fmt.Sprintf("%.0fs", n.Lifetime), prediction,
 		dash(strings.Join(n.Models, ",")), n.Address, dash(n.note()),
 	}
 }
 
-// health ranks nodes: 0, it fails; 1, it gets no requests; 2, it gets few, or its last check failed; 3, there is nothing to say of it.
+// health ranks nodes: 0, it fails; 1, it gets no requests; 2, it gets few, or its last check
+// failed; 3, all is well.
 func (n *fleetNode) health() int {
 	switch {
 	case n.Suspect || n.State == fleet.Open.String() || n.State == fleet.Aside.String():

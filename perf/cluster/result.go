@@ -23,22 +23,26 @@ type Result struct {
 	TTFT         Times   `json:"ttft_ms"`
 	E2E          Times   `json:"e2e_ms"`
 	HitRatio     float64 `json:"hit_ratio"` // cached of prompt tokens
-	// Utilisation is the share of the nodes' time, from the first arrival to the last, that went into prefill.
+	// Utilisation is the share of the nodes' time, from the first arrival to the last, that went
+	// into prefill.
 	Utilisation float64 `json:"prefill_utilisation"`
 	// BusiestShare is the part of the requests that the busiest node had.
 	BusiestShare float64 `json:"busiest_share"`
-	MostInFlight int     `json:"most_in_flight"` // on one node
+	// BusiestToMean is the busiest node's requests as a multiple of the nodes' mean.
+	BusiestToMean float64 `json:"busiest_to_mean"`
+	MostInFlight  int     `json:"most_in_flight"` // on one node
 
 	prefill   time.Duration
 	ttft, e2e []float64
 	perNode   []int // requests
 }
 
-// Times are percentiles by nearest rank.
+// Times are the mean, and percentiles by nearest rank.
 type Times struct {
-	P50 float64 `json:"p50"`
-	P90 float64 `json:"p90"`
-	P99 float64 `json:"p99"`
+	Mean float64 `json:"mean"`
+	P50  float64 `json:"p50"`
+	P90  float64 `json:"p90"`
+	P99  float64 `json:"p99"`
 }
 
 func newResult(c Config) *Result {
@@ -64,6 +68,7 @@ func (r *Result) finish(s *simulation) {
 	r.HitRatio = float64(r.CachedTokens) / float64(max(r.PromptTokens, 1))
 	r.TTFT, r.E2E = times(r.ttft), times(r.e2e)
 	r.BusiestShare = float64(slices.Max(r.perNode)) / float64(max(r.Answered, 1))
+	r.BusiestToMean = r.BusiestShare * float64(len(r.perNode))
 	if s.last > 0 {
 		r.Utilisation = r.prefill.Seconds() / s.last.Seconds() / float64(len(r.perNode))
 	}
@@ -74,8 +79,12 @@ func times(all []float64) Times {
 		return Times{}
 	}
 	slices.Sort(all)
+	sum := 0.0
+	for _, v := range all {
+		sum += v
+	}
 	rank := func(p float64) float64 { return all[max(int(math.Ceil(p*float64(len(all))))-1, 0)] }
-	return Times{rank(.5), rank(.9), rank(.99)}
+	return Times{sum / float64(len(all)), rank(.5), rank(.9), rank(.99)}
 }
 
 // MarkdownHeader heads the rows of MarkdownRow.

@@ -50,7 +50,7 @@ func newRouter(c *Config, p *policy.Policy, now func() time.Time) (*router, erro
 	o := fleet.Options{Index: index, Log: slog.New(slog.DiscardHandler), Proven: true}
 	for i := range c.Nodes {
 		o.Backends = append(o.Backends, fleet.Backend{
-			ID: nodeName(i), Model: model, MaxConcurrent: c.Engine.MaxSeqs,
+			ID: nodeName(i), Model: model, MaxConcurrent: max(c.Limit, 0),
 			URL: fmt.Sprintf("http://10.%d.%d.%d:8000", i>>16&255, i>>8&255, i&255), // never dialled
 		})
 	}

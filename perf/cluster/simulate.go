@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cognitora/dataplane/perf/engine"
@@ -15,13 +16,18 @@ import (
 // Config is one simulation. The zero value of a field means its default.
 type Config struct {
 	Nodes int // default 8
-	// Engine is what every node is like: batch, slots (MaxSeqs) and cost. BlockTokens is always the trace's, CacheBlocks
-	// counts such blocks and has no default. Defaults: 64 slots, 2048 tokens in a step, 5000 prompt tokens/s, 15 ms for a
-	// decode step and 0.2 ms more for each sequence in it.
+	// Engine describes every node: batch, slots (MaxSeqs) and cost. BlockTokens is always the
+	// trace's, CacheBlocks counts blocks of that size and has no default. Defaults: 64 slots, 2048
+	// tokens in a step, 5000 prompt tokens/s, 15 ms for a decode step and 0.2 ms more for each
+	// sequence in it.
 	Engine engine.Config
+	// Limit is how many requests the router gives a node at once. Default Engine.MaxSeqs;
+	// negative: no limit.
+	Limit int
 	// Policy decides, in mode Mode. Default policy.Default().
 	Policy *policy.Policy
-	// Mode is a mode of the policy, or score_exact: score that is told what is in the caches instead of believing the index.
+	// Mode is a mode of the policy, or score_exact: score that is told what is in the caches
+	// instead of believing the index.
 	Mode string
 	// Speed divides the time between arrivals. Default 1.
 	Speed float64
@@ -39,6 +45,7 @@ func (c Config) withDefaults() Config {
 	e := &c.Engine
 	e.BlockTokens = trace.BlockTokens
 	def(&e.MaxSeqs, 64)
+	def(&c.Limit, e.MaxSeqs)
 	def(&e.MaxBatchTokens, 2048)
 	def(&e.PrefillTokensPerSecond, 5000)
 	def(&e.DecodeStep, 15*time.Millisecond)
@@ -80,6 +87,7 @@ type simulation struct {
 // node is one engine.
 type node struct {
 	model   *engine.Model
+	unbegun []*flight     // no token of the answer has come
 	stepped time.Duration // prefill in the step under way
 	busy    bool
 }
@@ -127,7 +135,8 @@ func newSimulation(w *Workload, cfg Config) (*simulation, error) {
 		return nil, err
 	}
 	if longest := w.Longest(); cfg.Engine.CacheBlocks < longest {
-		return nil, fmt.Errorf("%w, of %d blocks of %d tokens, with its %d", ErrCache, longest, trace.BlockTokens, cfg.Engine.CacheBlocks)
+		return nil, fmt.Errorf("%w, of %d blocks of %d tokens, with its %d",
+			ErrCache, longest, trace.BlockTokens, cfg.Engine.CacheBlocks)
 	}
 	if seconds := w.Span().Seconds() / cfg.Speed; seconds > maxSpan.Seconds() {
 		return nil, fmt.Errorf("%.4g hours of traffic: %w, of %.0f hours", seconds/3600, ErrSpan, maxSpan.Hours())
@@ -168,6 +177,7 @@ func (s *simulation) arrive(r *request) {
 	at := s.router.nodes[f.rehearsal.Node()]
 	s.result.sent(at, f)
 	n := &s.nodes[at]
+	n.unbegun = append(n.unbegun, f)
 	n.model.Submit(&f.Work, s.now)
 	if !n.busy {
 		s.begin(at)
@@ -200,11 +210,25 @@ func (s *simulation) step() {
 		s.result.prefill += n.stepped
 	}
 	n.model.End(func(w *engine.Work) {
+		s.begun(n) // of the answers that end, some have one token
 		f := w.For.(*flight)
-		f.rehearsal.Finish(w.PromptTokens, w.CachedTokens())
+		f.rehearsal.Finish(w.PromptTokens, w.CachedTokens(), epoch.Add(s.now))
 		s.result.answered(f, s.now)
 	})
+	s.begun(n)
 	s.begin(e.node)
+}
+
+// begun tells the router of the answers that the step under way at n begins, before any of them
+// ends.
+func (s *simulation) begun(n *node) {
+	n.unbegun = slices.DeleteFunc(n.unbegun, func(f *flight) bool {
+		if f.FirstToken() == 0 {
+			return false
+		}
+		f.rehearsal.Begun(epoch.Add(s.now))
+		return true
+	})
 }
 
 // event is the end of a node's step.

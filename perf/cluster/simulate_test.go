@@ -9,6 +9,7 @@ import (
 
 	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/perf/trace"
+	"github.com/cognitora/dataplane/router/policy"
 )
 
 func load(t *testing.T, s trace.Source) *Workload {
@@ -178,4 +179,50 @@ func common[T comparable](a, b []T) int {
 		n++
 	}
 	return n
+}
+
+// TestBurst: a burst's requests have the shared blocks in common, and every answer begins before it
+// ends.
+func TestBurst(t *testing.T) {
+	w := Burst{Requests: 40, Over: 2 * time.Second}.Workload()
+	if w.Len() != 40 || w.Tokens() != 40*6100 || w.Span() != 2*time.Second || w.Distinct() != 6000/trace.BlockTokens {
+		t.Fatalf("%d requests of %d tokens over %v, %d blocks", w.Len(), w.Tokens(), w.Span(), w.Distinct())
+	}
+	if n := common(w.requests[0].keys(nil), w.requests[39].keys(nil)); n != 6000/trace.BlockTokens*indexBlocks {
+		t.Errorf("%d blocks of the index in common", n)
+	}
+	cfg := Config{Nodes: 4, Mode: "score", Limit: -1, Engine: engine.Config{CacheBlocks: 1000}}
+	s, err := newSimulation(w, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.run()
+	if s.result.Answered != 40 || s.result.Refused != 0 {
+		t.Errorf("%d answered, %d refused", s.result.Answered, s.result.Refused)
+	}
+	for i := range s.nodes {
+		if len(s.nodes[i].unbegun) != 0 {
+			t.Errorf("%d answers of node %d never began", len(s.nodes[i].unbegun), i)
+		}
+	}
+}
+
+// TestAColdBurstIsSpread: the busiest node gets no more than twice the mean, and the figures are
+// worse by far without pending and max_share.
+func TestAColdBurstIsSpread(t *testing.T) {
+	for _, limit := range []int{-1, 256} {
+		for _, over := range []time.Duration{0, 4 * time.Second} {
+			cfg := Config{Mode: "score", Limit: limit, Engine: engine.Config{CacheBlocks: 4000, MaxSeqs: max(limit, 0)}}
+			w := Burst{Over: over}.Workload()
+			with := run(t, w, cfg)
+			old := *policy.Default()
+			old.Pending, old.MaxShare = 0, 0
+			cfg.Policy = &old
+			without := run(t, w, cfg)
+			if with.BusiestToMean > 2 || without.BusiestToMean < 4 || with.TTFT.Mean > 0.5*without.TTFT.Mean {
+				t.Errorf("limit %d over %v: busiest %.2f and TTFT %.0f ms, without %.2f and %.0f ms", limit, over,
+					with.BusiestToMean, with.TTFT.Mean, without.BusiestToMean, without.TTFT.Mean)
+			}
+		}
+	}
 }

@@ -110,6 +110,15 @@ var gauges = map[string]gauge{
 	"missed_reuse_slow":         missedReuse("slow"),
 	"ttft_to_round_robin_mixed": ttftToRoundRobin("mixed"),
 	"ttft_to_round_robin_hot":   ttftToRoundRobin("hot"),
+
+	"missed_reuse_mixed_unlimited":        missedReuse("mixed_unlimited"),
+	"missed_reuse_hot_unlimited":          missedReuse("hot_unlimited"),
+	"ttft_to_round_robin_mixed_unlimited": ttftToRoundRobin("mixed_unlimited"),
+	"ttft_to_round_robin_hot_unlimited":   ttftToRoundRobin("hot_unlimited"),
+
+	"cold_burst_busiest":             coldBurst(unlimited, busiest),
+	"cold_burst_busiest_256_slots":   coldBurst(256, busiest),
+	"cold_burst_ttft_to_round_robin": coldBurst(unlimited, meanTTFT),
 }
 
 // site is what the gates share: a running router and what it is compared with.
@@ -132,13 +141,16 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	}
 	for _, name := range cfg.Only {
 		if gauges[name] == nil {
-			return nil, fmt.Errorf("--only %s: there is no such gate; there are %s", name, strings.Join(slices.Sorted(maps.Keys(gauges)), ", "))
+			all := strings.Join(slices.Sorted(maps.Keys(gauges)), ", ")
+			return nil, fmt.Errorf("--only %s: there is no such gate; there are %s", name, all)
 		}
 	}
 	if router := filepath.Join(cfg.Root, "bin", "cgn-router"); !isFile(router) {
 		return nil, fmt.Errorf("--root %s: there is no %s: name the repository, and run make build in it", cfg.Root, router)
 	}
-	s := &site{thresholds: t, interrupted: ctx.Done(), running: map[string]*compare.Running{}, inStep: map[string]float64{}}
+	s := &site{
+		thresholds: t, interrupted: ctx.Done(), running: map[string]*compare.Running{}, inStep: map[string]float64{},
+	}
 	if s.contestants, err = compare.Contestants(); err != nil {
 		return nil, err
 	}
@@ -244,7 +256,7 @@ func (r *Report) String() string {
 		case !o.Passed():
 			verdict = "FAIL"
 		}
-		fmt.Fprintf(&b, "%s %-26s %s, limit %g", verdict, o.Name, o.measured(), o.Limit)
+		fmt.Fprintf(&b, "%s %-35s %s, limit %g", verdict, o.Name, o.measured(), o.Limit)
 		if verdict == "FAIL" {
 			fmt.Fprintf(&b, "\n     %s\n     %s", o.Reason, o.Detail)
 		}

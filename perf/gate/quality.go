@@ -8,22 +8,27 @@ import (
 	"github.com/cognitora/dataplane/perf/trace"
 )
 
-// fleets are the simulations that routing quality is taken from. They have 8 engines and come to the same
-// figures each time, on any machine.
+// mixed is chats, documents and agents; hot is the same with one system prompt of each kind, which
+// all sessions begin with.
+var (
+	mixed = trace.Generator{Requests: 4000, Seed: 1}
+	hot   = trace.Generator{Requests: 4000, Seed: 1, SystemPrompts: 1, Mix: trace.Mix{Chat: 0.3, Documents: 0.1, Agents: 0.6}}
+)
+
+// unlimited is a router that was given no max_concurrent.
+const unlimited = -1
+
+// fleets are the simulations that routing quality is taken from. They have 8 engines and come to
+// the same figures each time, on any machine.
 var fleets = map[string]struct {
 	generator trace.Generator
 	cluster.Comparison
 }{
-	// Chats, documents and agents; round robin keeps prefill busy for 0.75 of the time.
-	"mixed": {
-		trace.Generator{Requests: 4000, Seed: 1},
-		cluster.Comparison{CacheShare: 1, Target: 0.75},
-	},
-	// The same with one system prompt of each kind, which all sessions begin with.
-	"hot": {
-		trace.Generator{Requests: 4000, Seed: 1, SystemPrompts: 1, Mix: trace.Mix{Chat: 0.3, Documents: 0.1, Agents: 0.6}},
-		cluster.Comparison{CacheShare: 1, Target: 0.75},
-	},
+	// Round robin keeps prefill busy for 0.75 of the time.
+	"mixed":           {mixed, cluster.Comparison{CacheShare: 1, Target: 0.75}},
+	"hot":             {hot, cluster.Comparison{CacheShare: 1, Target: 0.75}},
+	"mixed_unlimited": {mixed, cluster.Comparison{CacheShare: 1, Target: 0.75, Config: cluster.Config{Limit: unlimited}}},
+	"hot_unlimited":   {hot, cluster.Comparison{CacheShare: 1, Target: 0.75, Config: cluster.Config{Limit: unlimited}}},
 	// Sessions that pause for minutes, longer than the lifetime that the index begins with.
 	"slow": {
 		trace.Generator{Requests: 2000, Seed: 1},
@@ -53,8 +58,8 @@ func (s *site) simulated(name string) (*cluster.Report, error) {
 	return r, nil
 }
 
-// missedReuse is the share of the prompt tokens that could have been found cached and were not. What a refused request
-// could have found was missed as well.
+// missedReuse is the share of the prompt tokens that could have been found cached and were not,
+// those of refused requests included.
 func missedReuse(fleet string) gauge {
 	return func(_ context.Context, s *site) (float64, string, error) {
 		r, err := s.simulated(fleet)
@@ -63,7 +68,8 @@ func missedReuse(fleet string) gauge {
 		}
 		of := r.Results[0]
 		missed := 1 - float64(of.CachedTokens)/(r.Reusable*float64(r.PromptTokens))
-		return missed, fmt.Sprintf("hit ratio %.4f of %.4f, round robin %.4f", of.HitRatio, r.Reusable, r.Results[1].HitRatio), nil
+		detail := fmt.Sprintf("hit ratio %.4f of %.4f, round robin %.4f", of.HitRatio, r.Reusable, r.Results[1].HitRatio)
+		return missed, detail, nil
 	}
 }
 

@@ -4,11 +4,12 @@ package gate
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// TestRoutingQuality: the simulated gates say the same on every machine, so they are held here too. They have one
+// TestRoutingQuality holds the simulated gates, which say the same on every machine. They have one
 // goroutine, so that the race detector would only make them slow.
 func TestRoutingQuality(t *testing.T) {
 	th, err := readThresholds(thresholdsTOML)
@@ -17,7 +18,8 @@ func TestRoutingQuality(t *testing.T) {
 	}
 	s := &site{}
 	for _, g := range th.Gates {
-		if !strings.HasPrefix(g.Name, "missed_reuse") && !strings.HasPrefix(g.Name, "ttft_to") {
+		simulated := func(prefix string) bool { return strings.HasPrefix(g.Name, prefix) }
+		if !slices.ContainsFunc([]string{"missed_reuse", "ttft_to", "cold_burst"}, simulated) {
 			continue
 		}
 		v, detail, err := gauges[g.Name](context.Background(), s)

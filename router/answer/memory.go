@@ -7,9 +7,9 @@ import (
 	"github.com/cognitora/dataplane/internal/sse"
 )
 
-// Memory is a Place that keeps an answer for the router to read: its status and up to Limit bytes of
-// its body. Of a stream it keeps the events that its source passes on. The error for a longer body is
-// relay.ErrTooLong.
+// Memory is a Place that keeps an answer for the router to read: its status and up to Limit bytes
+// of its body. Of a stream it keeps the events that its source passes on. The error for a longer
+// body is relay.ErrTooLong.
 type Memory struct {
 	Limit     int  // bytes of the body
 	MustClose bool // a stream without a closing event has been cut: see relay.ReplyOptions

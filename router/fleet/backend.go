@@ -18,11 +18,7 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/kvevents"
-	"github.com/cognitora/dataplane/router/policy"
 )
-
-// DefaultMaxConcurrent is how many requests an engine is given at once where nobody says.
-const DefaultMaxConcurrent = policy.DefaultMaxConcurrent
 
 // Backend is one static engine, or several behind one DNS name.
 type Backend struct {
@@ -30,7 +26,7 @@ type Backend struct {
 	ID            string // node id; empty = host:port
 	Model         string // the one model to serve, under this name; empty = what the engine says
 	Role          string // prefill, decode or both; empty = both
-	MaxConcurrent int    // requests at once; 0 = DefaultMaxConcurrent
+	MaxConcurrent int    // requests at once; 0 = no limit
 	APIKeyFile    string // file whose content is sent as Authorization: Bearer
 	CA            string // PEM file that an https certificate is checked against; empty = the system's
 	KV            string // where its host's cache daemon serves gRPC: host:port, or unix:///path; empty: none

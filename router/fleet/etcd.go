@@ -197,15 +197,11 @@ func (f *Fleet) sweepEtcd(now time.Time) {
 }
 
 func etcdInfo(h *cluster.NodeHealth) *Info {
-	info := &Info{
+	return &Info{
 		Address: h.Address, Role: h.Role, Engine: h.Engine, Models: h.Models, Upstream: h.Models,
 		Device: h.Device, DType: h.DType, TP: h.TP, VRAMBytes: h.VRAMBytes, MaxConcurrent: int32(h.MaxConcurrent),
 		BlockTokens: h.BlockTokens, KVAddress: h.KVAddress, KVEvents: h.KVEvents, KVEpoch: h.KVEpoch, Instance: h.Instance, Version: h.Version,
 	}
-	if info.MaxConcurrent == 0 {
-		info.MaxConcurrent = DefaultMaxConcurrent
-	}
-	return info
 }
 
 // listCordons lifts the cordons that are not listed, unless etcd lost its data: nobody lifted them then.

@@ -169,7 +169,11 @@ func (n *Node) setEffective(now time.Time) {
 
 // setSlots is called with slotsMu held.
 func (n *Node) setSlots() {
-	n.slots.Store(n.info.Load().MaxConcurrent - n.load.Load().Waiting)
+	slots := int32(math.MaxInt32)
+	if limit := n.info.Load().MaxConcurrent; limit > 0 {
+		slots = limit - n.load.Load().Waiting
+	}
+	n.slots.Store(slots)
 }
 
 // Load is the latest telemetry. It is immutable.

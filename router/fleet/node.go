@@ -44,7 +44,7 @@ type Node struct {
 	load       atomic.Pointer[Load]
 	ref        atomic.Uint32
 	inFlight   atomic.Int32
-	slots      atomic.Int32     // max_concurrent minus what waits in the engine for others
+	slots      atomic.Int32     // max_concurrent minus the requests of others that wait in the engine
 	slotsMu    sync.Mutex       // makes load and slots follow the newest of info, beat and pushed, which have a writer each
 	beat       Load             // of the last heartbeat or scrape; guarded by slotsMu
 	pushed     *signals.Reading // of the agent's stream; nil: there is none; guarded by slotsMu
@@ -73,7 +73,7 @@ type Info struct {
 	Device, DType string
 	TP            int
 	VRAMBytes     int64
-	MaxConcurrent int32
+	MaxConcurrent int32  // requests at once; 0 = no limit
 	BlockTokens   int    // tokens per KV block of the engine; 0 = unknown
 	KVAddress     string // of the host's cache daemon; empty: none
 	KVEvents      string // where the node's agent says itself what its engine has, as a cache daemon would; empty: nowhere
@@ -134,8 +134,14 @@ func (n *Node) Ref() prefix.Ref { return prefix.Ref(n.ref.Load()) }
 // InFlight is the number of requests that this router has in flight on the node.
 func (n *Node) InFlight() int32 { return n.inFlight.Load() }
 
-// MaxConcurrent is how many requests the node works on at once.
+// MaxConcurrent is how many requests the node may have at once; 0: as many as come.
 func (n *Node) MaxConcurrent() int32 { return n.info.Load().MaxConcurrent }
+
+// Full tells whether as many of this router's requests are in flight as the node may have.
+func (n *Node) Full() bool {
+	limit := n.MaxConcurrent()
+	return limit > 0 && n.InFlight() >= limit
+}
 
 // UpstreamModel is the name that the engine expects for the canonical model name; the same string unless it differs.
 func (n *Node) UpstreamModel(canonical string) string {
@@ -148,8 +154,9 @@ func (n *Node) UpstreamModel(canonical string) string {
 	return canonical
 }
 
-// Acquire counts one request as in flight, unless the node is full (ours in flight plus what waits there for others), not
-// in service, or out of trial requests after a failure. The caller releases it exactly once.
+// Acquire counts one request as in flight, unless the node is full (ours in flight and others'
+// that wait there), not in service, or out of trial requests after a failure. A node without a
+// limit is never full. The caller releases it exactly once.
 func (n *Node) Acquire() bool {
 	if n.flags.Load() != 0 || !n.reserve() {
 		return false

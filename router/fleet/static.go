@@ -170,9 +170,6 @@ func staticInfo(b Backend, d discovery) *Info {
 		Address: b.URL, Role: role, Engine: d.engine, MaxConcurrent: int32(b.MaxConcurrent), BlockTokens: d.blockTokens,
 		Models: d.models, Upstream: d.models, KVAddress: b.KV,
 	}
-	if info.MaxConcurrent == 0 {
-		info.MaxConcurrent = DefaultMaxConcurrent
-	}
 	if b.Model != "" {
 		upstream := b.Model
 		if len(d.models) > 0 && !slices.Contains(d.models, b.Model) {

@@ -44,7 +44,7 @@ func TestANodeJoinsWhenItAnswers(t *testing.T) {
 	if ready, why := f.Load().Ready(time.Now()); !ready {
 		t.Fatal(why)
 	}
-	if info := f.Load().Nodes[0].Info(); info.Engine != "vllm" || info.MaxConcurrent != DefaultMaxConcurrent {
+	if info := f.Load().Nodes[0].Info(); info.Engine != "vllm" || info.MaxConcurrent != 0 {
 		t.Fatalf("%+v", info)
 	}
 	e.set(func(e *engine) { e.models = []string{"m", "lora"} })

@@ -43,8 +43,8 @@ type NodeView struct {
 	Reason        string   `json:"reason,omitempty"`      // why it takes no requests, or few
 	LastError     string   `json:"last_error,omitempty"`
 	InFlight      int32    `json:"in_flight"`
-	MaxConcurrent int32    `json:"max_concurrent"`
-	Others        int32    `json:"in_flight_of_others"` // that other routers and clients have on it, with
+	MaxConcurrent int32    `json:"max_concurrent,omitempty"` // no limit where it is left out
+	Others        int32    `json:"in_flight_of_others"`      // that other routers and clients have on it, with
 	Waiting       int32    `json:"waiting_of_others"`
 	EngineBusy    *float64 `json:"engine_running,omitempty"`
 	EngineQueue   *float64 `json:"engine_waiting,omitempty"`

@@ -24,11 +24,11 @@ type attempt struct {
 	ref      prefix.Ref      // of the node's cache when the attempt began
 	ex       *relay.Exchange // nil: nothing was sent, or the place has it
 	matched  int             // leading blocks that the node or its host was believed to have
-	believed int             // leading blocks predicted in the engine's own memory
+	believed int             // leading blocks predicted in the engine's own memory when it takes the prompt
 	status   int             // of the answer that was delivered
 	streams  bool            // it is an event stream
 	sent     time.Time
-	recorded bool // the prediction is in the index
+	recorded bool // the prediction is in the index; set under the lookout's lock
 	abort    relay.Abort
 }
 
@@ -128,9 +128,11 @@ func (l *Leg) drop(a *attempt) {
 		return
 	}
 	l.Request.Life.Leave(&a.abort)
+	l.mu.Lock()
 	if l.now == a {
 		l.now = nil
 	}
+	l.mu.Unlock()
 	if a.ex != nil {
 		a.ex.Close()
 	}
@@ -189,7 +191,7 @@ func (l *Leg) ask(a *attempt) (verdict, error) {
 	a.ex = ex
 	if l.prompt.Blocks > 0 && l.Request.Predicts() && !a.recorded {
 		l.prompt.Sent(a.ref, a.sent)
-		a.recorded = true
+		l.record(a)
 	}
 	if err := ex.ReadHead(deadline); err != nil {
 		return l.blame(err), err
@@ -242,17 +244,36 @@ func (l *Leg) deliver(a *attempt) error {
 		return relay.ErrCanceled
 	}
 	first := time.Since(l.Request.Received)
-	if a.streams && a.status < 300 {
-		l.wait.FirstByte(time.Now()) // the place may read all of the stream, as for an HTTP/1.0 client
+	if a.streams {
+		l.begun(a) // the place may read all of the stream, as for an HTTP/1.0 client
 	}
 	if err := l.place.Take(a.ex, l); err != nil {
 		return err
 	}
 	a.ex, l.TTFT = nil, first
-	if a.status < 300 {
-		l.wait.FirstByte(time.Now())
+	if !a.streams {
+		l.begun(a)
 	}
 	return nil
+}
+
+// record notes that the prediction is in the index. From then on Prefilled may use the prompt,
+// until the attempt waits no more.
+func (l *Leg) record(a *attempt) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a.recorded = true
+}
+
+// begun notes that the engine has begun to answer: the prompt is no longer pending there.
+func (l *Leg) begun(a *attempt) {
+	if a.status >= 300 {
+		return
+	}
+	l.wait.FirstByte(time.Now())
+	if a.recorded {
+		l.prompt.Begun(a.ref)
+	}
 }
 
 // fallBack makes the kept answer of an engine the leg's own.

@@ -2,6 +2,7 @@ package leg
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/holdings"
 	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/router/prefix"
 )
 
 // picks is the scratch memory of a pick.
@@ -159,18 +161,24 @@ func (l *Leg) admitOthers() (changed bool) {
 }
 
 func (l *Leg) candidate(at int) {
-	l.picks.cands = append(l.picks.cands, l.pool.members[at].candidate(l.prompt.Reach(at)))
+	l.picks.cands = append(l.picks.cands, l.pool.members[at].candidate(l.prompt.Reach(at), l.prompt.Coming(at)))
 	l.picks.able = append(l.picks.able, int32(at))
 }
 
-func (n *member) candidate(reach holdings.Reach) policy.Candidate {
+func (n *member) candidate(reach holdings.Reach, coming int32) policy.Candidate {
 	info, load := n.Info(), n.Load()
 	return policy.Candidate{
-		IDHash: n.IDHash, Matched: reach.Device, Host: reach.Host, Disk: reach.Disk,
+		IDHash: n.IDHash, Matched: reach.Device, Coming: coming, Host: reach.Host, Disk: reach.Disk,
+		Pending:  blocksOf(n.waits.Queued()),
 		InFlight: n.InFlight(), Others: load.Others, MaxConcurrent: info.MaxConcurrent,
 		SM: load.SM, Watts: load.Watts, VRAM: info.VRAM(), Throughput: info.Throughput(),
 		EngineWait: load.EngineWait, Retransmits: n.Resent(),
 	}
+}
+
+// blocksOf is how many blocks so many tokens are.
+func blocksOf(tokens int64) int32 {
+	return int32(min(max(tokens, 0)/prefix.BlockTokens, math.MaxInt32))
 }
 
 // excludes tells whether the request must not go to n: it was tried, or another is pinned.
@@ -187,7 +195,8 @@ func (l *Leg) calm(now time.Time) {
 	room := false
 	for i, at := range l.picks.able {
 		c := &l.picks.cands[i]
-		room = room || c.InFlight < c.MaxConcurrent && !l.pool.members[at].FailedLately(now)
+		free := c.MaxConcurrent == 0 || c.InFlight < c.MaxConcurrent
+		room = room || free && !l.pool.members[at].FailedLately(now)
 	}
 	if room {
 		l.keep(func(at int32) bool { return !l.pool.members[at].FailedLately(now) })
@@ -231,7 +240,7 @@ func (l *Leg) fits(n *member) bool { return !n.gate.Full() || l.permit.On(n.gate
 // others tells whether a node that has not been asked could take the leg now.
 func (l *Leg) others(now time.Time) bool {
 	for _, n := range l.pool.members {
-		if l.excludes(n) || n.Suspect() || n.InFlight() >= n.MaxConcurrent() {
+		if l.excludes(n) || n.Suspect() || n.Full() {
 			continue
 		}
 		if ok, _ := n.Eligible(now); ok {

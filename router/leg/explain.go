@@ -20,19 +20,23 @@ type Explanation struct {
 	Candidates []ExplainedNode `json:"candidates"`
 }
 
-// ExplainedNode is one node's part in an Explanation. Terms are in [0,1] before weighting.
+// ExplainedNode is one node's part in an Explanation. Terms are in [0,1] before weighting, but for
+// Waiting.
 type ExplainedNode struct {
 	Node     string  `json:"node"`
 	Eligible bool    `json:"eligible"`
 	Reason   string  `json:"reason,omitempty"`
 	Matched  int     `json:"matched"`      // leading blocks in the engine's own memory
+	Coming   int     `json:"coming"`       // with those that it computes for other requests now
 	Host     int     `json:"matched_host"` // with what its host has in RAM
 	Disk     int     `json:"matched_disk"` // and on SSD
 	Total    int     `json:"total"`
 	InFlight int     `json:"in_flight"`
-	Others   int     `json:"in_flight_of_others"` // of other routers and clients, as last heard
-	Slots    int     `json:"max_concurrent"`
+	Others   int     `json:"in_flight_of_others"`      // of other routers and clients, as last heard
+	Slots    int     `json:"max_concurrent,omitempty"` // no limit where it is left out
+	Pending  int     `json:"pending_blocks"`           // of prompts that it has not begun to answer
 	Overlap  float64 `json:"overlap"`
+	Waiting  float64 `json:"waiting"` // the pending blocks in prompts of this one's size, at most 4
 	Load     float64 `json:"load"`
 	Power    float64 `json:"power"`
 	Capacity float64 `json:"capacity"`
@@ -91,9 +95,10 @@ func (l *Leg) describe(i int, now time.Time) ExplainedNode {
 	n, r := l.pool.members[i], l.prompt.Reach(i)
 	view := n.View(now)
 	return ExplainedNode{
-		Node: n.ID, Matched: int(r.Device), Host: int(max(r.Host, r.Device)), Disk: int(max(r.Disk, r.Host, r.Device)),
-		Total: l.prompt.Blocks, InFlight: int(n.InFlight()), Others: int(view.Others), Slots: int(n.MaxConcurrent()),
-		SM: view.SM, Watts: view.Watts, Signals: view.Signals,
+		Node: n.ID, Matched: int(r.Device), Coming: int(max(l.prompt.Coming(i), r.Device)),
+		Host: int(max(r.Host, r.Device)), Disk: int(max(r.Disk, r.Host, r.Device)), Total: l.prompt.Blocks,
+		InFlight: int(n.InFlight()), Others: int(view.Others), Slots: int(n.MaxConcurrent()),
+		Pending: int(blocksOf(n.waits.Queued())), SM: view.SM, Watts: view.Watts, Signals: view.Signals,
 	}
 }
 
@@ -101,15 +106,16 @@ func (l *Leg) describe(i int, now time.Time) ExplainedNode {
 func (e *ExplainedNode) score(t *policy.Terms, n *member, now time.Time) {
 	e.Eligible, e.Reason = t.Eligible, t.Reason
 	if ok, why := n.Eligible(now); !ok {
-		e.Reason = "asked because no other node is left or has a free slot; " + why
+		e.Reason = "asked because no other node is left or has room; " + why
 	}
-	e.Overlap, e.Load, e.Power, e.Capacity, e.Score = t.Overlap, t.Load, t.Power, t.Capacity, t.Total
+	e.Overlap, e.Waiting, e.Load = t.Overlap, t.Waiting, t.Load
+	e.Power, e.Capacity, e.Score = t.Power, t.Capacity, t.Total
 	if n.Suspect() {
 		e.Reason = fleet.SuspectReason
 	}
 }
 
-// whyNot says why n is no candidate. full: those that are well have no free slot.
+// whyNot says why n is no candidate. full: those that are well have no room.
 func (l *Leg) whyNot(n *member, now time.Time, full bool) string {
 	_, reason := n.Eligible(now)
 	switch {

@@ -25,7 +25,7 @@ import (
 //     could not be reached or failed otherwise) it is a doubt, which counts weakly:
 //     fleet.Node.ReportDoubt says how.
 //   - Nodes out of service for server errors alone, and those only returning, are asked when no
-//     other node is left or has a free slot, so that a breaker never makes things worse than what
+//     other node is left or has room, so that a breaker never makes things worse than what
 //     opened it.
 
 // nodeSetAside is the Cause of a request that was given up from outside while it waited on a node

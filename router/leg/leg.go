@@ -71,7 +71,7 @@ type Leg struct {
 	tries  tries
 	slots  [2]attempt
 	kept   *attempt // an answer that is passed on if nobody gives a better one
-	now    *attempt // the one under way, or that gave the answer
+	now    *attempt // under way, or gave the answer; set under the lookout's lock
 	wait   patience.Attempt
 	lookout
 	out outgoing
@@ -331,13 +331,23 @@ func (l *Leg) GiveUp(v patience.Verdict) bool {
 	return true
 }
 
+// Prefilled is called by the patience tracker, with its lock held, when the prompt of a request
+// that is not streamed should be computed: the node holds it from now on.
+func (l *Leg) Prefilled() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.now != nil && l.now.recorded {
+		l.prompt.Begun(l.now.ref)
+	}
+}
+
 // arm makes a the attempt that the request's end and GiveUp cancel; false when the request has
 // ended.
 func (l *Leg) arm(a *attempt) bool {
-	l.now = a
 	alive := l.Request.Life.Enter(&a.abort)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.now = a
 	if l.phase, l.abort = resting, &a.abort; alive {
 		l.phase = waiting
 	}

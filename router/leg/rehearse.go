@@ -9,9 +9,9 @@ import (
 	"github.com/cognitora/dataplane/router/request"
 )
 
-// Rehearsal is a leg that is sent nowhere: the node is chosen, counted and learned from as Do and
-// Finish do it, and whoever rehearses says what time it is and what the engine found. It is for
-// simulations. Patience, retries and health take no part.
+// Rehearsal is a streamed leg that is sent nowhere. The node is chosen, counted and learned from as
+// Do and Finish do it. The caller says what time it is, when the answer begins and what the engine
+// found. It is for simulations: nobody gives up, retries or checks health.
 type Rehearsal struct {
 	l *Leg
 }
@@ -37,6 +37,7 @@ func (l *Leg) rehearse(keys []uint64, known func(n *fleet.Node) int32) *apierror
 		return err
 	}
 	sent := l.Request.Received
+	l.Request.Scan.Stream = true
 	l.d.where.FindKeys(&l.prompt, l.Request, keys, l.model.name, l.model.seed, l.pool.nodes)
 	if known != nil {
 		for i, n := range l.pool.nodes {
@@ -52,6 +53,7 @@ func (l *Leg) rehearse(keys []uint64, known func(n *fleet.Node) int32) *apierror
 	a.believe(l, at)
 	a.ref, a.recorded = a.node.Ref(), true
 	l.now = a
+	a.node.waits.Begin(&l.wait, sent, l.work(a.matched))
 	l.prompt.Sent(a.ref, sent)
 	return nil
 }
@@ -70,10 +72,17 @@ func (r Rehearsal) Node() *fleet.Node { return r.l.now.node.Node }
 // Matched is how many leading blocks the node was believed to hold.
 func (r Rehearsal) Matched() int { return r.l.now.matched }
 
-// Finish ends the leg, of whose prompt tokens the engine found so many cached. r must not be used
+// Begun notes that the first token came.
+func (r Rehearsal) Begun(now time.Time) {
+	r.l.wait.FirstByte(now)
+	r.l.prompt.Begun(r.l.now.ref)
+}
+
+// Finish ends the leg. The engine found cachedTokens of its promptTokens cached. r must not be used
 // afterwards.
-func (r Rehearsal) Finish(promptTokens, cachedTokens int) {
+func (r Rehearsal) Finish(promptTokens, cachedTokens int, now time.Time) {
 	l := r.l
+	l.wait.Done(now, 0, true)
 	l.Reading.Usage = usage.Counts{
 		Prompt: int64(promptTokens), HasPrompt: true, Cached: int64(cachedTokens), HasCached: true,
 	}

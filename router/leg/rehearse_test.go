@@ -1,7 +1,9 @@
 package leg
 
 import (
+	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -54,8 +56,8 @@ func TestRehearsal(t *testing.T) {
 		t.Errorf("a request for two full nodes: %v", err)
 	}
 	home, other := first.Node(), second.Node()
-	first.Finish(640, 0)
-	second.Finish(640, 0)
+	first.Finish(640, 0, now)
+	second.Finish(640, 0, now)
 	now = now.Add(time.Second)
 	again := place(func(n *fleet.Node) int32 {
 		if n == other {
@@ -66,14 +68,76 @@ func TestRehearsal(t *testing.T) {
 	if again.Node() != other {
 		t.Error("what is known was not believed")
 	}
-	again.Finish(640, 0) // and was wrong: from now on the node's beliefs are older than its last loss
+	again.Finish(640, 0, now) // and was wrong: from now on the node's beliefs are older than its last loss
 	now = now.Add(2 * time.Second)
 	again = place(nil, 40)
 	if d.gate.InFlight() != 1 {
 		t.Errorf("%d permits are out, want 1", d.gate.InFlight())
 	}
-	again.Finish(640, 640)
+	again.Finish(640, 640, now)
 	if home.InFlight() != 0 || other.InFlight() != 0 || d.gate.InFlight() != 0 {
 		t.Error("something was not given back")
+	}
+}
+
+// TestRehearsedBurst: a prompt that a node computes counts as waiting there for each request that
+// brings it, and as held from the first token on. Without limits no node gets above twice the mean.
+func TestRehearsedBurst(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	index := prefix.NewIndex(prefix.Options{Inline: true, Now: func() time.Time { return now }})
+	log := slog.New(slog.DiscardHandler)
+	var backends []fleet.Backend
+	for i := range 8 {
+		url := fmt.Sprintf("http://10.0.0.%d:1", i+1)
+		backends = append(backends, fleet.Backend{URL: url, ID: fmt.Sprint(i), Model: "m"})
+	}
+	f, err := fleet.New(fleet.Options{Index: index, Log: log, Proven: true, Backends: backends})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := New(Parts{
+		Fleet: f, Where: &where.Finder{Index: index}, Policy: &atomic.Pointer[policy.Policy]{},
+		Gate:   admission.New(admission.Options{}),
+		Budget: admission.NewBudget(20, 64, nil), Metrics: metrics.New(), Stored: affinity.New(1), Log: log,
+	}, Options{Feedback: true, Random: rand.New(rand.NewPCG(1, 2)).Uint64})
+	d.policy.Store(policy.Default())
+	keys := make([]uint64, 375)
+	for i := range keys {
+		keys[i] = uint64(i+1) << 40
+	}
+	var burst []Rehearsal
+	had := map[*fleet.Node]int{}
+	for range 200 {
+		r, err := d.Rehearse(keys, nil, now)
+		if err != nil || r.Matched() != 0 {
+			t.Fatalf("%d blocks held before anybody has begun, %v", r.Matched(), err)
+		}
+		burst = append(burst, r)
+		had[r.Node()]++
+	}
+	queued := func(n *fleet.Node) int64 {
+		m := d.current().models["m"]
+		return m.member(Answer, n).waits.Queued()
+	}
+	for n, sent := range had {
+		if len(had) < 4 || sent > 50 || queued(n) != int64(sent*375*prefix.BlockTokens) {
+			t.Errorf("%s has %d requests, %d tokens wait; %d nodes have some", n.ID, sent, queued(n), len(had))
+		}
+	}
+	now = now.Add(time.Second)
+	for _, r := range burst {
+		r.Begun(now)
+	}
+	again, refused := d.Rehearse(keys, nil, now)
+	if refused != nil || again.Matched() != 375 {
+		t.Errorf("%d blocks held once all have begun, %v", again.Matched(), refused)
+	}
+	for _, r := range append(burst, again) {
+		r.Finish(6000, 6000, now)
+	}
+	for n := range had {
+		if n.InFlight() != 0 || queued(n) != 0 {
+			t.Errorf("%s keeps %d requests and %d tokens", n.ID, n.InFlight(), queued(n))
+		}
 	}
 }

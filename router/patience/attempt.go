@@ -11,7 +11,7 @@ type Work struct {
 	UncachedTokens int64 // prompt tokens that the node is believed to have to compute
 	CachedTokens   int64 // prompt tokens that it is believed to hold
 	MaxTokens      int64 // bound on completion tokens; 0 = unknown, NoTokens = none are generated
-	Owner          Owner // asked to give up; nil: the attempt is only evidence
+	Owner          Owner // asked to give up, told of the prefill; nil: the attempt is only evidence
 }
 
 func (w *Work) kind() int {
@@ -34,6 +34,7 @@ type Attempt struct {
 	// Guarded by the model's mutex.
 	firstAt    time.Duration
 	askAgainAt time.Duration // after a refusal
+	prefilled  bool          // not a stream: its prompt should be computed by now
 	state      state
 	in         *attempts
 	prev, next *Attempt
@@ -57,7 +58,7 @@ func (n *Node) Begin(a *Attempt, now time.Time, w Work) {
 	*a = Attempt{node: n, work: w, start: now.Sub(epoch), state: waiting, askAgainAt: never}
 	a.tokens = w.UncachedTokens + n.queued
 	a.queued = w.UncachedTokens
-	n.queued += a.queued
+	n.enqueue(a.queued)
 	if w.Stream {
 		n.streams.push(a)
 	} else {
@@ -130,7 +131,7 @@ func (m *Model) count(n *Node, delta int) {
 }
 
 func (a *Attempt) releaseTokens() {
-	a.node.queued -= a.queued
+	a.node.enqueue(-a.queued)
 	a.queued = 0
 }
 

@@ -30,12 +30,17 @@ func (m *Model) survey(now time.Duration) {
 	slices.Sort(m.scratch)
 }
 
-// prefilled takes unstreamed attempts out of the queue once their prompt should be computed,
-// which nothing else shows.
+// prefilled takes unstreamed attempts out of the queue, and tells their owners, once their
+// prompt should be computed, which nothing else shows.
 func (l *attempts) prefilled(m *Model, now time.Duration) {
 	for a := l.head; a != nil; a = a.next {
-		if a.queued > 0 && (now-a.start).Seconds() > m.expectFirst(a.tokens) {
-			a.releaseTokens()
+		if a.prefilled || (now-a.start).Seconds() <= m.expectFirst(a.tokens) {
+			continue
+		}
+		a.prefilled = true
+		a.releaseTokens()
+		if a.work.Owner != nil {
+			a.work.Owner.Prefilled()
 		}
 	}
 }

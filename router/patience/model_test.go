@@ -1,6 +1,7 @@
 package patience
 
 import (
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -112,6 +113,75 @@ func TestAttemptsInParallel(t *testing.T) {
 	wg.Wait()
 	if m.open != 0 || nodes[0].queued != 0 || nodes[1].queued != 0 || nodes[0].streams.head != nil || nodes[1].calls.head != nil {
 		t.Fatalf("open %d, queued %d and %d", m.open, nodes[0].queued, nodes[1].queued)
+	}
+	if nodes[0].Queued() != 0 || nodes[1].Queued() != 0 {
+		t.Fatalf("queued %d and %d", nodes[0].Queued(), nodes[1].Queued())
+	}
+}
+
+// TestQueuedIsWhatWaits follows random attempts in two models that share a node, against a plain
+// sum: what an attempt adds it takes back exactly once, however it ends.
+func TestQueuedIsWhatWaits(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Log("seed", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	type open struct {
+		a      *Attempt
+		tokens int64
+	}
+	now, pulse := epoch.Add(time.Hour), NewPulse(epoch)
+	models := []*Model{NewModel(Options{}), NewModel(Options{})}
+	nodes := []*Node{models[0].Join(pulse, now), models[1].Join(pulse, now)}
+	var flights []open
+	for range 3000 {
+		i := 0
+		if len(flights) > 0 {
+			i = rng.IntN(len(flights))
+		}
+		switch p := rng.IntN(4); {
+		case p == 0 || len(flights) == 0:
+			f := open{new(Attempt), rng.Int64N(5000)}
+			nodes[rng.IntN(2)].Begin(f.a, now, Work{Stream: true, UncachedTokens: f.tokens, CachedTokens: 7})
+			flights = append(flights, f)
+		case p == 1:
+			flights[i].a.FirstByte(now)
+			flights[i].tokens = 0
+		case p == 2:
+			flights[i].a.Done(now, 1, rng.IntN(2) == 0)
+			flights = append(flights[:i], flights[i+1:]...)
+		default:
+			models[rng.IntN(2)].Check(now, nil)
+		}
+		want := int64(0)
+		for _, f := range flights {
+			want += f.tokens
+		}
+		if got := nodes[0].Queued(); got != want || nodes[1].Queued() != want {
+			t.Fatalf("%d tokens queued, want %d", got, want)
+		}
+	}
+}
+
+// TestACallCountsUntilItsPromptShouldBeComputed: its owner is told once, and not after its end.
+func TestACallCountsUntilItsPromptShouldBeComputed(t *testing.T) {
+	s := newSim(t, 2)
+	s.warm(20, true)
+	n := s.nodes[0]
+	n.hung = true
+	call, stream := s.send(0, false, 500, 0, 20), s.send(0, true, 300, 0, 20)
+	if got := n.n.Queued(); got != 800 || call.computed != 0 {
+		t.Fatalf("%d tokens queued, told %d times", got, call.computed)
+	}
+	stream.refuse, call.refuse = true, true
+	s.run(2 * time.Second)
+	if got := n.n.Queued(); got != 300 || call.computed != 1 || stream.computed != 0 {
+		t.Errorf("%d tokens queued, the call was told %d times, the stream %d", got, call.computed, stream.computed)
+	}
+	short := s.send(0, false, 500, 0, 0)
+	short.a.Done(s.now, 0, true)
+	s.run(2 * time.Second)
+	if short.computed != 0 {
+		t.Error("an attempt that has ended was told")
 	}
 }
 

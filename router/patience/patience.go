@@ -34,9 +34,13 @@ var epoch = time.Now()
 
 const never = time.Duration(-1 << 63)
 
-// Pulse is the time of the last byte that a node sent, whichever model it was for. One Pulse
-// belongs to one incarnation of a node and is shared by its trackers in all models.
-type Pulse struct{ last atomic.Int64 }
+// Pulse is the time of the last byte that a node sent, and the prompt tokens that wait there,
+// whichever model they are for. One Pulse belongs to one incarnation of a node and is shared by
+// its trackers in all models.
+type Pulse struct {
+	last   atomic.Int64
+	queued atomic.Int64 // the sum of Node.queued; written under each model's mutex
+}
 
 // NewPulse returns a pulse that counts now as the last sign of life.
 func NewPulse(now time.Time) *Pulse {
@@ -81,7 +85,7 @@ type Node struct {
 	gone    bool
 	streams attempts // waiting for their first byte
 	calls   attempts // waiting for their answer
-	queued  int64    // uncached tokens of those that wait
+	queued  int64    // uncached tokens of those that wait; changed by enqueue only
 
 	ratio   float64 // moving mean of wait/E; 0 = nothing seen
 	ratioAt time.Duration
@@ -96,6 +100,16 @@ type Node struct {
 	levelAt   time.Duration // first report of it
 	levelFor  time.Duration // when the silence that it is about began
 	toldAt    time.Duration // last report
+}
+
+// Queued is how many uncached prompt tokens wait at the node, in all models that share its
+// pulse: those of requests that the node has not begun to answer. A call that is not streamed
+// counts until its prompt should be computed. It takes no lock.
+func (n *Node) Queued() int64 { return n.pulse.queued.Load() }
+
+func (n *Node) enqueue(tokens int64) {
+	n.queued += tokens
+	n.pulse.queued.Add(tokens)
 }
 
 // Join adds a node. pulse is shared by all models of that node; nil gives it one of its own.
@@ -141,6 +155,10 @@ type Owner interface {
 	// no retry budget, bytes already passed on) leaves the attempt waiting; it is asked again
 	// after half of the time waited so far.
 	GiveUp(Verdict) bool
+	// Prefilled is called by Check, as GiveUp is, when the prompt of an attempt that is not
+	// streamed should be computed, once at most. It is not called after FirstByte or Done has
+	// returned.
+	Prefilled()
 }
 
 // Stall is a node that makes no progress while its peers do. It is reported once per silence,
@@ -151,8 +169,8 @@ type Stall struct {
 }
 
 // Check looks at every waiting attempt, asks the owners of late ones to give up, and appends
-// the nodes to set aside to out. Call it about every FirstByteFloor/10; a model for which nobody waits costs
-// one lock.
+// the nodes to set aside to out. Call it about every FirstByteFloor/10; a model for which nobody
+// waits costs one lock.
 func (m *Model) Check(now time.Time, out []Stall) []Stall {
 	m.mu.Lock()
 	defer m.mu.Unlock()

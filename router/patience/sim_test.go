@@ -42,6 +42,7 @@ type simRequest struct {
 	begun    bool
 	verdict  Verdict
 	refuse   bool
+	computed int         // times that its prompt was said to be computed
 	again    *simRequest // the same request at another node, after it was given up
 }
 
@@ -68,6 +69,8 @@ func (r *simRequest) GiveUp(v Verdict) bool {
 	r.verdict, r.open = v, false
 	return true
 }
+
+func (r *simRequest) Prefilled() { r.computed++ }
 
 // send dispatches one request; generate is what the model will produce.
 func (s *sim) send(node int, stream bool, prompt, maxTokens, generate int64) *simRequest {

@@ -17,6 +17,7 @@ const (
 	TTFTSLOmsMax  = 3_600_000
 	RunDelayMax   = 60_000   // ms
 	RetransmitMax = 100      // %
+	MaxShareMax   = 100      // times the fleet's load
 	documentMax   = 64 << 10 // bytes
 )
 
@@ -29,11 +30,12 @@ func (e *FieldError) Error() string {
 	return fmt.Sprintf("%s: %s is refused, allowed: %s", e.Field, e.Value, e.Allowed)
 }
 
-// Parse reads a policy document, {"mode":…,"weights":{"kv":…,"load":…,"power":…,"capacity":…},
-// "tiers":{"device":…,"host":…,"disk":…},
-// "epsilon":…,"max_queue":…,"ttft_slo_ms":…,"run_delay_ms":…,"retransmit_pct":…} or the flat form with the weights at the top.
-// What a document leaves out has its default. It is taken or refused as a whole: the error
-// joins one FieldError per problem.
+// Parse reads a policy document,
+// {"mode":…,"weights":{"kv":…,"load":…,"power":…,"capacity":…,"pending":…},
+// "tiers":{"device":…,"host":…,"disk":…},"epsilon":…,"max_share":…,"max_queue":…,
+// "ttft_slo_ms":…,"run_delay_ms":…,"retransmit_pct":…}, or the flat form with the weights at
+// the top. A key that a document leaves out has its default. It is taken or refused as a
+// whole: the error joins one FieldError per problem.
 func Parse(doc []byte) (*Policy, error) {
 	if len(doc) > documentMax {
 		return nil, fmt.Errorf("policy: %d bytes, at most %d are read", len(doc), documentMax)
@@ -42,7 +44,7 @@ func Parse(doc []byte) (*Policy, error) {
 	if err := d.read(doc); err != nil {
 		return nil, fmt.Errorf("policy: %w", err)
 	}
-	// What could not be read has its default, so that this finds the rest.
+	// A member that could not be read has its default, so that this finds the rest.
 	if errs := append(d.errs, d.p.faults(d.section)...); len(errs) > 0 {
 		return nil, fmt.Errorf("policy: %w", errors.Join(errs...))
 	}
@@ -74,13 +76,17 @@ func (p *Policy) faults(section string) (errs []error) {
 	number(section+"load", p.Load, 0, 1)
 	number(section+"power", p.Power, 0, 1)
 	number(section+"capacity", p.Capacity, 0, 1)
+	number(section+"pending", p.Pending, 0, 1)
 	if p.KV == 0 && p.Load == 0 && p.Power == 0 && p.Capacity == 0 {
-		errs = append(errs, &FieldError{"weights", "all 0", "at least one weight above 0"})
+		errs = append(errs, &FieldError{"weights", "all 0", "one of kv, load, power and capacity above 0"})
 	}
 	number("tiers.device", p.Tiers.Device, 0, 1)
 	number("tiers.host", p.Tiers.Host, 0, 1)
 	number("tiers.disk", p.Tiers.Disk, 0, 1)
 	number("epsilon", p.Epsilon, 0, 1)
+	if p.MaxShare != 0 && !(p.MaxShare >= 1 && p.MaxShare <= MaxShareMax) {
+		errs = append(errs, &FieldError{"max_share", fmt.Sprint(p.MaxShare), fmt.Sprintf("0, or 1 to %d", MaxShareMax)})
+	}
 	number("max_queue", float64(p.MaxQueue), 0, MaxQueueMax)
 	number("ttft_slo_ms", float64(p.TTFTSLOms), 0, TTFTSLOmsMax)
 	number("run_delay_ms", p.RunDelayMs, 0, RunDelayMax)
@@ -95,6 +101,7 @@ func (p *Policy) MarshalJSON() ([]byte, error) {
 		Load     float64 `json:"load"`
 		Power    float64 `json:"power"`
 		Capacity float64 `json:"capacity"`
+		Pending  float64 `json:"pending"`
 	}
 	type tiers struct {
 		Device float64 `json:"device"`
@@ -106,11 +113,15 @@ func (p *Policy) MarshalJSON() ([]byte, error) {
 		Weights    weights `json:"weights"`
 		Tiers      tiers   `json:"tiers"`
 		Epsilon    float64 `json:"epsilon"`
+		MaxShare   float64 `json:"max_share"`
 		MaxQueue   int     `json:"max_queue"`
 		TTFTSLOms  int     `json:"ttft_slo_ms"`
 		RunDelayMs float64 `json:"run_delay_ms"`
 		Retransmit float64 `json:"retransmit_pct"`
-	}{p.Mode.String(), weights{p.KV, p.Load, p.Power, p.Capacity}, tiers(p.Tiers), p.Epsilon, p.MaxQueue, p.TTFTSLOms, p.RunDelayMs, p.RetransmitPct})
+	}{
+		p.Mode.String(), weights{p.KV, p.Load, p.Power, p.Capacity, p.Pending}, tiers(p.Tiers),
+		p.Epsilon, p.MaxShare, p.MaxQueue, p.TTFTSLOms, p.RunDelayMs, p.RetransmitPct,
+	})
 }
 
 // ParseMode returns the mode of that name.
@@ -129,12 +140,15 @@ type document struct {
 }
 
 var (
-	weightKeys = []string{"kv", "load", "power", "capacity"}
+	weightKeys = []string{"kv", "load", "power", "capacity", "pending"}
 	tierKeys   = []string{"device", "host", "disk"}
-	topKeys    = append([]string{"mode", "weights", "tiers", "epsilon", "max_queue", "ttft_slo_ms", "run_delay_ms", "retransmit_pct"}, weightKeys...)
+	topKeys    = append([]string{
+		"mode", "weights", "tiers", "epsilon", "max_share", "max_queue", "ttft_slo_ms", "run_delay_ms", "retransmit_pct",
+	}, weightKeys...)
 )
 
-// read gathers what doc says, and what is wrong with single members in d.errs. The error is about the document as a whole.
+// read gathers the members of doc, and the mistakes in single ones in d.errs. The error is about
+// the document as a whole.
 func (d *document) read(doc []byte) error {
 	nested := false
 	flat := ""
@@ -156,7 +170,9 @@ func (d *document) read(doc []byte) error {
 		return err
 	}
 	if nested && flat != "" {
-		d.errs = append(d.errs, &FieldError{flat, "a weight both inside and outside of weights", "one form or the other"})
+		d.errs = append(d.errs, &FieldError{
+			flat, "a weight both inside and outside of weights", "one form or the other",
+		})
 	}
 	return nil
 }
@@ -178,7 +194,7 @@ func (d *document) within(section string, keys []string, value json.RawMessage) 
 // share is where the number with the given key goes.
 func (d *document) share(key string) *float64 {
 	return map[string]*float64{
-		"kv": &d.p.KV, "load": &d.p.Load, "power": &d.p.Power, "capacity": &d.p.Capacity,
+		"kv": &d.p.KV, "load": &d.p.Load, "power": &d.p.Power, "capacity": &d.p.Capacity, "pending": &d.p.Pending,
 		"device": &d.p.Tiers.Device, "host": &d.p.Tiers.Host, "disk": &d.p.Tiers.Disk,
 	}[key]
 }
@@ -189,6 +205,8 @@ func (d *document) scalar(key string, value json.RawMessage) {
 		d.mode(value)
 	case "epsilon":
 		d.number(key, value, &d.p.Epsilon)
+	case "max_share":
+		d.upTo(MaxShareMax, key, value, &d.p.MaxShare)
 	case "max_queue":
 		d.integer(key, value, &d.p.MaxQueue, MaxQueueMax)
 	case "run_delay_ms":
@@ -228,7 +246,8 @@ func (d *document) upTo(limit int, field string, value json.RawMessage, into *fl
 
 func (d *document) integer(field string, value json.RawMessage, into *int, limit int) {
 	var f float64
-	if json.Unmarshal(value, &f) != nil || f != math.Trunc(f) || f < 0 || f > float64(limit) || bytes.Equal(value, []byte("null")) {
+	bad := json.Unmarshal(value, &f) != nil || bytes.Equal(value, []byte("null"))
+	if bad || f != math.Trunc(f) || f < 0 || f > float64(limit) {
 		d.errs = append(d.errs, &FieldError{field, string(value), fmt.Sprintf("a whole number from 0 to %d", limit)})
 		return
 	}

@@ -33,34 +33,40 @@ func TestParse(t *testing.T) {
 
 func TestParseRefuses(t *testing.T) {
 	for doc, want := range map[string]string{
-		``:                              "not a JSON object",
-		`null`:                          "not a JSON object",
-		`[1]`:                           "not a JSON object",
-		`{"kv":0.5`:                     "malformed JSON",
-		`{"kv":0.5,}`:                   "malformed JSON",
-		`{"kv":NaN}`:                    "malformed JSON",
-		`{"kv":0.5} x`:                  "unexpected data after the object",
-		`{"kv":0.5,"kv":0.6}`:           "kv: given twice",
-		`{"kw":0.5}`:                    `kw: unknown key; there are mode, weights, tiers, epsilon, max_queue, ttft_slo_ms, run_delay_ms, retransmit_pct, kv, load, power, capacity`,
-		`{"kv":-1}`:                     `policy: kv: -1 is refused`,
-		`{"weights":{"kv":-1}}`:         `policy: weights.kv: -1 is refused`,
-		`{"weights":{"lod":0.5}}`:       `weights.lod: unknown key; there are kv, load, power, capacity`,
-		`{"weights":[0.5]}`:             "weights: not a JSON object is refused, allowed: an object of kv",
-		`{"weights":{"kv":1},"load":1}`: "load: a weight both inside and outside of weights",
-		`{"weights":{"kv":1,"kv":1}}`:   "kv: given twice",
-		`{"kv":-0.1}`:                   "kv: -0.1 is refused, allowed: 0 to 1",
-		`{"kv":55}`:                     "kv: 55 is refused, allowed: 0 to 1",
-		`{"kv":"0.5"}`:                  `kv: "0.5" is refused, allowed: a number from 0 to 1`,
-		`{"kv":null}`:                   "kv: null is refused",
-		`{"kv":1e999}`:                  "kv: 1e999 is refused",
-		`{"epsilon":1.5}`:               "epsilon: 1.5 is refused",
-		`{"mode":"scores"}`:             `mode: "scores" is refused, allowed: score, round_robin`,
-		`{"mode":3}`:                    "mode:",
-		`{"max_queue":1.5}`:             "max_queue: 1.5 is refused, allowed: a whole number from 0 to 1048576",
-		`{"max_queue":-1}`:              "max_queue: -1 is refused",
-		`{"max_queue":1e30}`:            "max_queue: 1e30 is refused",
-		`{"ttft_slo_ms":999999999999}`:  "ttft_slo_ms: 999999999999 is refused",
-		`{"kv":0,"load":0,"power":0,"capacity":0}`:          "weights: all 0 is refused, allowed: at least one weight above 0",
+		``:                    "not a JSON object",
+		`null`:                "not a JSON object",
+		`[1]`:                 "not a JSON object",
+		`{"kv":0.5`:           "malformed JSON",
+		`{"kv":0.5,}`:         "malformed JSON",
+		`{"kv":NaN}`:          "malformed JSON",
+		`{"kv":0.5} x`:        "unexpected data after the object",
+		`{"kv":0.5,"kv":0.6}`: "kv: given twice",
+		`{"kw":0.5}`: `kw: unknown key; there are mode, weights, tiers, epsilon, max_share, max_queue, ttft_slo_ms, run_delay_ms, ` +
+			`retransmit_pct, kv, load, power, capacity, pending`,
+		`{"kv":-1}`:                                `policy: kv: -1 is refused`,
+		`{"weights":{"kv":-1}}`:                    `policy: weights.kv: -1 is refused`,
+		`{"weights":{"lod":0.5}}`:                  `weights.lod: unknown key; there are kv, load, power, capacity, pending`,
+		`{"weights":[0.5]}`:                        "weights: not a JSON object is refused, allowed: an object of kv",
+		`{"weights":{"kv":1},"load":1}`:            "load: a weight both inside and outside of weights",
+		`{"weights":{"kv":1,"kv":1}}`:              "kv: given twice",
+		`{"kv":-0.1}`:                              "kv: -0.1 is refused, allowed: 0 to 1",
+		`{"kv":55}`:                                "kv: 55 is refused, allowed: 0 to 1",
+		`{"kv":"0.5"}`:                             `kv: "0.5" is refused, allowed: a number from 0 to 1`,
+		`{"kv":null}`:                              "kv: null is refused",
+		`{"kv":1e999}`:                             "kv: 1e999 is refused",
+		`{"epsilon":1.5}`:                          "epsilon: 1.5 is refused",
+		`{"mode":"scores"}`:                        `mode: "scores" is refused, allowed: score, round_robin`,
+		`{"mode":3}`:                               "mode:",
+		`{"weights":{"pending":1.5}}`:              "weights.pending: 1.5 is refused, allowed: 0 to 1",
+		`{"pending":"1"}`:                          `pending: "1" is refused, allowed: a number from 0 to 1`,
+		`{"max_share":0.5}`:                        "max_share: 0.5 is refused, allowed: 0, or 1 to 100",
+		`{"max_share":101}`:                        "max_share: 101 is refused, allowed: 0, or 1 to 100",
+		`{"max_share":null}`:                       "max_share: null is refused, allowed: a number from 0 to 100",
+		`{"max_queue":1.5}`:                        "max_queue: 1.5 is refused, allowed: a whole number from 0 to 1048576",
+		`{"max_queue":-1}`:                         "max_queue: -1 is refused",
+		`{"max_queue":1e30}`:                       "max_queue: 1e30 is refused",
+		`{"ttft_slo_ms":999999999999}`:             "ttft_slo_ms: 999999999999 is refused",
+		`{"kv":0,"load":0,"power":0,"capacity":0}`: "weights: all 0 is refused, allowed: one of kv, load, power and capacity above 0",
 		`{"kv":"` + strings.Repeat("x", documentMax) + `"}`: "at most 65536 are read",
 	} {
 		p, err := Parse([]byte(doc))
@@ -101,7 +107,8 @@ func TestValidateKnowsNaN(t *testing.T) {
 }
 
 func TestPolicySurvivesItsDocument(t *testing.T) {
-	p := &Policy{Mode: LeastLoaded, KV: 0.1, Load: 0.2, Power: 0.3, Capacity: 0.4, Epsilon: 0.05, MaxQueue: 7, TTFTSLOms: 9}
+	p := &Policy{Mode: LeastLoaded, KV: 0.1, Load: 0.2, Power: 0.3, Capacity: 0.4, Epsilon: 0.05, MaxQueue: 7, TTFTSLOms: 9,
+		Pending: 0.6, MaxShare: 3}
 	doc, err := json.Marshal(p)
 	if err != nil {
 		t.Fatal(err)

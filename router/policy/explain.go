@@ -2,13 +2,14 @@ package policy
 
 import "fmt"
 
-// Terms is one candidate's part in a pick. The four terms are before weighting, in [0,1];
-// Total is their weighted sum. In modes other than score only Load (1 - busy/slots) is filled,
-// and Total equals it.
+// Terms is one candidate's part in a pick, before weighting: four terms in [0,1], and Waiting,
+// the prefill that waits at the node in prompts of this one's size, from 0 to 4. Total is the
+// score. In modes other than score only Load (1 - busy/slots) is filled, and Total equals it.
 type Terms struct {
-	Overlap, Load, Power, Capacity, Total float64
-	Eligible                              bool
-	Reason                                string // why it is no candidate; "" when it is
+	Overlap, Waiting, Load, Power, Capacity, Total float64
+
+	Eligible bool
+	Reason   string // why it is no candidate; "" when it is
 }
 
 // Explain picks as Pick does with the same arguments, and says why. It fills out[i] for every
@@ -25,20 +26,25 @@ func (p *Policy) Explain(cands []Candidate, promptBlocks int, key Key, r uint64,
 	if p.Mode == Score {
 		return pick, p.scoreWhy(cands, &f, promptBlocks, key, r)
 	}
-	return pick, p.simpleWhy(&cands[pick], f.any)
+	return pick, p.simpleWhy(cands, pick)
 }
 
 func (p *Policy) terms(c *Candidate, f *fleet, promptBlocks int) Terms {
-	t := Terms{Eligible: c.free() > 0}
-	if !t.Eligible {
-		t.Reason = fmt.Sprintf("full: %d in flight and %d of others of %d slots", c.InFlight, c.Others, c.slots())
+	t := Terms{Eligible: true, Load: max(0, 1-f.of(c))}
+	switch {
+	case !c.room():
+		t.Eligible = false
+		t.Reason = fmt.Sprintf("full: %d in flight and %d of others of %d slots", c.InFlight, c.Others, c.MaxConcurrent)
+	case p.Mode == Score && !f.takes(c):
+		t.Eligible = false
+		t.Reason = fmt.Sprintf("more than its share: %d requests are %.2g times the fleet's load, "+
+			"max_share is %g", c.busy(), f.of(c)/f.use, f.share)
 	}
 	if p.Mode != Score {
-		t.Load = max(0, 1-float64(c.busy())/float64(c.slots()))
 		t.Total = t.Load
 		return t
 	}
-	t.Overlap, t.Load = p.overlap(c, promptBlocks), 1-f.util(c)
+	t.Overlap, t.Waiting, t.Load = p.overlap(c, promptBlocks), waiting(c, promptBlocks), 1-f.util(c)
 	t.Power, t.Capacity = f.coolness(c), f.capacity(c)
 	t.Total = p.total(c, f, promptBlocks)
 	return t
@@ -48,14 +54,14 @@ func noneWhy(cands []Candidate) string {
 	if len(cands) == 0 {
 		return "no candidates"
 	}
-	return fmt.Sprintf("none of %d candidates has a free slot", len(cands))
+	return fmt.Sprintf("none of %d candidates has room", len(cands))
 }
 
 func (p *Policy) scoreWhy(cands []Candidate, f *fleet, promptBlocks int, key Key, r uint64) string {
 	best, top, _ := p.best(cands, f, promptBlocks)
 	_, tied := p.breakTie(cands, f, promptBlocks, best, top, key, r)
 	if tied == 1 {
-		return fmt.Sprintf("highest score %.4f of %d candidates with a free slot", top, f.any)
+		return fmt.Sprintf("highest score %.4f of %d candidates", top, f.takers)
 	}
 	how := "at random, the prompt has no key"
 	if key != nil && key.RendezvousKey() != 0 {
@@ -64,13 +70,17 @@ func (p *Policy) scoreWhy(cands []Candidate, f *fleet, promptBlocks int, key Key
 	return fmt.Sprintf("%d candidates within %g of the best score %.4f, chosen %s", tied, p.Epsilon, top, how)
 }
 
-func (p *Policy) simpleWhy(c *Candidate, n int) string {
-	load := fmt.Sprintf("%d of %d slots busy", c.busy(), c.slots())
+func (p *Policy) simpleWhy(cands []Candidate, pick int) string {
+	c, n := &cands[pick], withRoom(cands)
+	load := fmt.Sprintf("%d requests", c.busy())
+	if slots := c.slots(); slots > 0 {
+		load += fmt.Sprintf(" on %d slots", slots)
+	}
 	switch p.Mode {
 	case RoundRobin:
-		return fmt.Sprintf("its turn among %d candidates with a free slot", n)
+		return fmt.Sprintf("its turn among %d candidates with room", n)
 	case Random:
-		return fmt.Sprintf("drawn at random among %d candidates with a free slot", n)
+		return fmt.Sprintf("drawn at random among %d candidates with room", n)
 	case PowerOfTwo:
 		return fmt.Sprintf("the less loaded of two drawn among %d candidates, %s", n, load)
 	}

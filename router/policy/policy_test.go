@@ -53,7 +53,7 @@ func TestTermsByHand(t *testing.T) {
 	near(t, "b.load", out[1].Load, 0.1) // sm above in-flight
 	near(t, "b.power", out[1].Power, 0)
 	near(t, "b.capacity", out[1].Capacity, (0.5+1+0.25)/3)
-	if pick != 1 || why != "highest score 0.6333 of 2 candidates with a free slot" {
+	if pick != 1 || why != "highest score 0.6333 of 2 candidates" {
 		t.Errorf("pick %d, %q", pick, why)
 	}
 }
@@ -110,18 +110,6 @@ func TestFullNodesAreNoCandidates(t *testing.T) {
 	Default().Explain(c, 100, nil, 0, out)
 	if out[1].Eligible || out[1].Reason != "full: 4 in flight and 6 of others of 10 slots" || !out[2].Eligible || out[2].Reason != "" {
 		t.Errorf("%+v", out)
-	}
-}
-
-func TestDefaultSlots(t *testing.T) {
-	c := blank(1)
-	c.MaxConcurrent, c.InFlight = 0, DefaultMaxConcurrent-1
-	if Default().Pick([]Candidate{c}, 1, nil, 0) != 0 {
-		t.Error("one slot is free")
-	}
-	c.InFlight++
-	if Default().Pick([]Candidate{c}, 1, nil, 0) != -1 {
-		t.Error("no slot is free")
 	}
 }
 
@@ -282,7 +270,8 @@ func TestExplainAgreesWithPick(t *testing.T) {
 			if out[i].Eligible && p.Mode == Score && out[i].Total > out[want].Total+p.Epsilon+1e-12 {
 				t.Fatalf("%v beats the winner %v", out[i], out[want])
 			}
-			if x := out[i]; min(x.Overlap, x.Load, x.Power, x.Capacity) < 0 || max(x.Overlap, x.Load, x.Power, x.Capacity) > 1 {
+			if x := out[i]; min(x.Overlap, x.Waiting, x.Load, x.Power, x.Capacity) < 0 ||
+				max(x.Overlap, x.Load, x.Power, x.Capacity) > 1 || x.Waiting > waitingMost {
 				t.Fatalf("a term is out of [0,1]: %+v", x)
 			}
 		}
@@ -296,8 +285,20 @@ func randomCandidate(rng *rand.Rand) Candidate {
 		}
 		return float32(rng.Float64() * scale)
 	}
-	return Candidate{IDHash: rng.Uint64(), Matched: rng.Int32N(25), InFlight: rng.Int32N(9), Others: rng.Int32N(3), MaxConcurrent: 1 + rng.Int32N(9),
-		SM: maybe(1), Watts: maybe(700), VRAM: maybe(8e10), Throughput: maybe(8), EngineWait: maybe(2), Retransmits: maybe(0.1)}
+	c := Candidate{
+		IDHash: rng.Uint64(), Matched: rng.Int32N(25), Coming: rng.Int32N(25), Pending: rng.Int32N(300),
+		InFlight: rng.Int32N(9), Others: rng.Int32N(3), SM: maybe(1), Watts: maybe(700), VRAM: maybe(8e10),
+		Throughput: maybe(8), EngineWait: maybe(2), Retransmits: maybe(0.1),
+	}
+	switch rng.IntN(4) {
+	case 0:
+		c.EngineSlots = 1 + rng.Int32N(9)
+	case 1:
+		c.InFlight *= 20 // without a limit
+	default:
+		c.MaxConcurrent = 1 + rng.Int32N(9)
+	}
+	return c
 }
 
 func TestPickAllocatesNothing(t *testing.T) {
@@ -349,7 +350,8 @@ func BenchmarkPickScore1000(b *testing.B)    { benchmarkPick(b, 1000, Score) }
 func BenchmarkPickPowerOfTwo8(b *testing.B)  { benchmarkPick(b, 8, PowerOfTwo) }
 func BenchmarkPickLeastLoaded8(b *testing.B) { benchmarkPick(b, 8, LeastLoaded) }
 
-// TestApartFromTheOthers: waits for a CPU and retransmissions count where they are asked for, and only as far as a node has more of them than its peers.
+// TestApartFromTheOthers: waits for a CPU and retransmissions count where they are asked for, and
+// only the excess over the peers'.
 func TestApartFromTheOthers(t *testing.T) {
 	u := Unknown()
 	for name, c := range map[string]struct {

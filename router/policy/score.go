@@ -4,17 +4,19 @@ import "math"
 
 // fleet is what a score is relative to, taken over all candidates, full ones included.
 type fleet struct {
-	sm, watts, vram, throughput                          float64 // means of the known values, 0 when none is
-	wait, resent                                         float64 // sums of the known values
-	wattsMax, vramMax, throughputMax                     float64
-	freeMax                                              float64
-	waitScale                                            float64 // full use for each second of wait for a CPU in a second; 0: waits do not count
-	resentScale                                          float64 // full use for each whole of the segments that are sent again; 0: they do not count
-	smN, wattsN, vramN, throughputN, waitN, resentN, any int
+	load
+	sm, watts, vram, throughput                     float64 // means of the known values, 0 when none is
+	wait, resent                                    float64 // sums of the known values
+	wattsMax, vramMax, throughputMax                float64
+	freeMax                                         float64
+	waitScale, resentScale                          float64 // full use per EngineWait and Retransmits; 0: neither counts
+	smN, wattsN, vramN, throughputN, waitN, resentN int
+	takers                                          int     // candidates that may be picked
+	share                                           float64 // Policy.MaxShare; 0: it leaves out nobody
 }
 
 func (p *Policy) survey(cands []Candidate) fleet {
-	var f fleet
+	f := fleet{load: surveyLoad(cands), share: p.MaxShare}
 	if p.RunDelayMs > 0 {
 		f.waitScale = 1000 / p.RunDelayMs
 	}
@@ -33,10 +35,13 @@ func (p *Policy) survey(cands []Candidate) fleet {
 		if f.resentScale > 0 {
 			note(c.Retransmits, &f.resent, nil, &f.resentN)
 		}
-		if free := float64(c.free()); free > 0 {
-			f.any++
-			f.freeMax = max(f.freeMax, free)
+		f.freeMax = max(f.freeMax, f.free(c))
+		if f.takes(c) {
+			f.takers++
 		}
+	}
+	if f.takers == 0 { // those that have room have more than their share
+		f.share, f.takers = 0, withRoom(cands)
 	}
 	f.sm /= float64(max(f.smN, 1))
 	f.watts /= float64(max(f.wattsN, 1))
@@ -44,6 +49,9 @@ func (p *Policy) survey(cands []Candidate) fleet {
 	f.throughput /= float64(max(f.throughputN, 1))
 	return f
 }
+
+// takes tells whether the node may be picked.
+func (f *fleet) takes(c *Candidate) bool { return c.room() && !f.crowded(c, f.share) }
 
 func note(v float32, sum, best *float64, n *int) {
 	if !known(v) {
@@ -67,7 +75,7 @@ func orMean(v float32, mean float64) float64 {
 }
 
 func (p *Policy) overlap(c *Candidate, promptBlocks int) float64 {
-	device := max(c.Matched, 0)
+	device := max(c.Matched, c.Coming, 0)
 	host := max(c.Host, device)
 	disk := max(c.Disk, host)
 	if promptBlocks <= 0 || disk == 0 {
@@ -77,9 +85,19 @@ func (p *Policy) overlap(c *Candidate, promptBlocks int) float64 {
 	return min(worth/float64(promptBlocks), 1)
 }
 
+// Bounds of the prefill that waits, in blocks and in prompts.
+const (
+	promptLeast = 64
+	waitingMost = 4
+)
+
+// waiting is the prefill that waits at the node, in prompts of this one's size.
+func waiting(c *Candidate, promptBlocks int) float64 {
+	return min(float64(max(c.Pending, 0))/float64(max(promptBlocks, promptLeast)), waitingMost)
+}
+
 func (f *fleet) util(c *Candidate) float64 {
-	inFlight := float64(c.busy()) / float64(c.slots())
-	used := max(inFlight, orMean(c.SM, f.sm))
+	used := max(f.of(c), orMean(c.SM, f.sm))
 	if f.waitScale > 0 {
 		used = max(used, f.waitScale*apart(c.EngineWait, f.wait, f.waitN))
 	}
@@ -89,8 +107,9 @@ func (f *fleet) util(c *Candidate) float64 {
 	return min(used, 1)
 }
 
-// apart is what v is more than twice the mean of the other known values, of which there are n with it and which add up to sum with it: what all nodes have alike
-// says nothing of one. It is 0 where v is unknown or the only one.
+// apart is the excess of v over twice the mean of the other known values: a figure that all
+// nodes have alike says nothing of one. There are n known values, v included, and sum is theirs.
+// It is 0 where v is unknown or the only one.
 func apart(v float32, sum float64, n int) float64 {
 	if !known(v) || n < 2 {
 		return 0
@@ -109,7 +128,7 @@ func (f *fleet) coolness(c *Candidate) float64 {
 func (f *fleet) capacity(c *Candidate) float64 {
 	return (relative(orMean(c.VRAM, f.vram), f.vramMax) +
 		relative(orMean(c.Throughput, f.throughput), f.throughputMax) +
-		relative(float64(c.free()), f.freeMax)) / 3
+		relative(f.free(c), f.freeMax)) / 3
 }
 
 func relative(v, best float64) float64 {
@@ -120,12 +139,13 @@ func relative(v, best float64) float64 {
 }
 
 func (p *Policy) total(c *Candidate, f *fleet, promptBlocks int) float64 {
-	return p.KV*p.overlap(c, promptBlocks) + p.Load*(1-f.util(c)) + p.Power*f.coolness(c) + p.Capacity*f.capacity(c)
+	reuse := p.overlap(c, promptBlocks) - p.Pending*waiting(c, promptBlocks)
+	return p.KV*reuse + p.Load*(1-f.util(c)) + p.Power*f.coolness(c) + p.Capacity*f.capacity(c)
 }
 
 func (p *Policy) pickScore(cands []Candidate, promptBlocks int, key Key, r uint64) int {
 	f := p.survey(cands)
-	if f.any == 0 {
+	if f.takers == 0 {
 		return -1
 	}
 	best, top, second := p.best(cands, &f, promptBlocks)
@@ -140,7 +160,7 @@ func (p *Policy) pickScore(cands []Candidate, promptBlocks int, key Key, r uint6
 func (p *Policy) best(cands []Candidate, f *fleet, promptBlocks int) (best int, top, second float64) {
 	best, top, second = -1, math.Inf(-1), math.Inf(-1)
 	for i := range cands {
-		if cands[i].free() == 0 {
+		if !f.takes(&cands[i]) {
 			continue
 		}
 		t := p.total(&cands[i], f, promptBlocks)
@@ -156,11 +176,13 @@ func (p *Policy) best(cands []Candidate, f *fleet, promptBlocks int) (best int, 
 // breakTie returns the winner among the candidates within Epsilon of top, and how many they
 // are. Rendezvous hashing sends equal keys to the same node for as long as that node is among
 // them, in every replica; with no key the draw is uniform.
-func (p *Policy) breakTie(cands []Candidate, f *fleet, promptBlocks, best int, top float64, key Key, r uint64) (pick, tied int) {
+func (p *Policy) breakTie(
+	cands []Candidate, f *fleet, promptBlocks, best int, top float64, key Key, r uint64,
+) (pick, tied int) {
 	var draw draw
 	pick = best
 	for i := range cands {
-		if cands[i].free() == 0 || p.total(&cands[i], f, promptBlocks) < top-p.Epsilon {
+		if !f.takes(&cands[i]) || p.total(&cands[i], f, promptBlocks) < top-p.Epsilon {
 			continue
 		}
 		tied++

@@ -2,20 +2,20 @@ package policy
 
 import "math/bits"
 
-func eligible(cands []Candidate) int {
+func withRoom(cands []Candidate) int {
 	n := 0
 	for i := range cands {
-		if cands[i].free() > 0 {
+		if cands[i].room() {
 			n++
 		}
 	}
 	return n
 }
 
-// nth returns the index of the k-th candidate that has a free slot, counted from 0.
+// nth returns the index of the k-th candidate that has room, counted from 0.
 func nth(cands []Candidate, k int) int {
 	for i := range cands {
-		if cands[i].free() == 0 {
+		if !cands[i].room() {
 			continue
 		}
 		if k == 0 {
@@ -33,7 +33,7 @@ func scale(r uint64, n int) int {
 }
 
 func powerOfTwo(cands []Candidate, r uint64) int {
-	n := eligible(cands)
+	n := withRoom(cands)
 	if n == 0 {
 		return -1
 	}
@@ -46,22 +46,23 @@ func powerOfTwo(cands []Candidate, r uint64) int {
 		k++
 	}
 	second := nth(cands, k)
-	if cands[second].lessLoaded(&cands[first]) {
+	if l := surveyLoad(cands); l.of(&cands[second]) < l.of(&cands[first]) {
 		return second
 	}
 	return first
 }
 
 func leastLoaded(cands []Candidate, r uint64) int {
-	best, bestDraw := -1, uint64(0)
+	l := surveyLoad(cands)
+	best, least, bestDraw := -1, 0.0, uint64(0)
 	for i := range cands {
 		c := &cands[i]
-		if c.free() == 0 || (best >= 0 && cands[best].lessLoaded(c)) {
+		if !c.room() {
 			continue
 		}
-		draw := mix(r + uint64(i))
-		if best < 0 || c.lessLoaded(&cands[best]) || draw > bestDraw {
-			best, bestDraw = i, draw
+		of, draw := l.of(c), mix(r+uint64(i))
+		if best < 0 || of < least || of == least && draw > bestDraw {
+			best, least, bestDraw = i, of, draw
 		}
 	}
 	return best

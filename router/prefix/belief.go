@@ -30,17 +30,20 @@ func later(a, b stamp) stamp {
 //	touched 29 bits  when a request that uses it was last known on the node
 //	settled  1 bit   a request that used it since born has completed
 //	inUse    1 bit   touched is the dispatch of a request whose end is not known
+//	pending  1 bit   the node computes it: no answer to a request that uses it has begun
 //
-// The lowest four bits are 0.
+// The lowest three bits are 0.
 // One of inUse and settled is always set, so no belief is 0.
 type belief uint64
 
 const (
+	pending     = 1 << 3
 	inUse       = 1 << 4
 	settled     = 1 << 5
 	touchedAt   = 6
 	bornAt      = touchedAt + stampBits
-	beliefFlags = inUse | settled
+	useFlags    = inUse | settled
+	beliefFlags = useFlags | pending
 )
 
 func newBelief(born, touched stamp, flags uint64) belief {
@@ -48,6 +51,7 @@ func newBelief(born, touched stamp, flags uint64) belief {
 }
 
 func (b belief) flags() uint64  { return uint64(b) & beliefFlags }
+func (b belief) pending() bool  { return b&pending != 0 }
 func (b belief) born() stamp    { return stamp(b>>bornAt) & stampMask }
 func (b belief) touched() stamp { return stamp(b>>touchedAt) & stampMask }
 

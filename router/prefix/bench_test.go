@@ -21,7 +21,7 @@ func served(tb testing.TB, texts ...[]byte) (*Index, []Ref) {
 	}
 	for _, text := range texts {
 		for _, ref := range refs {
-			x.Record(chain(text), ref, time.Now())
+			x.hold(chain(text), ref, time.Now())
 		}
 	}
 	return x, refs
@@ -31,7 +31,7 @@ func TestNoAllocations(t *testing.T) {
 	text := prompt("p", 200)
 	x, refs := served(t, text)
 	c, matched := chain(text), make([]int32, len(refs))
-	x.Match(c, refs, matched)
+	x.Match(c, refs, matched, nil)
 	x.Record(c, refs[0], time.Now())
 	check := func(what string, f func()) {
 		if n := testing.AllocsPerRun(100, f); n != 0 {
@@ -42,11 +42,12 @@ func TestNoAllocations(t *testing.T) {
 	check("Seed", func() { seed = Seed("meta-llama/Llama-3.1-8B-Instruct", "", "tenant") })
 	check("HashTo", func() { c.Reset(seed, text, nil); c.HashTo(c.Blocks()) })
 	seed = Seed("model", "", "")
-	check("Match", func() { c.Reset(seed, text, nil); x.Match(c, refs, matched) })
+	check("Match", func() { c.Reset(seed, text, nil); x.Match(c, refs, matched, nil) })
 	if matched[0] != 200 {
 		t.Errorf("matched %d blocks, want 200", matched[0])
 	}
 	check("Record", func() { c.Reset(seed, text, nil); x.Record(c, refs[1], time.Now()) })
+	check("Begun", func() { x.Begun(c, refs[1]) })
 	o := Observation{Ref: refs[1], Believed: 200, PromptTokens: 3200, CachedTokens: 3200, DispatchedAt: time.Now()}
 	check("Observe", func() { x.Observe(c, o) })
 }
@@ -54,25 +55,33 @@ func TestNoAllocations(t *testing.T) {
 func BenchmarkMatch(b *testing.B) {
 	for _, size := range []int{shortPrompt, longPrompt} {
 		for _, seen := range []bool{true, false} {
-			b.Run(fmt.Sprintf("%dKiB/seen=%v", size>>10, seen), func(b *testing.B) { benchMatch(b, size, seen) })
+			b.Run(fmt.Sprintf("%dKiB/seen=%v", size>>10, seen), func(b *testing.B) {
+				benchMatch(b, size, func(x *Index, c *Chain, ref Ref) {
+					if seen {
+						x.hold(c, ref, time.Now())
+					}
+				})
+			})
 		}
+		b.Run(fmt.Sprintf("%dKiB/pending", size>>10), func(b *testing.B) {
+			benchMatch(b, size, func(x *Index, c *Chain, ref Ref) { x.Record(c, ref, time.Now()) })
+		})
 	}
 }
 
-func benchMatch(b *testing.B, size int, seen bool) {
+// benchMatch looks a prompt up that send has sent to each node.
+func benchMatch(b *testing.B, size int, send func(*Index, *Chain, Ref)) {
 	text := prompt("p", size/BlockBytes)
 	x, refs := served(b)
-	if seen {
-		for _, ref := range refs {
-			x.Record(chain(text), ref, time.Now())
-		}
+	for _, ref := range refs {
+		send(x, chain(text), ref)
 	}
-	c, matched := chain(text), make([]int32, len(refs))
+	c, matched, coming := chain(text), make([]int32, len(refs)), make([]int32, len(refs))
 	seed := Seed("model", "", "")
 	b.ReportAllocs()
 	for b.Loop() {
 		c.Reset(seed, text, nil)
-		x.Match(c, refs, matched)
+		x.Match(c, refs, matched, coming)
 	}
 }
 
@@ -87,6 +96,18 @@ func BenchmarkRecord(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		x.Record(c, refs[0], time.Now())
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*c.Blocks()), "ns/block")
+}
+
+// BenchmarkBegun is what a first byte costs.
+func BenchmarkBegun(b *testing.B) {
+	x, refs := served(b)
+	c := chain(prompt("p", longPrompt/BlockBytes))
+	x.Record(c, refs[0], time.Now())
+	b.ReportAllocs()
+	for b.Loop() {
+		x.Begun(c, refs[0])
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*c.Blocks()), "ns/block")
 }

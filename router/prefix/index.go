@@ -98,25 +98,33 @@ type walker struct {
 	lifetime  int32 // ms
 	oldest    stamp // of beliefs about the node
 	reborn    stamp // of the node
-	floor     stamp // the latest birth among the groups seen to be held
+	floor     stamp // the latest birth among the groups seen to be there
 	touched   stamp // of the deepest of them
+	there     int32 // groups up to the deepest one seen to be held or pending
 	held      int32 // groups up to the deepest one seen to be held
-	missing   int32 // the group that was seen not to be held
-	tags      tags  // of the deepest group
+	missing   int32 // the group that was seen not to be there
+	tags      tags  // of the deepest group that is there
+	heldTags  tags  // of the deepest group that is held
 }
 
-// Match writes into matched, which is as long as refs, how many leading blocks
-// of the prompt each node is believed to hold now, and returns the number of
-// blocks hashed, which is little more than the most that some candidate holds.
-// Nodes hold prefixes: not every group of a long prompt is looked at, only each of
-// the first few, and of the first few to be hashed, then ever fewer, and where a node's beliefs end; but all of them for a
-// node that has recomputed some group since it was last known to hold the deepest. It
-// takes no lock, and does not allocate once c has seen as many candidates and blocks before.
-func (x *Index) Match(c *Chain, refs []Ref, matched []int32) int {
+// Match writes into held, which is as long as refs, how many leading blocks of the prompt each
+// node is believed to hold now, and into coming, unless it is nil, how many it will hold once
+// it has begun to answer the requests that it was sent; blocks that come to a group of which it
+// holds some are left out. It returns the number of blocks hashed,
+// which is little more than the most that some candidate has coming.
+// Nodes hold prefixes, so Match skips groups of a long prompt: it looks at each of the
+// first few, at each of the first few to be hashed, at ever fewer beyond, and where a
+// node's beliefs end. It looks at all groups of a node that has recomputed some group
+// since it was last known to hold the deepest. It takes no lock, and does not allocate
+// once c has seen as many candidates and blocks before.
+func (x *Index) Match(c *Chain, refs []Ref, held, coming []int32) int {
 	now, nowMillis := x.clock.nowStamp()
 	walk := c.walk[:0]
 	for i, ref := range refs {
-		matched[i] = 0
+		held[i] = 0
+		if coming != nil {
+			coming[i] = 0
+		}
 		n := x.node(ref)
 		if n == nil || n.silent.Load() {
 			continue
@@ -128,7 +136,7 @@ func (x *Index) Match(c *Chain, refs []Ref, matched []int32) int {
 		})
 	}
 	c.walk = walk
-	on := len(walk) // the first of them hold all that was looked at
+	on := len(walk) // the first of them have all groups that were looked at
 	known := min(len(c.keys)/groupBlocks, c.groups()-1)
 	for g, n := 0, c.groups(); g < n && on > 0; g = stride(g, n, known) {
 		on = x.step(walk[:on], c, g, now)
@@ -138,12 +146,18 @@ func (x *Index) Match(c *Chain, refs []Ref, matched []int32) int {
 		if k >= on {
 			x.narrow(w, c, now)
 		}
-		if w.held > skipsFrom && since(w.touched, w.reborn) < 0 {
+		if w.there > skipsFrom && since(w.touched, w.reborn) < 0 {
 			x.walkAll(w, c, now)
 		}
-		if last := int(w.held) - 1; last >= 0 {
-			matched[w.candidate] = int32(last*groupBlocks + w.tags.shared(c.tags(last), c.count(last)))
+		n := c.common(w.there, w.tags)
+		if coming != nil {
+			coming[w.candidate] = n
 		}
+		if w.held < w.there {
+			x.divide(w, c)
+			n = c.common(w.held, w.heldTags)
+		}
+		held[w.candidate] = n
 	}
 	return len(c.keys)
 }
@@ -151,8 +165,19 @@ func (x *Index) Match(c *Chain, refs []Ref, matched []int32) int {
 // skipsFrom is the number of groups that stride goes to one by one.
 const skipsFrom = 5
 
-// stride is the group to look at after g: a quarter deeper, and the last one before the end. From the groups that are known
-// without hashing it is a quarter of the way from there, because hashing takes longer than looking.
+// common is how many blocks the prompt has in common with a node of which it shares the leading
+// groups, given the tags of the last of them.
+func (c *Chain) common(groups int32, t tags) int32 {
+	if groups == 0 {
+		return 0
+	}
+	last := int(groups) - 1
+	return int32(last*groupBlocks + t.shared(c.tags(last), c.count(last)))
+}
+
+// stride is the group to look at after g: a quarter deeper, and the last one before the end.
+// Behind the groups that are known without hashing it is a quarter of the way from there,
+// because hashing takes longer than looking.
 func stride(g, groups, known int) int {
 	switch {
 	case g == groups-1:
@@ -163,14 +188,14 @@ func stride(g, groups, known int) int {
 	return min(g+1+(g-known)/4, groups-1)
 }
 
-// step looks at group g of the walkers, moves those whose node does not hold it behind
-// the others, and returns how many do.
+// step looks at group g of the walkers, moves those whose node does not have it behind the
+// others, and returns how many have.
 func (x *Index) step(walk []walker, c *Chain, g int, now stamp) int {
 	leader := c.leader(g)
 	kept := 0
 	for k := range walk {
 		w := &walk[k]
-		if !x.holds(w, leader, g, now) {
+		if !x.has(w, leader, g, now) {
 			continue
 		}
 		if kept != k {
@@ -181,34 +206,49 @@ func (x *Index) step(walk []walker, c *Chain, g int, now stamp) int {
 	return kept
 }
 
-// holds looks at group g of one walker.
-func (x *Index) holds(w *walker, leader uint64, g int, now stamp) bool {
+// has looks at group g of one walker.
+func (x *Index) has(w *walker, leader uint64, g int, now stamp) bool {
 	b, blocks := x.table.load(leader, w.place)
 	if b == 0 || since(now, b.touched()) > w.lifetime || since(b.touched(), w.floor) < 0 {
 		w.missing = int32(g)
 		return false
 	}
 	w.floor, w.touched = later(w.floor, b.born()), b.touched()
-	w.held, w.tags = int32(g)+1, blocks
+	w.there, w.tags = int32(g)+1, blocks
+	if !b.pending() {
+		w.held, w.heldTags = w.there, blocks
+	}
 	return true
 }
 
-// walkAll looks at every group that the walker seems to hold: one that was skipped may have been
+// walkAll looks at every group that the walker seems to have: one that was skipped may have been
 // born after those below it were last used.
 func (x *Index) walkAll(w *walker, c *Chain, now stamp) {
-	n := int(w.held)
-	w.held, w.floor = 0, w.oldest
+	n := int(w.there)
+	w.there, w.held, w.floor = 0, 0, w.oldest
 	for g := range n {
-		if !x.holds(w, c.leader(g), g, now) {
+		if !x.has(w, c.leader(g), g, now) {
 			return
 		}
 	}
 }
 
-// narrow finds the first missing group between the last that was held and the one that was not.
+// narrow finds the first missing group between the last that was there and the one that was not.
 func (x *Index) narrow(w *walker, c *Chain, now stamp) {
-	for w.held < w.missing {
-		g := int(w.held+w.missing) / 2
-		x.holds(w, c.leader(g), g, now)
+	for w.there < w.missing {
+		g := int(w.there+w.missing) / 2
+		x.has(w, c.leader(g), g, now)
+	}
+}
+
+// divide finds the first pending group: those behind it are pending too.
+func (x *Index) divide(w *walker, c *Chain) {
+	for pending := w.there - 1; w.held < pending; {
+		g := (w.held + pending) / 2
+		if b, blocks := x.table.load(c.leader(int(g)), w.place); b != 0 && !b.pending() {
+			w.held, w.heldTags = g+1, blocks
+		} else {
+			pending = g
+		}
 	}
 }

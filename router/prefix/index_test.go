@@ -63,7 +63,7 @@ func chain(text []byte) *Chain {
 
 func (f *fleet) match(text []byte) []int32 {
 	m := make([]int32, len(f.refs))
-	f.x.Match(chain(text), f.refs, m)
+	f.x.Match(chain(text), f.refs, m, nil)
 	return m
 }
 
@@ -84,12 +84,31 @@ type flight struct {
 	blocks   int
 }
 
-func (f *fleet) send(node int, text []byte) *flight {
+// dispatch sends a request that the node has not begun to answer.
+func (f *fleet) dispatch(node int, text []byte) *flight {
 	c, m := chain(text), make([]int32, len(f.refs))
-	f.x.Match(c, f.refs, m)
+	f.x.Match(c, f.refs, m, nil)
 	fl := &flight{f, c, f.refs[node], f.t, int(m[node]), c.Blocks()}
 	f.x.Record(c, fl.ref, fl.at)
 	return fl
+}
+
+// send sends a request that the node begins to answer at once.
+func (f *fleet) send(node int, text []byte) *flight {
+	fl := f.dispatch(node, text)
+	fl.begun()
+	return fl
+}
+
+func (fl *flight) begun() { fl.f.x.Begun(fl.c, fl.ref) }
+
+// forget takes the request back.
+func (fl *flight) forget() { fl.f.x.Forget(fl.c, fl.ref, fl.at) }
+
+// hold makes the node hold a prompt.
+func (x *Index) hold(c *Chain, ref Ref, at time.Time) {
+	x.Record(c, ref, at)
+	x.Begun(c, ref)
 }
 
 // answer reports that the engine found cached blocks.
@@ -121,15 +140,15 @@ func TestMatchHashesOnlyWhatIsHeld(t *testing.T) {
 	f := newFleet(t, 2)
 	base := prompt("base", 50)
 	c, m := chain(base), make([]int32, 2)
-	if got := f.x.Match(c, f.refs, m); got != 1 {
+	if got := f.x.Match(c, f.refs, m, nil); got != 1 {
 		t.Errorf("unknown prompt: hashed %d blocks, want 1", got)
 	}
 	f.send(0, base[:20*BlockBytes])
 	c = chain(base)
-	if got := f.x.Match(c, f.refs, m); got != 33 || m[0] != 20 {
+	if got := f.x.Match(c, f.refs, m, nil); got != 33 || m[0] != 20 {
 		t.Errorf("20 blocks known: hashed %d, want 33, to where the next group begins; matched %v", got, m)
 	}
-	if got := f.x.Match(chain(base), nil, nil); got != 0 {
+	if got := f.x.Match(chain(base), nil, nil, nil); got != 0 {
 		t.Errorf("no candidate: hashed %d, want 0", got)
 	}
 }
@@ -150,7 +169,7 @@ func TestMatchHashesLittleBehindASkip(t *testing.T) {
 			c.Continue(text[skipped*BlockBytes:])
 			want = 320
 		}
-		if got := f.x.Match(c, f.refs, m); m[0] != want || m[1] != 0 || got > 320+3*groupBlocks && got > skipped {
+		if got := f.x.Match(c, f.refs, m, nil); m[0] != want || m[1] != 0 || got > 320+3*groupBlocks && got > skipped {
 			t.Errorf("%d blocks skipped: %d known after the match, matched %v, want %d", skipped, got, m, want)
 		}
 	}
@@ -194,7 +213,7 @@ func TestLeaveForgetsAtOnce(t *testing.T) {
 	f.send(1, base)
 	f.x.Leave(f.refs[0])
 	f.expect("gone", base, 0, 8)
-	f.x.Record(chain(base), f.refs[0], f.t)
+	f.x.hold(chain(base), f.refs[0], f.t)
 	f.x.Leave(f.refs[0])
 	f.expect("a call with an old Ref does nothing", base, 0, 8)
 	if f.x.Lifetime(f.refs[0]) != 0 || f.x.Caching(f.refs[0]) {
@@ -207,7 +226,7 @@ func TestAPlaceIsTakenAgainOnlyAfterItsSweep(t *testing.T) {
 	x := clock.unswept(Options{MaxBlocks: 1024})
 	first := x.Join("a")
 	base := prompt("base", 8)
-	x.Record(chain(base), first, clock.t)
+	x.hold(chain(base), first, clock.t)
 	x.Leave(first)
 	second := x.Join("a")
 	if second.place() == first.place() {
@@ -222,7 +241,7 @@ func TestAPlaceIsTakenAgainOnlyAfterItsSweep(t *testing.T) {
 		t.Errorf("places: first %x, third %x; want the same place, another generation", first, third)
 	}
 	m := make([]int32, 1)
-	x.Match(chain(base), []Ref{third}, m)
+	x.Match(chain(base), []Ref{third}, m, nil)
 	if m[0] != 0 {
 		t.Errorf("a new node inherited %d blocks", m[0])
 	}
@@ -260,9 +279,9 @@ func TestPlacesRunOut(t *testing.T) {
 	if last == 0 || x.Join("one too many") != 0 {
 		t.Errorf("last place %x", last)
 	}
-	x.Record(chain(prompt("base", 3)), last, clock.t)
+	x.hold(chain(prompt("base", 3)), last, clock.t)
 	m := make([]int32, 2)
-	x.Match(chain(prompt("base", 3)), []Ref{0, last}, m)
+	x.Match(chain(prompt("base", 3)), []Ref{0, last}, m, nil)
 	if m[0] != 0 || m[1] != 3 {
 		t.Errorf("matched %v, want [0 3]", m)
 	}
@@ -275,7 +294,7 @@ func TestPruneKeepsTheYoungest(t *testing.T) {
 	const prompts = 1500
 	pruned := 0
 	for i := range prompts {
-		x.Record(chain(prompt(fmt.Sprint("p", i), 8)), ref, clock.t)
+		x.hold(chain(prompt(fmt.Sprint("p", i), 8)), ref, clock.t)
 		clock.advance(time.Second)
 		if x.Len() > 4000+8 {
 			t.Fatalf("%d blocks, more than the bound", x.Len())
@@ -294,7 +313,7 @@ func TestPruneKeepsTheYoungest(t *testing.T) {
 	young := 0
 	for i := prompts - 250; i < prompts; i++ {
 		m := make([]int32, 1)
-		x.Match(chain(prompt(fmt.Sprint("p", i), 8)), []Ref{ref}, m)
+		x.Match(chain(prompt(fmt.Sprint("p", i), 8)), []Ref{ref}, m, nil)
 		young += int(m[0])
 	}
 	if young < 250*8*98/100 {

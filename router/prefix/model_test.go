@@ -12,10 +12,10 @@ import (
 // held is what the model believes of a group of blocks: the rules of the index
 // over a plain map, with plain times and the blocks' digests.
 type held struct {
-	born, touched  time.Time
-	inUse, settled bool
-	blocks         []uint64
-	kept           int // seen at a dispatch: blocks that the prompt has in common
+	born, touched           time.Time
+	inUse, settled, pending bool
+	blocks                  []uint64
+	kept                    int // seen at a dispatch: blocks that the prompt has in common
 }
 
 type model struct {
@@ -44,10 +44,17 @@ func common(a, b []uint64) (n int) {
 	return n
 }
 
-// chain is the leading groups whose beliefs are in order, and how many blocks are believed to be there.
-func (m *model) chain(c *Chain, ref Ref, now time.Time, lifetime time.Duration) (seen []held, matched, alive int) {
+// looked is what there is of a prompt on a node: the leading groups whose beliefs are in order,
+// how many blocks are believed to be held, and to be held or pending, and in how many groups.
+type looked struct {
+	seen           []held
+	matched, there int // blocks
+	alive          int // groups
+}
+
+func (m *model) chain(c *Chain, ref Ref, now time.Time, lifetime time.Duration) (l looked) {
 	var floor time.Time
-	ordered := true
+	ordered, held := true, true
 	m.each(c, ref, func(g int, k string, blocks []uint64) {
 		h, ok := m.held[k]
 		if ordered = ordered && ok && !h.touched.Before(floor); !ordered {
@@ -57,12 +64,15 @@ func (m *model) chain(c *Chain, ref Ref, now time.Time, lifetime time.Duration) 
 			floor = h.born
 		}
 		h.kept = common(h.blocks, blocks)
-		if alive == g && now.Sub(h.touched) <= lifetime {
-			alive, matched = g+1, g*groupBlocks+h.kept
+		if l.alive == g && now.Sub(h.touched) <= lifetime {
+			l.alive, l.there, held = g+1, g*groupBlocks+h.kept, held && !h.pending
+			if held {
+				l.matched = l.there
+			}
 		}
-		seen = append(seen, h)
+		l.seen = append(l.seen, h)
 	})
-	return seen, matched, alive
+	return l
 }
 
 // grow is what an entry holds after a request: what it had, if that goes on and is more.
@@ -73,23 +83,34 @@ func (h *held) grow(blocks []uint64, goesOn bool) {
 }
 
 func (m *model) record(c *Chain, ref Ref, at time.Time, lifetime time.Duration) []held {
-	seen, _, alive := m.chain(c, ref, at, lifetime)
+	was := m.chain(c, ref, at, lifetime)
 	m.each(c, ref, func(g int, k string, blocks []uint64) {
 		h := m.held[k]
-		if g >= alive {
+		if g >= was.alive {
 			if h.born.Before(at) {
 				h.born = at
 			}
-			h.settled = false
+			h.settled, h.pending, h.blocks = false, true, blocks
 		}
 		if h.touched.Before(at) {
 			h.touched = at
 		}
 		h.inUse = true
-		h.grow(blocks, g < alive)
 		m.held[k] = h
 	})
-	return seen
+	return was.seen
+}
+
+func (m *model) begun(c *Chain, ref Ref, at time.Time) {
+	m.each(c, ref, func(g int, k string, blocks []uint64) {
+		h, known := m.held[k]
+		if !known {
+			h = held{born: at, touched: at, inUse: true}
+		}
+		h.pending = false
+		h.grow(blocks, true)
+		m.held[k] = h
+	})
 }
 
 func (m *model) forget(c *Chain, ref Ref, at time.Time, seen []held) {
@@ -123,7 +144,7 @@ func (m *model) observe(c *Chain, ref Ref, at, now time.Time, believed, actual i
 		if !known || reborn {
 			h.born = at
 		}
-		h.touched, h.inUse, h.settled = now, false, true
+		h.touched, h.inUse, h.settled, h.pending = now, false, true, false
 		h.grow(blocks, known && !reborn)
 		m.held[k] = h
 	})
@@ -168,8 +189,10 @@ func TestIndexAgainstPlainMap(t *testing.T) {
 
 func (u *run) op() {
 	switch p := u.r.IntN(100); {
-	case p < 40:
+	case p < 34:
 		u.dispatch()
+	case p < 40:
+		u.begin()
 	case p < 65:
 		u.finish()
 	case p < 75:
@@ -198,15 +221,15 @@ func (u *run) prompt() *Chain {
 }
 
 func (u *run) compare(c *Chain) []int32 {
-	got := make([]int32, len(u.refs))
-	u.x.Match(c, u.refs, got)
+	got, coming := make([]int32, len(u.refs)), make([]int32, len(u.refs))
+	u.x.Match(c, u.refs, got, coming)
 	for i, ref := range u.refs {
-		_, want, _ := u.m.chain(c, ref, u.t, u.x.Lifetime(ref))
+		want := u.m.chain(c, ref, u.t, u.x.Lifetime(ref))
 		if !u.x.Caching(ref) {
-			want = 0
+			want = looked{}
 		}
-		if got[i] != int32(want) {
-			u.Errorf("node %x: matched %d blocks, the model has %d", ref, got[i], want)
+		if got[i] != int32(want.matched) || coming[i] != int32(want.there) {
+			u.Errorf("node %x: matched %d and %d blocks, the model has %d and %d", ref, got[i], coming[i], want.matched, want.there)
 		}
 	}
 	return got
@@ -225,7 +248,23 @@ func (u *run) dispatch() {
 	if len(seen) != len(c.sent.seen) {
 		u.Errorf("saw %d groups at dispatch, the model %d", len(c.sent.seen), len(seen))
 	}
-	u.flights = append(u.flights, modelFlight{c, ref, at, int(got[i]), seen})
+	f := modelFlight{c, ref, at, int(got[i]), seen}
+	u.flights = append(u.flights, f)
+	if u.r.IntN(2) == 0 {
+		u.begun(&f)
+	}
+}
+
+// begin lets a node begin to answer one of its requests, again perhaps.
+func (u *run) begin() {
+	if len(u.flights) > 0 {
+		u.begun(&u.flights[u.r.IntN(len(u.flights))])
+	}
+}
+
+func (u *run) begun(f *modelFlight) {
+	u.x.Begun(f.c, f.ref)
+	u.m.begun(f.c, f.ref, f.at)
 }
 
 func (u *run) finish() {
@@ -282,6 +321,9 @@ func churn(x *Index, slot *atomic.Uint32, texts [][]byte, seed uint64) {
 	for range 300 {
 		ref, c, at := Ref(slot.Load()), chain(texts[r.IntN(len(texts))]), time.Now()
 		x.Record(c, ref, at)
+		if r.IntN(4) > 0 {
+			x.Begun(c, ref)
+		}
 		o := Observation{Ref: ref, Believed: c.Blocks(), DispatchedAt: at, PromptTokens: 1000, CachedTokens: int64(r.IntN(1000))}
 		if r.IntN(10) == 0 {
 			x.Forget(c, ref, at)
@@ -304,7 +346,7 @@ func read(t *testing.T, x *Index, slots []atomic.Uint32, texts [][]byte, seed ui
 			refs[i] = Ref(slots[i].Load())
 		}
 		c.Reset(Seed("model", "", ""), texts[r.IntN(len(texts))], nil)
-		hashed := x.Match(c, refs, matched)
+		hashed := x.Match(c, refs, matched, nil)
 		for _, m := range matched {
 			if int(m) > hashed {
 				t.Errorf("matched %d of %d hashed blocks", m, hashed)

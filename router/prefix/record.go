@@ -12,14 +12,14 @@ type sentState struct {
 
 func (s *sentState) reset() { s.ref, s.seen = 0, s.seen[:0] }
 
-// sighting is a belief's touched and flags, and how many blocks of the group were there.
+// sighting is a belief's touched and use flags, and how many blocks of the group were there.
 type sighting uint64
 
 // sightCount are the bits that a belief does not use: the number of blocks behind the leader.
 const sightCount = groupBlocks - 1
 
 func sight(b belief, count int) sighting {
-	return sighting(uint64(b.touched())<<touchedAt | b.flags() | uint64(count-1))
+	return sighting(uint64(b.touched())<<touchedAt | uint64(b)&useFlags | uint64(count-1))
 }
 
 func (s sighting) touched() stamp { return stamp(s>>touchedAt) & stampMask }
@@ -81,8 +81,11 @@ func (g *group) set(b belief, goesOn bool) {
 	if !goesOn || g.keep() < g.count {
 		g.x.table.resize(g.bucket, g.place, g.had, g.tags)
 	}
-	g.bucket.beliefs[g.place].Store(uint64(b))
+	g.believe(b)
 }
+
+// believe writes the belief about a group that has an entry, and leaves its blocks.
+func (g *group) believe(b belief) { g.bucket.beliefs[g.place].Store(uint64(b)) }
 
 // write calls fn under the lock for each group of the chain. It stops when the node has left.
 func (x *Index) write(c *Chain, ref Ref, fn func(i int, g *group)) {
@@ -120,16 +123,17 @@ func (x *Index) writeSome(c *Chain, ref Ref, from, to int, fn func(i int, g *gro
 
 // What a dispatch makes of a group's entry, in the order of the chain:
 //
-//	no entry                                  born and touched now
-//	alive, as are all before it               touched now, keeps its birth
-//	expired, or older than a birth before it  born again now; what it settled is gone
+//	no entry                                  born and touched now, pending
+//	alive, as are all before it               touched now, otherwise as it was
+//	expired, or older than a birth before it  born again now, pending; what it settled is gone
 //
 // All are in use from then on. Groups whose beliefs are in order, alive or not, are what
-// feedback is held against (sentState).
+// feedback is held against (sentState). A pending group, and the blocks that a prompt adds to
+// a held one, count as held from the first byte on (Begun).
 
 // Record predicts, for a request dispatched at the given time, that the node
-// will hold all blocks of the prompt. It finishes the chain, after which the
-// prompt is no longer referred to. It belongs behind the dispatch, not before.
+// will hold all blocks of the prompt once it has begun to answer. It finishes the chain,
+// after which the prompt is no longer referred to. It belongs behind the dispatch, not before.
 func (x *Index) Record(c *Chain, ref Ref, at time.Time) {
 	n := x.node(ref)
 	if n == nil {
@@ -150,12 +154,29 @@ func (x *Index) Record(c *Chain, ref Ref, at time.Time) {
 		alive = alive && ordered && since(now, b.touched()) <= lifetime
 		switch {
 		case !g.known:
-			g.set(newBelief(now, now, inUse), false)
+			g.set(newBelief(now, now, inUse|pending), false)
 		case alive:
-			g.set(b.touch(now, b.flags()|inUse), true)
+			g.believe(b.touch(now, b.flags()|inUse))
 		default:
-			g.set(newBelief(later(now, b.born()), later(now, b.touched()), inUse), false)
+			g.set(newBelief(later(now, b.born()), later(now, b.touched()), inUse|pending), false)
 		}
+	})
+}
+
+// Begun says that the node has begun to answer the request that Record was last called for
+// with c: it holds the whole prompt. It does nothing when that request was recorded for
+// another node.
+func (x *Index) Begun(c *Chain, ref Ref) {
+	if c.sent.ref != ref {
+		return
+	}
+	at := c.sent.at
+	x.write(c, ref, func(_ int, g *group) {
+		if !g.known {
+			g.set(newBelief(at, at, inUse), false)
+			return
+		}
+		g.set(g.was&^pending, true)
 	})
 }
 
@@ -171,7 +192,7 @@ func (x *Index) Forget(c *Chain, ref Ref, at time.Time) {
 			x.table.clear(g.bucket, g.place)
 		case c.sent.ref == ref && i < len(c.sent.seen):
 			s := c.sent.seen[i]
-			g.bucket.beliefs[g.place].Store(uint64(newBelief(b.born(), s.touched(), uint64(s)&beliefFlags)))
+			g.believe(newBelief(b.born(), s.touched(), uint64(s)&useFlags|uint64(b)&pending))
 			if g.had == g.tags {
 				x.table.resize(g.bucket, g.place, g.had, g.had.first(s.count()))
 			}

@@ -129,8 +129,8 @@ func (r *Request) Asked() []byte { return r.model }
 // relayed, and for other requests.
 const KeptText = 256 << 10
 
-// Release lets go of the body, and of long prompt text: no leg will be sent from now on. Calls after
-// the first do nothing.
+// Release lets go of the body, and of long prompt text: no leg will be sent from now on. Calls
+// after the first do nothing.
 func (r *Request) Release() {
 	if r.body = nil; cap(r.Scan.Text) > KeptText {
 		r.Scan.Text = nil

@@ -45,6 +45,7 @@ type Prompt struct {
 	turn    uint64 // see tokens.Result
 	refs    []prefix.Ref
 	matched []int32 // predicted leading blocks in the engine's own memory, by node
+	coming  []int32 // with those that the engine computes for other requests now
 	reach   []holdings.Reach
 	query   holdings.Query
 }
@@ -71,7 +72,7 @@ func (p *Prompt) Reset() {
 	}
 	*p = Prompt{
 		chain: p.chain, joined: joined, ids: ids, step: p.step,
-		refs: p.refs[:0], matched: p.matched[:0], reach: p.reach[:0], query: p.query,
+		refs: p.refs[:0], matched: p.matched[:0], coming: p.coming[:0], reach: p.reach[:0], query: p.query,
 	}
 }
 
@@ -110,8 +111,9 @@ func (f *Finder) believe(p *Prompt, model string, nodes []*fleet.Node) {
 		p.refs = append(p.refs, n.Ref())
 	}
 	p.matched = slices.Grow(p.matched[:0], len(nodes))[:len(nodes)]
+	p.coming = slices.Grow(p.coming[:0], len(nodes))[:len(nodes)]
 	p.Blocks = p.chain.Blocks()
-	f.Index.Match(&p.chain, p.refs, p.matched)
+	f.Index.Match(&p.chain, p.refs, p.matched, p.coming)
 	p.reach = p.reach[:0]
 	for _, device := range p.matched {
 		p.reach = append(p.reach, holdings.Reach{Device: device})
@@ -124,8 +126,11 @@ func (f *Finder) believe(p *Prompt, model string, nodes []*fleet.Node) {
 	}
 	f.Holdings.Match(&p.chain, &p.query)
 	for i, r := range p.query.Reach {
-		if r.Device == holdings.Unknown || p.source != fromTokens {
+		switch {
+		case r.Device == holdings.Unknown || p.source != fromTokens:
 			r.Device = p.matched[i]
+		case r.Device < p.matched[i]:
+			p.coming[i] = r.Device // the engine has lost what comes next
 		}
 		p.reach[i] = r
 	}
@@ -134,19 +139,30 @@ func (f *Finder) believe(p *Prompt, model string, nodes []*fleet.Node) {
 // Unknown makes p a prompt of which the nodes, so many, are not known to hold anything.
 func (p *Prompt) Unknown(nodes int) {
 	p.matched = slices.Grow(p.matched[:0], nodes)[:nodes]
+	p.coming = slices.Grow(p.coming[:0], nodes)[:nodes]
 	p.reach = slices.Grow(p.reach[:0], nodes)[:nodes]
 	clear(p.matched)
+	clear(p.coming)
 	clear(p.reach)
 }
 
 // Reach is how far the prompt reaches on the node at place i of those that Find was given.
 func (p *Prompt) Reach(i int) holdings.Reach { return p.reach[i] }
 
-// Predicted is how many leading blocks the index predicts in the memory of the engine at place i.
-func (p *Prompt) Predicted(i int) int { return int(p.matched[i]) }
+// Predicted is how many leading blocks the index predicts in the memory of the engine at place i
+// when it takes the prompt.
+func (p *Prompt) Predicted(i int) int { return int(max(p.matched[i], p.coming[i])) }
+
+// Coming is how many leading blocks the engine at place i holds or computes for other requests now.
+func (p *Prompt) Coming(i int) int32 { return p.coming[i] }
 
 // Suppose replaces what is known of the node at place i.
-func (p *Prompt) Suppose(i int, device int32) { p.matched[i], p.reach[i].Device = device, device }
+func (p *Prompt) Suppose(i int, device int32) {
+	if device < p.matched[i] {
+		p.coming[i] = device
+	}
+	p.matched[i], p.reach[i].Device = device, device
+}
 
 // Sent predicts that the node will hold the prompt, which is being sent to it at that time. It
 // belongs behind the dispatch, since it hashes the prompt to its end.
@@ -155,6 +171,11 @@ func (p *Prompt) Sent(ref prefix.Ref, at time.Time) {
 	p.finder.Index.Record(&p.chain, ref, at)
 	p.text = nil
 }
+
+// Begun says that the engine has begun to answer, or that the prompt should be computed: the node
+// holds it from now on. It may be called from any goroutine, but not at the same time as another
+// method.
+func (p *Prompt) Begun(ref prefix.Ref) { p.finder.Index.Begun(&p.chain, ref) }
 
 // Failed takes back what Sent has predicted.
 func (p *Prompt) Failed(ref prefix.Ref, at time.Time) { p.finder.Index.Forget(&p.chain, ref, at) }

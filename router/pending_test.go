@@ -1,0 +1,103 @@
+package router_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/router"
+)
+
+// TestNoInventedSlots: four engines of which nobody says anything take 512 open streams, and the 513th too.
+func TestNoInventedSlots(t *testing.T) {
+	const streams = 512
+	engines := simulate(t, 4, func(c *engine.Config) { c.MaxSeqs = streams })
+	s := serve(t, engines, patient)
+	var open []*http.Response
+	for i := range streams {
+		open = append(open, s.begin("/v1/chat/completions", chatBody(fmt.Sprint("question ", i), streaming), "x-sim-fault", "stall_after=1"))
+	}
+	mustAll(t, "one more", []*reply{s.chat(chatBody("hello", streaming))})
+	served := map[string]int{}
+	for _, resp := range open {
+		served[resp.Header.Get("x-cgn-node")]++
+	}
+	for node, n := range served {
+		if len(served) != 4 || n > 2*streams/4 {
+			t.Errorf("%s has %d of %d streams, %d nodes have some", node, n, streams, len(served))
+		}
+	}
+	if _, page := s.get(s.admin + "/debug/fleet"); bytes.Contains(page, []byte("max_concurrent")) {
+		t.Errorf("a limit that nobody stated: %s", page)
+	}
+	for _, resp := range open {
+		resp.Body.Close()
+	}
+	s.idle()
+}
+
+// onIts is what the explanation says of the node that computes or holds the prompt.
+func (s *site) onIts(body string) (c candidate) {
+	for _, c := range s.explain(body).Candidates {
+		if c.Matched+c.Coming+c.Pending > 0 {
+			return c
+		}
+	}
+	return c
+}
+
+// TestAPromptIsHeldFromTheFirstByteOn: until then it waits there, and counts as pending; a client that leaves takes it back.
+func TestAPromptIsHeldFromTheFirstByteOn(t *testing.T) {
+	s := serve(t, simulate(t, 3), patient)
+	body := chatBody(document(1, 6000), streaming)
+	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		if resp, err := s.send(ctx, http.MethodPost, "/v1/chat/completions", body, "x-sim-fault", "hang"); err == nil {
+			resp.Body.Close()
+		}
+	}()
+	blocks := s.explain(body).Blocks
+	eventually(t, "it waits", func() bool {
+		c := s.onIts(body)
+		return c.Matched == 0 && c.Coming == blocks && c.Pending == blocks && c.Waiting == 1
+	})
+	leave()
+	<-left
+	eventually(t, "nothing is left of it", func() bool { return s.onIts(body) == candidate{} })
+	s.begin("/v1/chat/completions", body, "x-sim-fault", "stall_after=1").Body.Close()
+	eventually(t, "it is held", func() bool {
+		c := s.onIts(body)
+		return c.Matched == blocks && c.Coming == blocks && c.Pending == 0
+	})
+	s.idle()
+}
+
+// TestACallIsHeldOnceItsPromptShouldBeComputed: nothing shows it before the answer ends.
+func TestACallIsHeldOnceItsPromptShouldBeComputed(t *testing.T) {
+	s := serve(t, simulate(t, 3), patient, func(c *router.Config) {
+		c.Timeouts.FirstByteCold = config.Duration(4 * time.Second) // so that the prompt should take a second
+	})
+	body := chatBody(document(1, 6000), plain)
+	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		if resp, err := s.send(ctx, http.MethodPost, "/v1/chat/completions", body, "x-sim-fault", "hang"); err == nil {
+			resp.Body.Close()
+		}
+	}()
+	blocks := s.explain(body).Blocks
+	eventually(t, "it waits", func() bool { c := s.onIts(body); return c.Pending == blocks && c.Matched == 0 })
+	eventually(t, "it is held", func() bool { c := s.onIts(body); return c.Pending == 0 && c.Matched == blocks })
+	leave()
+	<-left
+	eventually(t, "nothing is left of it", func() bool { return s.onIts(body) == candidate{} })
+	s.idle()
+}

@@ -1,0 +1,67 @@
+package policy
+
+const (
+	// slotsLeast is how many slots a node has at least where nobody's are known.
+	slotsLeast = 16
+	// shareLeast is how many requests a node may be busy with whatever its share, if its own
+	// slots are not fewer.
+	shareLeast = 32
+)
+
+// load is what the nodes' requests are held against.
+type load struct {
+	unknown float64 // slots of a node that has no number of its own
+	use     float64 // busy/slots of all candidates together
+}
+
+// surveyLoad looks at all candidates, full ones included.
+func surveyLoad(cands []Candidate) load {
+	var busy, slots float64
+	known := 0
+	for i := range cands {
+		busy += float64(cands[i].busy())
+		if n := cands[i].slots(); n > 0 {
+			slots += float64(n)
+			known++
+		}
+	}
+	var l load
+	if n := len(cands); known > 0 {
+		l.unknown = slots / float64(known)
+		l.use = busy / (l.unknown * float64(n))
+	} else if n > 0 {
+		l.unknown = max(2*busy/float64(n), slotsLeast)
+		l.use = busy / (l.unknown * float64(n))
+	}
+	return l
+}
+
+// slots is the lower of the node's limit and its engine's slots; 0: neither is known.
+func (c *Candidate) slots() int64 {
+	limit, engine := max(int64(c.MaxConcurrent), 0), max(int64(c.EngineSlots), 0)
+	if limit == 0 || engine == 0 {
+		return max(limit, engine)
+	}
+	return min(limit, engine)
+}
+
+func (l *load) slots(c *Candidate) float64 {
+	if n := c.slots(); n > 0 {
+		return float64(n)
+	}
+	return l.unknown
+}
+
+// of is busy/slots. It is above 1 for a node that is given more than its slots.
+func (l *load) of(c *Candidate) float64 { return float64(c.busy()) / l.slots(c) }
+
+func (l *load) free(c *Candidate) float64 { return max(l.slots(c)-float64(c.busy()), 0) }
+
+// crowded tells whether the node has times the fleet's load, or more.
+func (l *load) crowded(c *Candidate, times float64) bool {
+	least := int64(shareLeast)
+	if n := c.slots(); n > 0 {
+		least = min(least, n)
+	}
+	return times > 0 && c.busy() >= least && l.of(c) >= times*l.use
+}

@@ -1,0 +1,214 @@
+package policy
+
+import (
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+)
+
+func util(cands []Candidate) []float64 {
+	f := Default().survey(cands)
+	out := make([]float64, len(cands))
+	for i := range cands {
+		out[i] = f.util(&cands[i])
+	}
+	return out
+}
+
+// TestLoadByHand: the lower of limit and engine's slots, else the mean of those that have any, else
+// twice the mean in flight, and 16 at least.
+func TestLoadByHand(t *testing.T) {
+	type node struct{ busy, limit, engine int32 }
+	for name, c := range map[string]struct {
+		nodes []node
+		want  []float64
+	}{
+		"stated":                   {[]node{{4, 16, 0}, {4, 64, 0}}, []float64{0.25, 0.0625}},
+		"told by the engine":       {[]node{{4, 0, 8}, {12, 0, 8}}, []float64{0.5, 1}},
+		"the lower of both":        {[]node{{4, 16, 8}, {4, 8, 16}}, []float64{0.5, 0.5}},
+		"one knows nothing":        {[]node{{6, 8, 0}, {6, 0, 16}, {6, 0, 0}}, []float64{0.75, 0.375, 0.5}},
+		"nobody knows, nobody's":   {[]node{{0, 0, 0}, {0, 0, 0}}, []float64{0, 0}},
+		"nobody knows, few":        {[]node{{1, 0, 0}, {0, 0, 0}}, []float64{1. / 16, 0}},
+		"nobody knows, many":       {[]node{{40, 0, 0}, {20, 0, 0}, {60, 0, 0}}, []float64{0.5, 0.25, 0.75}},
+		"nobody knows, one has it": {[]node{{90, 0, 0}, {0, 0, 0}, {0, 0, 0}}, []float64{1, 0, 0}},
+		"alone":                    {[]node{{90, 0, 0}}, []float64{0.5}},
+	} {
+		cands := blanks(len(c.nodes))
+		for i, n := range c.nodes {
+			cands[i].InFlight, cands[i].MaxConcurrent, cands[i].EngineSlots = n.busy, n.limit, n.engine
+		}
+		for i, got := range util(cands) {
+			if math.Abs(got-c.want[i]) > 1e-9 {
+				t.Errorf("%s: util %v of node %d, want %v", name, got, i, c.want[i])
+			}
+		}
+	}
+}
+
+// TestLoadGrowsWithBusy: whatever the fleet knows, one more request never makes a node look less
+// used, and util and capacity stay within [0,1].
+func TestLoadGrowsWithBusy(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Log("seed", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for range 3000 {
+		cands := make([]Candidate, 1+rng.IntN(8))
+		for i := range cands {
+			cands[i] = randomCandidate(rng)
+			cands[i].InFlight = rng.Int32N(200)
+			if rng.IntN(2) == 0 {
+				cands[i].MaxConcurrent, cands[i].EngineSlots = 0, 0
+			}
+		}
+		i := rng.IntN(len(cands))
+		before := util(cands)[i]
+		cands[i].InFlight += 1 + rng.Int32N(50)
+		f := Default().survey(cands)
+		for k := range cands {
+			if u, c := f.util(&cands[k]), f.capacity(&cands[k]); u < 0 || u > 1 || c < 0 || c > 1 || math.IsNaN(u+c) {
+				t.Fatalf("util %v, capacity %v", u, c)
+			}
+		}
+		if after := f.util(&cands[i]); after < before-1e-12 {
+			t.Fatalf("util fell from %v to %v with more requests: %+v", before, after, cands)
+		}
+	}
+}
+
+// TestOnlyAStatedLimitRefuses: in no mode does a node without one ever get too much.
+func TestOnlyAStatedLimitRefuses(t *testing.T) {
+	c := blanks(2)
+	for i := range c {
+		c[i].MaxConcurrent, c[i].EngineSlots, c[i].InFlight = 0, int32(4*i), math.MaxInt32
+	}
+	for m := range Mode(len(modeNames)) {
+		p := Default()
+		p.Mode = m
+		for r := range uint64(20) {
+			if got := p.Pick(c, 1, nil, mix(r)); got < 0 {
+				t.Errorf("%v refused", m)
+			}
+		}
+	}
+}
+
+func TestLoadAwareModesWithoutLimits(t *testing.T) {
+	c := blanks(3)
+	for i := range c {
+		c[i].MaxConcurrent, c[i].InFlight = 0, int32(40-10*i)
+	}
+	least := &Policy{Mode: LeastLoaded}
+	for r := range uint64(50) {
+		if got := least.Pick(c, 0, nil, mix(r)); got != 2 {
+			t.Fatalf("least_loaded picked %d", got)
+		}
+	}
+	c[2].EngineSlots = 20 // full with its 20, so the others, taken to have 20 too, are fuller still
+	if got := least.Pick(c, 0, nil, 1); got != 2 {
+		t.Errorf("least_loaded picked %d", got)
+	}
+	c[0].EngineSlots = 400
+	if got := least.Pick(c, 0, nil, 1); got != 0 {
+		t.Errorf("least_loaded picked %d, not the one with 40 of 400", got)
+	}
+}
+
+// TestPendingByHand is overlap - pending·min(waiting/max(prompt, 64), 4), below 0 too.
+func TestPendingByHand(t *testing.T) {
+	for _, c := range []struct {
+		waiting      int32
+		promptBlocks int
+		want         float64
+	}{
+		{0, 100, 0}, {-5, 100, 0}, {50, 100, 0.5}, {100, 100, 1}, {400, 100, 4}, {4000, 100, 4},
+		{32, 0, 0.5}, {32, 10, 0.5}, {128, 64, 2},
+	} {
+		cand := Candidate{Pending: c.waiting}
+		near(t, "waiting", waiting(&cand, c.promptBlocks), c.want)
+	}
+	p := Default()
+	p.KV, p.Load, p.Power, p.Capacity, p.Pending = 1, 0, 0, 0, 0.5
+	cands := blanks(3)
+	cands[0].Matched, cands[0].Pending = 100, 250 // 1 - 1.25
+	cands[1].Pending = 10                         // -0.05
+	cands[2].Pending = 90                         // -0.45
+	out := make([]Terms, 3)
+	pick, _ := p.Explain(cands, 100, nil, 0, out)
+	near(t, "total", out[0].Total, -0.25)
+	near(t, "overlap", out[0].Overlap, 1)
+	near(t, "waiting", out[0].Waiting, 2.5)
+	if pick != 1 {
+		t.Errorf("picked %d, not the one that nobody waits for", pick)
+	}
+	p.Pending = 0 // the seed's formula
+	if pick, _ = p.Explain(cands, 100, nil, 0, out); pick != 0 || out[0].Total != 1 {
+		t.Errorf("picked %d at %v without the weight", pick, out[0].Total)
+	}
+}
+
+// TestComingBlocksCountAsMatched: a prompt that a node computes for another request will be there
+// when it is needed.
+func TestComingBlocksCountAsMatched(t *testing.T) {
+	c := blanks(2)
+	c[0].Coming, c[1].Matched = 80, 70
+	out := make([]Terms, 2)
+	if pick, _ := Default().Explain(c, 100, nil, 0, out); pick != 0 {
+		t.Errorf("picked %d", pick)
+	}
+	near(t, "overlap", out[0].Overlap, 0.8)
+	c[1].Coming = 20
+	Default().Explain(c, 100, nil, 0, out)
+	near(t, "overlap of what is held", out[1].Overlap, 0.7)
+}
+
+// TestShareLeavesOutTheCrowded: the holder of a hot prefix is left out at max_share times the
+// fleet's load, unless nobody would be left, or for few requests.
+func TestShareLeavesOutTheCrowded(t *testing.T) {
+	fleet := func(limit int32, busy ...int32) []Candidate {
+		c := blanks(len(busy))
+		for i, n := range busy {
+			c[i].InFlight, c[i].MaxConcurrent = n, limit
+		}
+		c[0].Matched = 100
+		return c
+	}
+	for name, c := range map[string]struct {
+		cands []Candidate
+		share float64
+		left  bool // candidate 0 is left out
+	}{
+		"at the multiple":         {fleet(0, 60, 40, 30, 30), 1.5, true},
+		"below it":                {fleet(0, 59, 41, 30, 30), 1.5, false},
+		"with a limit":            {fleet(256, 60, 40, 30, 30), 1.5, true},
+		"few requests":            {fleet(0, 31, 0, 0, 0), 1.5, false},
+		"few, but all its slots":  {fleet(4, 3, 0, 0, 0), 1.5, false},
+		"off":                     {fleet(0, 600, 0, 0, 0), 0, false},
+		"all have the same share": {fleet(0, 40, 40), 1, false},
+		"the only one":            {fleet(0, 400), 1.5, false},
+	} {
+		p := Default()
+		p.MaxShare = c.share
+		out := make([]Terms, len(c.cands))
+		pick, _ := p.Explain(c.cands, 100, nil, 0, out)
+		said := strings.Contains(out[0].Reason, "more than its share")
+		if (pick != 0) != c.left || out[0].Eligible == c.left || said != c.left {
+			t.Errorf("%s: picked %d; %+v", name, pick, out[0])
+		}
+	}
+	small := fleet(0, 6, 1, 1, 1)
+	for i := range small {
+		small[i].EngineSlots = 4
+	}
+	out := make([]Terms, 4)
+	const want = "more than its share: 6 requests are 2.7 times the fleet's load, max_share is 1.5"
+	if pick, _ := Default().Explain(small, 100, nil, 0, out); pick == 0 || out[0].Reason != want {
+		t.Errorf("a small engine with more than its slots: picked %d, %q", pick, out[0].Reason)
+	}
+	full := fleet(0, 90, 10, 10)
+	full[1].MaxConcurrent, full[2].MaxConcurrent = 10, 10
+	if pick := Default().Pick(full, 100, nil, 0); pick != 0 {
+		t.Errorf("picked %d where all others are full", pick)
+	}
+}
