@@ -97,9 +97,7 @@ func (n *node) status(host *hostReading) nodeStatus {
 	for _, d := range host.engines[n.index] {
 		s.GPUs = append(s.GPUs, d.Name)
 	}
-	if watts, _, _ := host.watts(n); !watts.IsZero() {
-		s.Watts = watts.Or(0)
-	}
+	s.Watts = host.watts(n).Watts.Or(0)
 	if c := n.member.cordon.Load(); c != nil {
 		if s.Cordoned = c.Reason; s.Cordoned == "" {
 			s.Cordoned = "yes"

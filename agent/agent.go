@@ -14,6 +14,7 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/listen"
+	"github.com/cognitora/dataplane/internal/load"
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
@@ -42,7 +43,7 @@ type Agent struct {
 	pushAt    net.Listener // nil: routers are not told
 	push      *push.Server // likewise
 	latest    hostReading  // offer's memory, as readings
-	readings  []push.Reading
+	readings  []load.Reading
 }
 
 // Run is New followed by Agent.Run. The end of ctx starts the drain.

@@ -17,6 +17,7 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/etcdserver"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 func TestNodeIsAnnounced(t *testing.T) {
@@ -28,18 +29,19 @@ func TestNodeIsAnnounced(t *testing.T) {
 	eventually(t, "ready in etcd", func() bool { h = announced(t, etcd, a.NodeID()); return h != nil && h.Ready })
 	if h.Address != a.url() || h.Role != "decode" || h.Engine != "vllm" || !slices.Equal(h.Models, []string{"tiny"}) ||
 		h.Device != "gpu" || h.TP != 2 || h.DType != "bfloat16" || h.VRAMBytes != 80<<30 || h.MaxConcurrent != 128 ||
+		h.EngineSlots != 0 || h.HeartbeatS != c.Agent.Heartbeat.Std().Seconds() ||
 		h.KVEpoch != 1795244543000 || h.Version == "" || h.Stamp == 0 {
 		t.Errorf("%+v", h)
 	}
 	for name, g := range map[string]struct {
-		got  cluster.Gauge
+		got  load.Gauge
 		want float64
 	}{"in_flight": {h.InFlight, 5}, "queue_depth": {h.QueueDepth, 2}, "free_blocks": {h.FreeBlocks, 750}, "total_blocks": {h.TotalBlocks, 1000}} {
 		if v, known := g.got.Get(); !known || v != g.want {
 			t.Errorf("%s is %v, want %v", name, g.got, g.want)
 		}
 	}
-	for name, g := range map[string]cluster.Gauge{"sm_pct": h.SMPct, "power_watts": h.PowerWatts, "runq_us_p99": h.RunqUsP99, "engine_wait_pct": h.EngineWaitPct} {
+	for name, g := range map[string]load.Gauge{"sm_pct": h.SMPct, "power_watts": h.Watts, "runq_us_p99": h.RunqUsP99, "engine_wait_pct": h.EngineWaitPct} {
 		if _, known := g.Get(); known {
 			t.Errorf("%s is known, but nobody measures it", name)
 		}
@@ -50,8 +52,7 @@ func TestNodeIsAnnounced(t *testing.T) {
 			return false // its lease has run out on a starved machine; it comes back
 		}
 		v, known := h.CPUPct.Get()
-		age, aged := h.KernelAgeMs.Get()
-		return known && v >= 0 && v <= 100*float64(runtime.NumCPU()) && aged && age >= 0 && h.PushAddress != ""
+		return known && v >= 0 && v <= 100*float64(runtime.NumCPU()) && !h.Kernel.At.IsZero() && h.PushAddress != ""
 	})
 	if err := a.stop(t); err != nil {
 		t.Error(err)
@@ -64,7 +65,7 @@ func TestNodeIsAnnounced(t *testing.T) {
 func TestReadinessIsAnnouncedAtOnce(t *testing.T) {
 	e := newFakeEngine(t)
 	c := testConfig(t, e.URL)
-	c.Agent.Heartbeat = config.Duration(time.Hour)
+	c.Agent.Heartbeat = config.Duration(cluster.MaxHeartbeat)
 	a, etcd := startAgent(t, c), dialEtcd(t, shared.url)
 	ready := func(want bool) func() bool {
 		return func() bool { h := announced(t, etcd, a.NodeID()); return h != nil && h.Ready == want }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/cognitora/dataplane/agent/gpu"
 	"github.com/cognitora/dataplane/agent/power"
-	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 // host reads what belongs to no single engine, once for all nodes.
@@ -81,12 +81,21 @@ func (h *host) read(now time.Time, r *hostReading) {
 	r.mean = h.shares.add(r.mean[:0], now, r.now)
 }
 
-// watts is what the node draws, now and as the mean of 30 s, of what the host does.
-func (r *hostReading) watts(n *node) (watts, avg30 cluster.Gauge, at time.Time) {
+// watts is the node's part of the power that the host draws.
+func (r *hostReading) watts(n *node) load.Power {
 	if !r.known {
-		return watts, avg30, at
+		return load.Power{}
 	}
-	return cluster.Known(r.power.Watts * r.now[n.index]), cluster.Known(r.power.Mean * r.mean[n.index]), r.power.At
+	return load.Power{
+		At:    load.Taken{Time: r.power.At},
+		Watts: load.Known(r.power.Watts * r.now[n.index]), WattsAvg30: load.Known(r.power.Mean * r.mean[n.index]),
+	}
+}
+
+// gpu is how busy the GPUs of the node's engine are.
+func (r *hostReading) gpu(n *node) load.GPU {
+	devices := r.engines[n.index]
+	return load.GPU{At: load.Taken{Time: oldest(devices)}, SMPct: gpu.SMPct(devices)}
 }
 
 // split shares the host's power among its engines: each has that of its GPUs, and an equal part of all else. A GPU that

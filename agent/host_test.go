@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/agent/gpu"
-	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 // TestSplit: the engines of a host add up to the host, and each has the power of its own GPUs.
 func TestSplit(t *testing.T) {
 	whole := func(index int, watts float64) gpu.Device {
-		return gpu.Device{Index: index, Instance: -1, Watts: cluster.Known(watts)}
+		return gpu.Device{Index: index, Instance: -1, Watts: load.Known(watts)}
 	}
 	instance := func(index, instance int) gpu.Device { return gpu.Device{Index: index, Instance: instance} }
 	all := []gpu.Device{whole(0, 300), whole(1, 100), whole(2, 200), instance(2, 1), instance(2, 2), {Index: 3, Instance: -1}}

@@ -30,7 +30,7 @@ func TestPowerIsAnnounced(t *testing.T) {
 	a, etcd := startAgent(t, c), dialEtcd(t, shared.url)
 	eventually(t, "watts in etcd", func() bool {
 		h := announced(t, etcd, a.NodeID())
-		return h != nil && h.PowerWatts.Or(0) == 374 && h.PowerWattsAvg30.Or(0) == 374 && h.PowerSource == "redfish" && h.SMPct.IsZero()
+		return h != nil && h.Watts.Or(0) == 374 && h.WattsAvg30.Or(0) == 374 && h.PowerSource == "redfish" && h.SMPct.IsZero()
 	})
 	_, page := get(t, "http://"+a.AdminAddr().String()+"/metrics")
 	for _, want := range []string{

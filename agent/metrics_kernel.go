@@ -139,7 +139,7 @@ func (a *Agent) emitRead(emit emit, r bpf.Reader, engines telemetry.Engines) {
 	emit(kernelSource, 1, string(r.Source()))
 	host := a.telemetry.Latest(0)
 	if !host.At.IsZero() {
-		emit(kernelAge, time.Since(host.At).Seconds())
+		emit(kernelAge, time.Since(host.At.Time).Seconds())
 	}
 	emitGauge(emit, kernelDelayP99, host.RunqUsP99, 1e6)
 	if d, err := r.Drops(); err == nil && r.Source() == bpf.SourceBPF {

@@ -13,12 +13,13 @@ import (
 
 	"github.com/cognitora/dataplane/agent/gpu"
 	"github.com/cognitora/dataplane/agent/power"
-	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/load"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// TestOfferAllocates: what a router is told of is put together without new memory, with GPUs and power, however many engines there are. While none follows, nothing is.
+// TestOfferAllocates: a reading for routers takes no new memory, with GPUs and power, however many engines
+// there are. While no router follows, there is none.
 func TestOfferAllocates(t *testing.T) {
 	for _, engines := range []int{1, 2, 3} {
 		t.Run(fmt.Sprint(engines), func(t *testing.T) {
@@ -36,9 +37,9 @@ func TestOfferAllocates(t *testing.T) {
 			}
 			watts := 0.0
 			for i := range a.readings {
-				r := &a.readings[i]
+				r := &a.readings[i].Load
 				watts += r.Watts.Or(0)
-				if r.SMPct.Or(-1) != float64(10*i) || r.WattsAvg30.IsZero() || r.Power.IsZero() {
+				if r.SMPct.Or(-1) != float64(10*i) || r.WattsAvg30.IsZero() || r.Power.At.IsZero() {
 					t.Errorf("%+v", r)
 				}
 			}
@@ -75,7 +76,7 @@ func meter(t *testing.T, a *Agent) {
 	t.Helper()
 	devices := make([]gpu.Device, 4)
 	for i := range devices {
-		devices[i] = gpu.Device{Name: fmt.Sprint(i), Index: i, Instance: -1, SMPct: cluster.Known(float64(10 * i)), Watts: cluster.Known(float64(100 * (i + 1))), At: time.Now()}
+		devices[i] = gpu.Device{Name: fmt.Sprint(i), Index: i, Instance: -1, SMPct: load.Known(float64(10 * i)), Watts: load.Known(float64(100 * (i + 1))), At: time.Now()}
 	}
 	h := a.host
 	h.devices = func() []gpu.Device { return devices }

@@ -144,6 +144,9 @@ func (c *Config) validateAgent(p *problems) {
 	if c.Agent.Heartbeat.Std().Milliseconds() < 100 {
 		p.add("agent.heartbeat", "%s is too short; use 100ms or more, 5s suits most fleets", c.Agent.Heartbeat)
 	}
+	if c.Agent.Heartbeat.Std() > cluster.MaxHeartbeat {
+		p.add("agent.heartbeat", "%s is too long; use %s or less, 5s suits most fleets", c.Agent.Heartbeat, cluster.MaxHeartbeat)
+	}
 	if c.Agent.GPUIndex < 0 {
 		p.add("agent.gpu_index", "%d: GPUs are counted from 0", c.Agent.GPUIndex)
 	}

@@ -73,10 +73,11 @@ func TestKernelSignals(t *testing.T) {
 	if err := json.Unmarshal(page, &view); err != nil || len(view.Nodes) != 1 {
 		t.Fatalf("%v: %s", err, page)
 	}
-	if g := view.Nodes[0].Signals; g.From != "stream" || g.CPU == nil || g.RTTMs == nil || g.KernelAgeMs == nil || (g.RunDelayMs == nil) == bpf {
+	if g := view.Nodes[0].Signals; g.From != fleet.Stream || g.CPUPct.IsZero() || g.SRTTUsP50.IsZero() || g.Kernel.At.IsZero() || g.RunqUsP99.IsZero() == bpf {
 		t.Errorf("/debug/fleet: %s", page)
 	}
-	if e := s.explain(`{"model":"sim","messages":[{"role":"user","content":"x"}]}`); len(e.Candidates) != 1 || e.Candidates[0].Signals.From != "stream" || e.Candidates[0].Signals.RTTMs == nil {
+	e := s.explain(`{"model":"sim","messages":[{"role":"user","content":"x"}]}`)
+	if len(e.Candidates) != 1 || e.Candidates[0].Signals.From != fleet.Stream || e.Candidates[0].Signals.SRTTUsP50.IsZero() {
 		t.Errorf("/debug/route: %+v", e)
 	}
 	load.stop()
@@ -134,11 +135,11 @@ func TestKernelChange(t *testing.T) {
 			t.Fatalf("%v: %s", err, page)
 		}
 		g := view.Nodes[0].Signals
-		if g.CPU == nil || g.KernelAgeMs == nil || g.From != "stream" {
+		if g.CPUPct.IsZero() || g.Kernel.At.IsZero() || g.From != fleet.Stream {
 			return -1
 		}
-		ages = append(ages, time.Duration(*g.KernelAgeMs)*time.Millisecond)
-		return *g.CPU
+		ages = append(ages, g.Kernel.At.Age(time.Now()))
+		return g.CPUPct.Or(0) / 100
 	}
 	type point struct {
 		after time.Duration

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/bpf"
-	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 // at is what was counted at one moment.
@@ -201,9 +201,9 @@ func (t *Telemetry) readFront(s *Source, w *watched, m *at) {
 }
 
 // sample is what happened between the first and the last moment of the window.
-func (p *past) sample() Sample {
+func (p *past) sample() load.Kernel {
 	last := &p.moments[len(p.moments)-1]
-	s := Sample{At: last.time}
+	s := load.Kernel{At: load.Taken{Time: last.time}}
 	first := &p.moments[0]
 	if last.pid != 0 {
 		s.CPUPct, s.EngineWaitPct = p.engine(last)
@@ -227,7 +227,7 @@ func (p *past) sample() Sample {
 
 // engine is the share of one CPU that the group of the last moment has used since its first moment in the window, and the time that its threads have waited
 // for one. Of what was waited before, half is left after waitMemory: an engine that gets no requests waits for nothing, on the fullest host.
-func (p *past) engine(last *at) (cpu, wait cluster.Gauge) {
+func (p *past) engine(last *at) (cpu, wait load.Gauge) {
 	if p.waiting.pid != last.pid {
 		p.waiting = waiting{pid: last.pid}
 	}
@@ -238,7 +238,7 @@ func (p *past) engine(last *at) (cpu, wait cluster.Gauge) {
 	of := func(d time.Duration) float64 { return 100 * float64(d) / float64(last.time.Sub(first.time)) }
 	left := p.waiting.pct * math.Exp2(-float64(last.time.Sub(p.waiting.at))/float64(waitMemory))
 	p.waiting.pct, p.waiting.at = max(of(last.delay-first.delay), left), last.time
-	return cluster.Known(of(last.cpu - first.cpu)), cluster.Known(p.waiting.pct)
+	return load.Known(of(last.cpu - first.cpu)), load.Known(p.waiting.pct)
 }
 
 // since is the first moment before last at which the same group was counted; nil: there is none.
@@ -252,13 +252,13 @@ func since(moments []at, last *at) *at {
 }
 
 // share is how many of all, in a million. Counts that were set back, and nothing at all, are unknown.
-func share(of, all uint64) cluster.Gauge {
+func share(of, all uint64) load.Gauge {
 	if int64(of) < 0 || int64(all) <= 0 {
-		return cluster.Gauge{}
+		return load.Gauge{}
 	}
-	return cluster.Known(min(1e6*float64(of)/float64(all), 1e6))
+	return load.Known(min(1e6*float64(of)/float64(all), 1e6))
 }
 
-func micros(d time.Duration) cluster.Gauge {
-	return cluster.Known(float64(d) / float64(time.Microsecond))
+func micros(d time.Duration) load.Gauge {
+	return load.Known(float64(d) / float64(time.Microsecond))
 }

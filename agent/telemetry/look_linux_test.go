@@ -45,7 +45,7 @@ func looker(t testing.TB, open func() (Source, error), engines int) (look func()
 		if _, known := sample.CPUPct.Get(); !known {
 			t.Fatalf("the CPU time of engine %d is not known", i)
 		}
-		if first := tel.Latest(0); sample.RunqUsP99 != first.RunqUsP99 || !sample.At.Equal(first.At) {
+		if first := tel.Latest(0); sample.RunqUsP99 != first.RunqUsP99 || !sample.At.Equal(first.At.Time) {
 			t.Errorf("waits for a CPU are the host's: %v of engine %d, %v of engine 0", sample.RunqUsP99, i, first.RunqUsP99)
 		}
 	}

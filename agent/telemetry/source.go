@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/bpf"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 // Source is a reader of sockets and waits, and one of processes: the same one, unless the agent is in a PID namespace, whose numbers programs in the kernel do not know.
@@ -66,7 +67,7 @@ func (t *Telemetry) renew(now time.Time) error {
 	t.replace(nil)
 	t.mu.Lock()
 	for _, w := range t.targets {
-		w.past, w.latest, w.findAt = past{}, Sample{}, time.Time{}
+		w.past, w.latest, w.findAt = past{}, load.Kernel{}, time.Time{}
 		w.process.Store(0)
 	}
 	t.mu.Unlock()

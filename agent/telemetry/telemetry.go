@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/bpf"
-	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 // Options of a Telemetry.
@@ -54,23 +54,13 @@ type Target struct {
 type watched struct {
 	Target
 	what    struct{ cpu, front, engine string } // that may not be told of it, as problems name it
-	latest  Sample                              // guarded by Telemetry.mu
+	latest  load.Kernel                         // guarded by Telemetry.mu
 	process atomic.Int64                        // root of the engine's processes; 0: not known
 
 	// Of Run's goroutine.
 	past    past
 	findAt  time.Time
 	aliveAt time.Time // when the engine's process was seen to be there
-}
-
-// Sample is what a look found: waits and CPU over the last second, sockets over the last ten. What is not known is unknown.
-type Sample struct {
-	At            time.Time // zero: nobody has looked yet
-	CPUPct        cluster.Gauge
-	EngineWaitPct cluster.Gauge
-	RunqUsP99     cluster.Gauge
-	SRTTUsP50     cluster.Gauge
-	RetransPPM    cluster.Gauge
 }
 
 // Bounds of looking.
@@ -130,8 +120,9 @@ func New(o Options) *Telemetry {
 	return t
 }
 
-// Latest is the last sample of a target, by its place in Options.Targets.
-func (t *Telemetry) Latest(target int) Sample {
+// Latest is the last sample of a target, by its place in Options.Targets: CPU time and waits over the last
+// second, sockets over the last ten.
+func (t *Telemetry) Latest(target int) load.Kernel {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.targets[target].latest

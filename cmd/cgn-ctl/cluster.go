@@ -170,8 +170,8 @@ func writeNodes(t *table, rows []nodeRow) {
 			continue
 		}
 		t.row(r.ID, r.state(), h.Role, dash(h.Engine), dash(strings.Join(h.Models, ",")), h.InFlight, h.QueueDepth,
-			slotsCell(h), kernelCell(h), figures(h.SMAgeMs, figure{"sm", h.SMPct, 1, "%"}),
-			figures(h.PowerAgeMs, figure{"", h.PowerWatts, 1, " W"}, figure{"30 s", h.PowerWattsAvg30, 1, " W"}), r.routerCell(), r.pathCell(), h.Address, r.lease())
+			slotsCell(h), sampleCell(&h.Load, "kernel"), sampleCell(&h.Load, "sm"), sampleCell(&h.Load, "watts"),
+			r.routerCell(), r.pathCell(), h.Address, r.lease())
 	}
 }
 

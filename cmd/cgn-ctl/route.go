@@ -127,7 +127,7 @@ func readInput(c *cobra.Command, name string) (string, error) {
 func writeExplanation(t *table, e *dispatch.Explanation) {
 	t.line(fmt.Sprintf("model %s, %s, %d blocks of prompt, mode %s\n", dash(e.Model), e.API, e.Blocks, e.Mode))
 	t.row("", "NODE", "BLOCKS", "OVERLAP", "LOAD", "POWER", "CAPACITY", "SCORE", "IN FLIGHT", "MEASURED", "NOTE")
-	powered := slices.ContainsFunc(e.Candidates, func(c dispatch.ExplainedNode) bool { return c.Watts != nil })
+	powered := slices.ContainsFunc(e.Candidates, func(c dispatch.ExplainedNode) bool { return !c.Signals.Power.At.IsZero() })
 	for _, c := range e.Candidates {
 		cells := []any{"", c.Node, fmt.Sprintf("%d/%d", c.Matched, c.Total)}
 		if c.Node == e.Winner {
@@ -148,7 +148,7 @@ func writeExplanation(t *table, e *dispatch.Explanation) {
 		if c.Others > 0 {
 			inFlight += "+" + strconv.Itoa(c.Others)
 		}
-		t.row(append(cells, inFlight+"/"+strconv.Itoa(c.Slots), signalsCell(&c), note)...)
+		t.row(append(cells, inFlight+"/"+strconv.Itoa(c.Slots), signalsCell(&c.Signals), note)...)
 	}
 	if e.Winner != "" {
 		t.line(fmt.Sprintf("\n%s: %s", e.Winner, e.Why))

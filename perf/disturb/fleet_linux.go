@@ -174,7 +174,9 @@ type fleetView struct {
 	Nodes []struct {
 		ID       string
 		Eligible bool
-		Signals  struct{ CPUs *float64 } // known once the agent has found its engine's processes
+		Signals  struct {
+			CPU *float64 `json:"cpu_pct"` // known once the agent has found its engine's processes
+		}
 	}
 }
 
@@ -188,7 +190,7 @@ func (f *fleet) awaitReady(ctx context.Context) error {
 		}
 		ready := 0
 		for _, n := range v.Nodes {
-			if n.Eligible && (!f.mode.signals || n.Signals.CPUs != nil) {
+			if n.Eligible && (!f.mode.signals || n.Signals.CPU != nil) {
 				ready++
 			}
 		}

@@ -205,8 +205,8 @@ func (n *member) candidate(reach holdings.Reach) policy.Candidate {
 	return policy.Candidate{
 		IDHash: n.IDHash, Matched: reach.Device, Host: reach.Host, Disk: reach.Disk,
 		InFlight: n.InFlight(), Others: load.Others, MaxConcurrent: info.MaxConcurrent,
-		SM: load.SM, Watts: load.Watts, VRAM: info.VRAM(), Throughput: info.Throughput(),
-		EngineWait: load.EngineWait, Retransmits: n.Resent(),
+		SM: load.SMPct.Float32() / 100, Watts: load.Drawn().Float32(), VRAM: info.VRAM(), Throughput: info.Throughput(),
+		EngineWait: load.EngineWaitPct.Float32() / 100, Retransmits: n.Resent(),
 	}
 }
 

@@ -37,8 +37,6 @@ type ExplainedNode struct {
 	Capacity float64 `json:"capacity"`
 	Score    float64 `json:"score"`
 
-	SM      *float64      `json:"sm,omitempty"`    // 0..1
-	Watts   *float64      `json:"watts,omitempty"` // unknown ones are left out
 	Signals fleet.Signals `json:"signals"`
 }
 
@@ -70,7 +68,7 @@ func (d *Dispatcher) Explain(j *Job) (*Explanation, *apierror.Error) {
 		view := n.View(now)
 		row := ExplainedNode{
 			Node: n.ID, Matched: int(r.Device), Host: int(max(r.Host, r.Device)), Disk: int(max(r.Disk, r.Host, r.Device)), Total: j.Blocks,
-			InFlight: int(n.InFlight()), Others: int(view.Others), Slots: int(n.MaxConcurrent()), SM: view.SM, Watts: view.Watts, Signals: view.Signals,
+			InFlight: int(n.InFlight()), Others: int(view.Others), Slots: int(n.MaxConcurrent()), Signals: view.Signals,
 		}
 		if next < len(j.able) && int(j.able[next]) == i {
 			t := terms[next]

@@ -15,6 +15,10 @@ type broken struct {
 	first, last time.Time
 	requests    int
 	failed      time.Time
+
+	// closedAt is when the node was checked because it had closed a connection. It is owned by the
+	// goroutine that looks.
+	closedAt time.Time
 }
 
 // note takes a ConnectError or a Reset.

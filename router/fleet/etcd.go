@@ -160,7 +160,7 @@ func (f *Fleet) update(m *member, h *cluster.NodeHealth) {
 	}
 	m.health, m.missing = h, time.Time{}
 	m.node.setFlag(flagNotReady, !h.Ready)
-	m.node.setLoad(loadOfHealth(h, m.node.ours(now), now))
+	m.node.setLoad(beatOf(h, now), now)
 	f.followSignals(m, h)
 	if info := etcdInfo(h); !sameInfo(info, m.node.Info()) {
 		m.node.setInfo(info)
@@ -187,20 +187,28 @@ func (f *Fleet) sweepEtcd(now time.Time) {
 		if m.node.Source != Etcd {
 			continue
 		}
-		if !m.missing.IsZero() && now.Sub(m.missing) > f.opts.Grace {
+		if !m.missing.IsZero() && now.Sub(m.missing) > m.patience(f.opts.Grace) {
 			f.remove(id)
 			continue
 		}
-		m.node.setFlag(flagSilent, m.missing.IsZero() && now.Sub(m.stampAt) > f.opts.StaleAfter)
+		m.node.setFlag(flagSilent, m.missing.IsZero() && now.Sub(m.stampAt) > m.patience(f.opts.StaleAfter))
 		f.tell(m)
 	}
+}
+
+// patience is limit, which is for agents with the default heartbeat, by the heartbeat of this one.
+func (m *member) patience(limit time.Duration) time.Duration {
+	if m.health == nil {
+		return limit
+	}
+	return time.Duration(float64(limit) * float64(m.health.Heartbeat()) / float64(cluster.DefaultHeartbeat))
 }
 
 func etcdInfo(h *cluster.NodeHealth) *Info {
 	info := &Info{
 		Address: h.Address, Role: h.Role, Engine: h.Engine, Models: h.Models, Upstream: h.Models,
 		Device: h.Device, DType: h.DType, TP: h.TP, VRAMBytes: h.VRAMBytes, MaxConcurrent: int32(h.MaxConcurrent),
-		BlockTokens: h.BlockTokens, KVAddress: h.KVAddress, KVEvents: h.KVEvents, KVEpoch: h.KVEpoch, Instance: h.Instance, Version: h.Version,
+		EngineSlots: int32(h.EngineSlots), BlockTokens: h.BlockTokens, KVAddress: h.KVAddress, KVEvents: h.KVEvents, KVEpoch: h.KVEpoch, Instance: h.Instance, Version: h.Version,
 	}
 	if info.MaxConcurrent == 0 {
 		info.MaxConcurrent = DefaultMaxConcurrent

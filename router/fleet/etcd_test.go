@@ -15,6 +15,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/etcdserver"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 func pemOf(der []byte) string {
@@ -89,8 +90,11 @@ func (e *etcdFleet) agent(h cluster.NodeHealth) (stop func()) {
 }
 
 func node(id, url string) cluster.NodeHealth {
-	return cluster.NodeHealth{NodeID: id, Address: url, Models: []string{"m"}, Engine: "vllm", MaxConcurrent: 4, Ready: true,
-		SMPct: cluster.Known(50), InFlight: cluster.Known(3), QueueDepth: cluster.Known(1), PowerWatts: cluster.Known(300)}
+	return cluster.NodeHealth{NodeID: id, Address: url, Models: []string{"m"}, Engine: "vllm", MaxConcurrent: 4, EngineSlots: 9, Ready: true,
+		Load: load.Load{
+			Engine: load.Engine{InFlight: load.Known(3), QueueDepth: load.Known(1)},
+			GPU:    load.GPU{SMPct: load.Known(50)}, Power: load.Power{Watts: load.Known(300)},
+		}}
 }
 
 func TestNodesOfEtcd(t *testing.T) {
@@ -100,7 +104,7 @@ func TestNodesOfEtcd(t *testing.T) {
 	stop := e.agent(node("n1", eng.URL))
 	eventually(t, e.Fleet, "joined", serves("m", 1))
 	n := e.Load().Node("n1")
-	if l := n.Load(); l.SM != 0.5 || l.Watts != 300 || l.Waiting != 1 || known(l.KVUsage) != nil || n.MaxConcurrent() != 4 {
+	if l := n.Load(); l.SMPct != load.Known(50) || l.Drawn() != load.Known(300) || l.Waiting != 1 || l.CacheUsage() != (load.Gauge{}) || n.MaxConcurrent() != 4 || n.Info().EngineSlots != 9 {
 		t.Fatalf("%+v", l)
 	}
 	if eng.count("/metrics") != 0 {

@@ -50,10 +50,12 @@ type Options struct {
 	ModelsInterval    time.Duration // /v1/models of a healthy static node; 30 s
 	ResolveInterval   time.Duration // DNS names; 10 s
 	FirstWord         time.Duration // a new static backend is waited for to say what it serves; 60 s
-	// Grace is how long nodes are kept that etcd does not list after an outage, so that their agents have time to register
-	// again; 45 s, three leases.
+	// Grace is how long nodes are kept that etcd does not list after an outage, so that their agents have
+	// time to register again; 45 s, three leases. For an agent whose heartbeat is longer than the default
+	// it is as many of its own leases.
 	Grace time.Duration
-	// StaleAfter is how old a heartbeat may grow while etcd answers; 30 s.
+	// StaleAfter is how old a heartbeat may grow while etcd answers; 30 s, six heartbeats. For an agent
+	// whose heartbeat is longer than the default it is as many of its own.
 	StaleAfter time.Duration
 	// Proven takes static nodes for healthy before their first check: for simulations, in which nobody checks.
 	Proven bool
@@ -278,7 +280,7 @@ func (f *Fleet) start(m *member) {
 	f.wg.Go(func() {
 		m.node.probe.run(ctx)
 		select {
-		case <-m.node.drained:
+		case <-m.node.end.drained:
 		case <-f.ctx.Done():
 		}
 		m.node.Pool.Close()

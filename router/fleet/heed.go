@@ -135,8 +135,8 @@ func (f *Fleet) heedNode(looker *relay.Looker, n *Node, what *news) {
 	switch {
 	case what.failed:
 		n.probe.doubtAnew()
-	case what.closed && n.silence(now) > closedQuiet && now.Sub(n.closedAt) > closedEvery && n.Pool.Prune() == 0:
-		n.closedAt = now
+	case what.closed && n.suspicion.silence(now) > closedQuiet && now.Sub(n.broken.closedAt) > closedEvery && n.Pool.Prune() == 0:
+		n.broken.closedAt = now
 		n.probe.doubtAnew()
 	}
 }

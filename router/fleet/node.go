@@ -11,7 +11,6 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
-	"github.com/cognitora/dataplane/router/signals"
 )
 
 // Source is where a node comes from.
@@ -40,27 +39,29 @@ type Node struct {
 	Source Source
 	Pool   *relay.Pool // closed by the fleet once the node has left and nothing is in flight on it
 
-	info       atomic.Pointer[Info]
-	load       atomic.Pointer[Load]
-	ref        atomic.Uint32
-	inFlight   atomic.Int32
-	slots      atomic.Int32     // max_concurrent minus what waits in the engine for others
-	slotsMu    sync.Mutex       // makes load and slots follow the newest of info, beat and pushed, which have a writer each
-	beat       Load             // of the last heartbeat or scrape; guarded by slotsMu
-	pushed     *signals.Reading // of the agent's stream; nil: there is none; guarded by slotsMu
-	pushedOurs int32            // what lately was as it came; guarded by slotsMu
-	recent
-	flags    atomic.Uint32
-	cordon   atomic.Pointer[string] // what the cordon says, with its reason; nil: there is none
-	health   breaker
-	probe    *prober
-	drained  chan struct{} // closed when the node has left and nothing is in flight
-	last     atomic.Bool   // drained is closed
-	path     atomic.Pointer[Path]
-	pathPast pathPast  // of TakePaths
-	closedAt time.Time // when a connection that the node has closed had it checked; of the goroutine that looks
-	suspicion
-	broken broken
+	info     atomic.Pointer[Info]
+	load     atomic.Pointer[Load]
+	ref      atomic.Uint32
+	inFlight atomic.Int32
+	slots    atomic.Int32 // max_concurrent minus what waits in the engine for others
+	slotsMu  sync.Mutex   // makes load and slots follow the newest of info and told
+	told     sources      // guarded by slotsMu
+	recent   recent
+
+	flags     atomic.Uint32
+	cordon    atomic.Pointer[string] // what the cordon says, with its reason; nil: there is none
+	health    breaker
+	suspicion suspicion
+	broken    broken
+	probe     *prober
+	path      pathState
+	end       ending
+}
+
+// ending is the end of a node: it has left, and nothing is in flight on it.
+type ending struct {
+	drained chan struct{} // closed then
+	closed  atomic.Bool   // drained is
 }
 
 // Info is what is known of a node that changes rarely. It is immutable: a change makes a new one.
@@ -74,6 +75,7 @@ type Info struct {
 	TP            int
 	VRAMBytes     int64
 	MaxConcurrent int32
+	EngineSlots   int32  // requests at once, as the engine says; 0 = unknown
 	BlockTokens   int    // tokens per KV block of the engine; 0 = unknown
 	KVAddress     string // of the host's cache daemon; empty: none
 	KVEvents      string // where the node's agent says itself what its engine has, as a cache daemon would; empty: nowhere
@@ -103,9 +105,9 @@ func hashID(id string) uint64 {
 }
 
 func newNode(id string, source Source, info *Info, pool *relay.Pool) *Node {
-	n := &Node{ID: id, IDHash: hashID(id), Source: source, Pool: pool, drained: make(chan struct{})}
-	n.beat = unknownLoad
-	n.load.Store(&unknownLoad)
+	n := &Node{ID: id, IDHash: hashID(id), Source: source, Pool: pool, end: ending{drained: make(chan struct{})}}
+	n.told.from, n.told.trust = Nobody, defaultTrust
+	n.load.Store(&Load{From: Nobody})
 	n.setInfo(info)
 	return n
 }
@@ -169,14 +171,14 @@ func (n *Node) reserve() bool {
 			return false
 		}
 		if n.inFlight.CompareAndSwap(now, now+1) {
-			n.rise(now + 1)
+			n.recent.rise(now + 1)
 			return true
 		}
 	}
 }
 
 // AcquireAlways counts one request as in flight whatever the node's state, for a request that can go nowhere else.
-func (n *Node) AcquireAlways() { n.rise(n.inFlight.Add(1)) }
+func (n *Node) AcquireAlways() { n.recent.rise(n.inFlight.Add(1)) }
 
 // Release takes back one Acquire.
 func (n *Node) Release() {
@@ -194,8 +196,8 @@ func (n *Node) leave() {
 }
 
 func (n *Node) finish() {
-	if n.last.CompareAndSwap(false, true) {
-		close(n.drained)
+	if n.end.closed.CompareAndSwap(false, true) {
+		close(n.end.drained)
 	}
 }
 

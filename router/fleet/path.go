@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/cognitora/dataplane/router/policy"
@@ -37,6 +38,12 @@ type pathPast struct {
 	lastRTTAt time.Time
 }
 
+// pathState is a node's path.
+type pathState struct {
+	now  atomic.Pointer[Path]
+	past pathPast // owned by the goroutine of TakePaths
+}
+
 type pathCounts struct {
 	at                    time.Time
 	segments, retransmits uint64
@@ -49,7 +56,7 @@ const (
 
 // Resent is the share of the segments on the way between this host and the node that are sent again, of the way that loses more; NaN: of neither is it known.
 func (n *Node) Resent() float32 {
-	from := n.Load().Retransmits
+	from := n.Load().RetransPPM.Float32() / 1e6
 	if p := n.Path(); p != nil && !(p.Share <= from) && known(p.Share) != nil {
 		return p.Share
 	}
@@ -57,7 +64,7 @@ func (n *Node) Resent() float32 {
 }
 
 // Path is what the kernel counts of connections to the node; nil: nobody tells.
-func (n *Node) Path() *Path { return n.path.Load() }
+func (n *Node) Path() *Path { return n.path.now.Load() }
 
 // TakePaths reads the counts of at most 64 nodes, which take turns. A node of which nothing can be read has no path. It is called by one goroutine.
 func (f *Fleet) TakePaths(read func(netip.AddrPort) (Counts, bool), now time.Time) {
@@ -82,8 +89,8 @@ func (n *Node) readPath(read func(netip.AddrPort) (Counts, bool), now time.Time)
 }
 
 func (n *Node) forgetPath() {
-	n.path.Store(nil)
-	n.pathPast = pathPast{}
+	n.path.now.Store(nil)
+	n.path.past = pathPast{}
 }
 
 // Renew has nodes asked over new connections; requests under way finish on theirs. The kernel never tells of connections that were made before it began to count, and
@@ -113,7 +120,7 @@ func (f *Fleet) ForgetPaths() {
 }
 
 func (n *Node) takePath(at netip.AddrPort, c *Counts, now time.Time) {
-	past := &n.pathPast
+	past := &n.path.past
 	if last := n.Path(); at != past.peer || last != nil && (c.Segments < last.Segments || c.Retransmits < last.Retransmits) { // other counts than those read before
 		*past = pathPast{peer: at}
 	}
@@ -131,7 +138,7 @@ func (n *Node) takePath(at netip.AddrPort, c *Counts, now time.Time) {
 	if sent := is.segments - past.older.segments; sent > 0 {
 		share = min(float32(is.retransmits-past.older.retransmits)/float32(sent), 1)
 	}
-	n.path.Store(&Path{
+	n.path.now.Store(&Path{
 		RTT: c.RTT, RTTMin: c.RTTMin, RTTAt: past.lastRTTAt, Segments: c.Segments, Retransmits: c.Retransmits,
 		Timeouts: c.Timeouts, Resets: c.Resets, Failed: c.Failed, Share: share, At: now,
 	})

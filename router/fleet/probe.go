@@ -377,6 +377,6 @@ func (p *prober) send(ctx context.Context, method, path string, body []byte) (*h
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, plainError(err))
 	}
-	p.node.answered(time.Now())
+	p.node.suspicion.answered(time.Now())
 	return resp, nil
 }

@@ -167,7 +167,8 @@ func (f *Fleet) refresh(m *member) {
 func staticInfo(b Backend, d discovery) *Info {
 	role, _ := cluster.ParseRole(b.Role) // checked by prepare
 	info := &Info{
-		Address: b.URL, Role: role, Engine: d.engine, MaxConcurrent: int32(b.MaxConcurrent), BlockTokens: d.blockTokens,
+		Address: b.URL, Role: role, Engine: d.engine, MaxConcurrent: int32(b.MaxConcurrent),
+		EngineSlots: d.engineSlots, BlockTokens: d.blockTokens,
 		Models: d.models, Upstream: d.models, KVAddress: b.KV,
 	}
 	if info.MaxConcurrent == 0 {

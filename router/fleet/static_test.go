@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/load"
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
@@ -170,7 +171,7 @@ func TestTelemetry(t *testing.T) {
 		return serves("m", 1)(s) && s.Model([]byte("m")).Nodes[0].Load().Waiting == 10
 	})
 	n := f.Load().Model([]byte("m")).Nodes[0]
-	if l := n.Load(); l.EngineBusy != 60 || l.EngineQueue != 10 || l.KVUsage != 0.5 || known(l.SM) != nil {
+	if l := n.Load(); l.Running() != load.Known(60) || l.QueueDepth != load.Known(10) || l.CacheUsage() != load.Known(0.5) || l.From != Metrics {
 		t.Fatalf("%+v", l)
 	}
 	taken := 0
@@ -187,7 +188,7 @@ func TestTelemetry(t *testing.T) {
 
 	eventually(t, f, "the other one", serves("q", 1))
 	q := f.Load().Model([]byte("q")).Nodes[0]
-	if l := q.Load(); known(l.EngineBusy) != nil || !l.At.IsZero() {
+	if l := q.Load(); *l != (Load{From: Nobody}) {
 		t.Fatalf("without /metrics: %+v", l)
 	}
 	if e.count("/metrics") > 4 || quiet.count("/metrics") > 1 {
@@ -304,7 +305,7 @@ func TestViewIsJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := view.Nodes[0]
-	if v.State != "healthy" || !v.Eligible || !slices.Equal(v.Upstream, []string{"raw"}) || v.SM != nil || view.Models[0].Nodes[0] != "n" {
+	if v.State != "healthy" || !v.Eligible || !slices.Equal(v.Upstream, []string{"raw"}) || v.Signals.Load.GPU != (load.GPU{}) || view.Models[0].Nodes[0] != "n" {
 		t.Fatalf("%s", out)
 	}
 }

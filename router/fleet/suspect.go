@@ -33,11 +33,15 @@ type suspicion struct {
 	mu sync.Mutex // makes changes of since and what is told of them one step
 }
 
-// Suspect says whether packets to the node go unacknowledged, so that it is to be picked only where most of a model's nodes are suspect.
-func (s *suspicion) Suspect() bool { return s.since.Load() != 0 }
+// Suspect says whether packets to the node go unacknowledged, so that it is to be picked only where most of
+// a model's nodes are suspect.
+func (n *Node) Suspect() bool { return n.suspicion.since.Load() != 0 }
 
-// Suspected counts how often the node has become suspect, and the requests that were cut because it acknowledged nothing.
-func (s *suspicion) Suspected() (times, cut uint64) { return s.times.Load(), s.cut.Load() }
+// Suspected counts how often the node has become suspect, and the requests that were cut because it
+// acknowledged nothing.
+func (n *Node) Suspected() (times, cut uint64) {
+	return n.suspicion.times.Load(), n.suspicion.cut.Load()
+}
 
 // SuspectReason is why a suspect node gets no requests.
 const SuspectReason = "suspect: packets to it are not acknowledged; it gets requests only while most nodes of the model are suspect"
@@ -55,12 +59,12 @@ func (n noticed) String() string {
 }
 
 // Suspicion is why the node is suspect, and since when; an empty why: it is not.
-func (s *suspicion) Suspicion() (why string, since time.Time) {
-	at := s.since.Load()
+func (n *Node) Suspicion() (why string, since time.Time) {
+	at := n.suspicion.since.Load()
 	if at == 0 {
 		return "", since
 	}
-	return noticed(s.by.Load()).String(), time.Unix(0, at)
+	return noticed(n.suspicion.by.Load()).String(), time.Unix(0, at)
 }
 
 func (s *suspicion) suspect(now time.Time, by noticed) {
@@ -91,6 +95,13 @@ func (s *suspicion) clear(at time.Time) {
 	}
 }
 
+// drop ends the suspicion without a word: the breaker has told more.
+func (s *suspicion) drop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.since.Store(0)
+}
+
 // answered notes an answer to a check, whatever it says.
 func (s *suspicion) answered(now time.Time) {
 	s.heard.Store(now.UnixNano())
@@ -104,7 +115,7 @@ func (s *suspicion) silence(now time.Time) time.Duration {
 
 // unanswered is told that a check which began at began has failed. If the node was suspect all the while, it is out.
 func (n *Node) unanswered(began time.Time) {
-	if since := n.since.Load(); since != 0 && since <= began.UnixNano() {
+	if since := n.suspicion.since.Load(); since != 0 && since <= began.UnixNano() {
 		n.eject()
 	}
 }
@@ -114,9 +125,7 @@ func (n *Node) eject() {
 	if n.health.silent() {
 		n.Pool.DropIdle()
 	}
-	n.mu.Lock()
-	n.since.Store(0) // without a word: its breaker has told more
-	n.mu.Unlock()
+	n.suspicion.drop()
 }
 
 // silent opens the breaker of a node that could get requests. It tells whether it did.
@@ -147,20 +156,20 @@ func weigh(links []relay.Link, heard time.Duration) (lost int, last time.Duratio
 
 // consider draws the consequences of what the kernel knows of the node's connections.
 func (n *Node) consider(links []relay.Link, by noticed, now time.Time) {
-	lost, heard := weigh(links, n.silence(now))
+	lost, heard := weigh(links, n.suspicion.silence(now))
 	takes := n.State() == Healthy || n.State() == HalfOpen
 	switch {
 	case lost >= 2:
 		n.eject()
 		for i := range links {
 			if l := &links[i]; l.Lost >= 2 && l.Since <= heard && l.Cut() {
-				n.cut.Add(1)
+				n.suspicion.cut.Add(1)
 			}
 		}
 	case lost == 1 && takes:
-		n.suspect(now, by)
+		n.suspicion.suspect(now, by)
 	case lost == 0 && n.Suspect():
-		n.clear(now.Add(-heard))
+		n.suspicion.clear(now.Add(-heard))
 	}
 }
 

@@ -70,7 +70,7 @@ func TestSuspicionAndChecks(t *testing.T) {
 		dead := []relay.Link{lost(1, 200*time.Millisecond)}
 		n.consider(dead, byLook, time.Now())
 		time.Sleep(10 * time.Millisecond)
-		n.answered(time.Now())
+		n.suspicion.answered(time.Now())
 		if n.Suspect() {
 			t.Error("suspect after an answer")
 		}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 // View is a snapshot for people, as /debug/fleet shows it.
@@ -26,49 +27,46 @@ type ModelInfo struct {
 	Prefill []string `json:"prefill,omitempty"`
 }
 
-// NodeView is one node of a View. Unknown telemetry is left out.
+// NodeView is one node of a View.
 type NodeView struct {
-	ID            string   `json:"id"`
-	Source        Source   `json:"source"`
-	Address       string   `json:"address"`
-	Role          string   `json:"role"`
-	Engine        string   `json:"engine,omitempty"`
-	Models        []string `json:"models"`
-	Upstream      []string `json:"upstream_models,omitempty"` // where they are called otherwise by the engine
-	State         string   `json:"state"`                     // of its breaker, or "no model"
-	Eligible      bool     `json:"eligible"`
-	Suspect       bool     `json:"suspect"`               // packets to it are not acknowledged
-	SuspectWhy    string   `json:"suspect_why,omitempty"` // what has shown it
-	SuspectMs     *int64   `json:"suspect_ms,omitempty"`  // how long it has been so
-	Reason        string   `json:"reason,omitempty"`      // why it takes no requests, or few
-	LastError     string   `json:"last_error,omitempty"`
-	InFlight      int32    `json:"in_flight"`
-	MaxConcurrent int32    `json:"max_concurrent"`
-	Others        int32    `json:"in_flight_of_others"` // that other routers and clients have on it, with
-	Waiting       int32    `json:"waiting_of_others"`
-	EngineBusy    *float64 `json:"engine_running,omitempty"`
-	EngineQueue   *float64 `json:"engine_waiting,omitempty"`
-	SM            *float64 `json:"sm,omitempty"`
-	Watts         *float64 `json:"watts,omitempty"`
-	KVUsage       *float64 `json:"kv_usage,omitempty"`
-	LoadAgeMs     *int64   `json:"load_age_ms,omitempty"` // since the heartbeat or scrape
-	Signals       Signals  `json:"signals"`
-	Path          *PathOf  `json:"path,omitempty"` // what the kernel of the router's host counts of connections to the node
-	Opens         uint64   `json:"breaker_opens"`
-	Version       string   `json:"version,omitempty"`
+	ID       string   `json:"id"`
+	Source   Source   `json:"source"`
+	Address  string   `json:"address"`
+	Role     string   `json:"role"`
+	Engine   string   `json:"engine,omitempty"`
+	Models   []string `json:"models"`
+	Upstream []string `json:"upstream_models,omitempty"` // where they are called otherwise by the engine
+	Version  string   `json:"version,omitempty"`
+	Standing
+
+	InFlight      int32 `json:"in_flight"`
+	MaxConcurrent int32 `json:"max_concurrent"`
+	EngineSlots   int32 `json:"engine_slots,omitempty"`
+	Others        int32 `json:"in_flight_of_others"` // that other routers and clients have on it, with
+	Waiting       int32 `json:"waiting_of_others"`
+
+	Signals Signals `json:"signals"`
+	Path    *PathOf `json:"path,omitempty"` // what the kernel of the router's host counts of connections to the node
 }
 
-// Signals is what a node's agent measures, with the ages of the samples. What is unknown is left out.
+// Standing is whether a node takes requests, and why not.
+type Standing struct {
+	State      string `json:"state"` // of its breaker, or "no model"
+	Eligible   bool   `json:"eligible"`
+	Suspect    bool   `json:"suspect"`               // packets to it are not acknowledged
+	SuspectWhy string `json:"suspect_why,omitempty"` // what has shown it
+	SuspectMs  *int64 `json:"suspect_ms,omitempty"`  // how long it has been so
+	Reason     string `json:"reason,omitempty"`      // why it takes no requests, or few
+	LastError  string `json:"last_error,omitempty"`
+	Opens      uint64 `json:"breaker_opens"`
+}
+
+// Signals is what is known of a node's load. In JSON it has the figures under the names of the heartbeat in
+// etcd, with the ages of their samples; unknown ones are left out.
 type Signals struct {
-	From        string   `json:"from"`                       // stream, heartbeat or nobody
-	CPU         *float64 `json:"cpus,omitempty"`             // that the engine's processes use
-	EngineWait  *float64 `json:"engine_wait,omitempty"`      // threads of them that wait for a CPU, on average
-	RunDelayMs  *float64 `json:"run_delay_p99_ms,omitempty"` // of all threads of the host
-	RTTMs       *float64 `json:"rtt_p50_ms,omitempty"`
-	Retransmits *float64 `json:"retransmitted,omitempty"` // share of the segments
-	KernelAgeMs *int64   `json:"kernel_age_ms,omitempty"` // of the sample of these
-	SMAgeMs     *int64   `json:"sm_age_ms,omitempty"`
-	WattsAgeMs  *int64   `json:"watts_age_ms,omitempty"`
+	From      Origin     `json:"from"`
+	EngineAge load.Taken `json:"engine_age_ms,omitzero"` // in_flight, queue_depth and blocks
+	load.Load
 }
 
 // PathOf is a Path in milliseconds.
@@ -105,23 +103,9 @@ func ms(d time.Duration) *float64 {
 	return &v
 }
 
-// From says where the figures come from: stream, heartbeat or nobody.
-func (l *Load) From() string {
-	switch {
-	case l.Pushed:
-		return "stream"
-	case !l.KernelAt.IsZero() || !l.SMAt.IsZero() || !l.WattsAt.IsZero():
-		return "heartbeat"
-	}
-	return "nobody"
-}
-
-// Signals describes what the agent has measured, at now.
-func (l *Load) Signals(now time.Time) Signals {
-	return Signals{
-		From: l.From(), CPU: known(l.CPU), EngineWait: known(l.EngineWait), RunDelayMs: known(l.RunDelay * 1000), RTTMs: known(l.RTT * 1000), Retransmits: known(l.Retransmits),
-		KernelAgeMs: ageMs(now, l.KernelAt), SMAgeMs: ageMs(now, l.SMAt), WattsAgeMs: ageMs(now, l.WattsAt),
-	}
+// Signals describes the load for people.
+func (l *Load) Signals() Signals {
+	return Signals{From: l.From, EngineAge: l.Engine.At, Load: l.Load}
 }
 
 // ageMs is nil of what has never been.
@@ -150,13 +134,12 @@ func (s *Snapshot) View(now time.Time) View {
 
 // View describes the node as it is now.
 func (n *Node) View(now time.Time) NodeView {
-	info, load := n.Info(), n.Load()
+	info, l := n.Info(), n.Load()
 	v := NodeView{
 		ID: n.ID, Source: n.Source, Address: info.Address, Role: string(info.Role), Engine: info.Engine, Models: info.Models,
-		State: n.State().String(), LastError: n.probe.lastError(), Opens: n.Opens(), Version: info.Version,
-		InFlight: n.InFlight(), MaxConcurrent: info.MaxConcurrent, Others: load.Others, Waiting: load.Waiting,
-		EngineBusy: known(load.EngineBusy), EngineQueue: known(load.EngineQueue),
-		SM: known(load.SM), Watts: known(load.Watts), KVUsage: known(load.KVUsage), LoadAgeMs: ageMs(now, load.At), Signals: load.Signals(now), Path: n.Path().View(now),
+		Standing: Standing{State: n.State().String(), LastError: n.probe.lastError(), Opens: n.Opens()},
+		InFlight: n.InFlight(), MaxConcurrent: info.MaxConcurrent, EngineSlots: info.EngineSlots,
+		Others: l.Others, Waiting: l.Waiting, Signals: l.Signals(), Path: n.Path().View(now), Version: info.Version,
 	}
 	v.Eligible, v.Reason = n.Eligible(now)
 	switch {
