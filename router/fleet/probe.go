@@ -221,18 +221,32 @@ func (p *prober) checkHealth(ctx context.Context) {
 	if ctx.Err() != nil || relay.IsLocal(err) {
 		return // says nothing of the node
 	}
-	refused := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT)
+	result := resultOf(err, doubted)
 	p.note(err)
 	p.complain(err, now)
 	if err == nil && p.wasRefused {
 		p.restarted(ctx)
 	}
-	p.wasRefused = refused
+	p.wasRefused = result >= checkRefused
 	p.warmUp(ctx, err == nil)
-	p.node.health.checked(err == nil, refused, doubted, last)
+	p.node.health.checked(result, last)
 	if err != nil {
 		p.node.unanswered(now)
 	}
+}
+
+// resultOf judges a check by its error. doubted: a request's connection had failed before it.
+func resultOf(err error, doubted bool) check {
+	refused := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT)
+	switch {
+	case err == nil:
+		return checkWell
+	case refused && doubted:
+		return checkConfirmed
+	case refused:
+		return checkRefused
+	}
+	return checkFailed
 }
 
 // warmUp opens connections ahead of the requests to a node that was not well before, or is new. A failure is not told: it is the

@@ -97,13 +97,13 @@ func TestSuspicionAndChecks(t *testing.T) {
 		if times, _ := n.Suspected(); n.Suspect() || times != 2 {
 			t.Errorf("suspect while it is out, %d times in all", times)
 		}
-		n.health.checked(true, false, false, time.Now())
+		n.health.checked(checkWell, time.Now())
 		n.health.is(t, HalfOpen)
 		time.Sleep(checkedFor)
-		n.health.checked(true, false, false, time.Now())
+		n.health.checked(checkWell, time.Now())
 		time.Sleep(checkedFor)
-		n.health.checked(true, false, false, time.Now())
-		n.health.checked(true, false, false, time.Now())
+		n.health.checked(checkWell, time.Now())
+		n.health.checked(checkWell, time.Now())
 		n.health.is(t, Healthy)
 	})
 }
@@ -112,9 +112,9 @@ func TestSuspicionAndChecks(t *testing.T) {
 func TestRefusedAfterADoubt(t *testing.T) {
 	b := newBreaker(Healthy)
 	b.report(Reset)
-	b.checked(false, true, true, time.Now())
+	b.checked(checkConfirmed, time.Now())
 	b.is(t, Open)
 	b = newBreaker(Healthy)
-	b.checked(false, true, false, time.Now())
+	b.checked(checkRefused, time.Now())
 	b.is(t, Healthy)
 }

@@ -51,7 +51,7 @@ func (b *breaker) takePermit(now time.Time) bool {
 
 func (b *breaker) countTrial(o Outcome, now time.Time) {
 	if o == Busy { // the trial has shown nothing, so there is another one
-		if b.permits.Load() < 1<<b.wins {
+		if b.permits.Load() < 1<<b.trial.wins {
 			b.permits.Add(1)
 		}
 		return
@@ -61,16 +61,16 @@ func (b *breaker) countTrial(o Outcome, now time.Time) {
 		return
 	}
 	b.proven.Store(true)
-	b.wins++
-	if b.wins >= winsToClose {
+	b.trial.wins++
+	if b.trial.wins >= winsToClose {
 		b.close(now, "trial requests were answered")
 		return
 	}
-	b.permits.Store(1 << b.wins)
+	b.permits.Store(1 << b.trial.wins)
 }
 
 func (b *breaker) halfOpen(now time.Time) {
-	b.wins, b.checks, b.checkedFrom = 0, 0, now
+	b.trial = trial{checkedFrom: now}
 	b.permits.Store(1)
 	b.tried.Store(0)
 	b.retryAt.Store(now.Add(trialEvery).UnixNano())
@@ -80,10 +80,10 @@ func (b *breaker) halfOpen(now time.Time) {
 // trialChecked counts a passed check of a node on trial, so that one whose failure such checks would see is not kept there for want of
 // requests. Enough of them over the given time end the trial.
 func (b *breaker) trialChecked(now time.Time, over time.Duration, why string) {
-	if b.checks++; b.checks == 1 {
-		b.checkedFrom = now
+	if b.trial.checks++; b.trial.checks == 1 {
+		b.trial.checkedFrom = now
 	}
-	if b.checks >= checksToClose && now.Sub(b.checkedFrom) >= over {
+	if b.trial.checks >= checksToClose && now.Sub(b.trial.checkedFrom) >= over {
 		b.close(now, why)
 	}
 }
@@ -105,8 +105,8 @@ func (b *breaker) completed(c completion, sent time.Time, busy bool) {
 	defer b.unlock()
 	switch State(b.state.Load()) {
 	case Aside:
-		wait := min(asideProofFirst<<min(b.asides-1, 8), asideProofLast)
-		if c == computed || c == declined && now.Sub(b.asideAt) >= wait {
+		wait := min(asideProofFirst<<min(b.aside.times-1, 8), asideProofLast)
+		if c == computed || c == declined && now.Sub(b.aside.at) >= wait {
 			b.halfOpen(now)
 			b.completedTrial(c, sent, busy)
 		}
@@ -125,13 +125,13 @@ func (b *breaker) completed(c completion, sent time.Time, busy bool) {
 func (b *breaker) completedTrial(c completion, sent time.Time, busy bool) {
 	switch {
 	case busy && b.tried.Load() > b.moved.Load():
-		b.checks = 0
+		b.trial.checks = 0
 	case c == computed:
 		b.proven.Store(true)
 		b.trialChecked(time.Now(), checkedFor, "completion checks are well")
 	case c == declined:
 		b.trialChecked(time.Now(), asideProofLast, "completion checks are answered")
-	case sent.After(b.checkedFrom): // others may hang since before
-		b.checks = 0
+	case sent.After(b.trial.checkedFrom): // others may hang since before
+		b.trial.checks = 0
 	}
 }
