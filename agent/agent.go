@@ -122,7 +122,8 @@ func (a *Agent) checkIDs() error {
 	for i, n := range a.nodes {
 		for _, other := range a.nodes[:i] {
 			if n.id() == other.id() {
-				return fmt.Errorf("%s: the node would have the name %q, as %s has; give each engine an id", n.unit.name("id"), n.id(), other.unit.name("listen"))
+				return fmt.Errorf("%s: the node would have the name %q, as %s has; give each engine an id",
+					n.unit.name("id"), n.id(), other.unit.name("listen"))
 			}
 		}
 	}

@@ -68,8 +68,8 @@ func (n *node) load(now time.Time, host *hostReading) load.Load {
 	}
 }
 
-// requests is what the front and the engine say. An engine may have other clients: its own figures may
-// be a second old, the front's are of this moment.
+// requests is the figures of the front and the engine. An engine may have other clients: its own
+// figures may be a second old, the front's are of this moment.
 func (n *node) requests(now time.Time) load.Engine {
 	s := n.engine.State()
 	e := load.Engine{At: load.Taken{Time: now}, InFlight: load.Known(float64(n.front.InFlight()) + s.Beyond)}

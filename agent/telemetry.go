@@ -18,10 +18,11 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
-// prepareTelemetry makes what looks at the kernel, for all nodes at once.
+// prepareTelemetry makes the telemetry, one for all nodes.
 func (a *Agent) prepareTelemetry() {
 	o := telemetry.Options{
-		Open: a.peers.await(a.config.Telemetry.open()), Interval: a.config.Telemetry.Interval.Std(), Opened: releaseStart, Tick: a.offer, Log: a.log,
+		Open: a.peers.await(a.config.Telemetry.open()), Interval: a.config.Telemetry.Interval.Std(),
+		Opened: releaseStart, Tick: a.offer, Log: a.log,
 	}
 	for _, n := range a.nodes {
 		t := telemetry.Target{Name: n.id(), FrontPort: portNumber(n.listener.Addr()), EngineProcess: n.engineProcess}
@@ -35,7 +36,7 @@ func (a *Agent) prepareTelemetry() {
 	a.telemetry = telemetry.New(o)
 }
 
-// preparePush makes what tells routers, where etcd can tell them of it.
+// preparePush makes the server for routers, where etcd can name its address.
 func (a *Agent) preparePush() (err error) {
 	at := a.config.pushListen(a.nodes[0].unit)
 	if at == "" {
@@ -110,8 +111,8 @@ func portNumber(addr net.Addr) uint16 {
 	return uint16(n)
 }
 
-// offer gives routers the latest load of every node, where any router follows, and tells whether one has
-// moved. It is called by one goroutine at a time, which runs the telemetry.
+// offer gives routers the latest load of every node, where any router follows, and tells whether
+// one has moved. It is called by one goroutine at a time, which runs the telemetry.
 func (a *Agent) offer() (moved bool) {
 	switch {
 	case a.push == nil:
@@ -128,8 +129,8 @@ func (a *Agent) offer() (moved bool) {
 	return a.push.Offer(now, a.readings)
 }
 
-// runTelemetry looks at the kernel and has routers told of the load. Without anything to look at, they are
-// told what the fronts and the engines say.
+// runTelemetry looks at the kernel and has routers told of the load. Without anything to look at,
+// they are told the figures of the fronts and the engines.
 func (a *Agent) runTelemetry(ctx context.Context) error {
 	if err := a.telemetry.Run(ctx); err != nil {
 		return fmt.Errorf("telemetry.kernel: %w", err)

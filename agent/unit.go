@@ -31,7 +31,8 @@ type EngineConfig struct {
 	Events EventsConfig  `toml:"kv_events" help:"What the engine publishes about its KV cache."`
 }
 
-// maxEngines is how many engines an agent has at most: the programs in the kernel count 64 ports, two for each.
+// maxEngines is how many engines an agent has at most: the programs in the kernel count 64 ports,
+// two for each.
 const maxEngines = 32
 
 // unit is one engine as either form of the configuration has it.
@@ -154,7 +155,8 @@ func (c *Config) validateForms(p *problems) {
 // maxConcurrent bounds what an engine can be said to compute at once.
 const maxConcurrent = 1 << 20
 
-// validate checks what of a unit package engine does not know. places are those where the agent listens.
+// validate checks what of a unit package engine does not know. places are those where the agent
+// listens.
 func (u *unit) validate(p *problems, places []place) {
 	c := u.config
 	switch {

@@ -32,7 +32,8 @@ const (
 	nodeFigures // the first of figures
 )
 
-// figures are the figures of a node's load that have a metric of their own, in the order of nodeGauges.
+// figures are the figures of a node's load that have a metric of their own, in the order of
+// nodeGauges.
 var figures = func() (all []load.Signal) {
 	for _, s := range load.Samples() {
 		for _, signal := range s.Signals {

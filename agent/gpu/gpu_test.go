@@ -118,7 +118,8 @@ type script struct {
 func (s script) read() ([]Device, error) { return s.next() }
 func (s script) close()                  { *s.closed++ }
 
-// TestMonitor: a lost driver leaves nothing known, is opened again, and a reading that grows old is none.
+// TestMonitor: a lost driver leaves nothing known, is opened again, and a reading that grows old is
+// none.
 func TestMonitor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := New(&Config{NVML: "auto", Interval: config.Duration(time.Second)}, quiet)

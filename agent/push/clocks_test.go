@@ -8,8 +8,8 @@ import (
 	"github.com/cognitora/dataplane/internal/load"
 )
 
-// TestClockSteps: readings that were taken by a clock that has been set since, as those from elsewhere can
-// be, are told at the same times as others, and their age is never less than nothing.
+// TestClockSteps: readings that were taken by a clock that has been set since, as those from
+// elsewhere can be, are told at the same times as others, and their age is never less than nothing.
 func TestClockSteps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Options{})
@@ -19,7 +19,8 @@ func TestClockSteps(t *testing.T) {
 			at := time.Now().Round(0).Add(step) // without the reading of the clock that is never set
 			taken := load.Taken{Time: at}
 			s.Offer(at, []load.Reading{{Node: "n", Load: load.Load{
-				Kernel: load.Kernel{At: taken, CPUPct: load.Known(float64(20 * i))}, GPU: load.GPU{At: taken}, Power: load.Power{At: taken},
+				Kernel: load.Kernel{At: taken, CPUPct: load.Known(float64(20 * i))},
+				GPU:    load.GPU{At: taken}, Power: load.Power{At: taken},
 			}}})
 			asked := time.Now()
 			if !f.wait(t.Context(), asked) {
@@ -32,10 +33,12 @@ func TestClockSteps(t *testing.T) {
 			a := f.answer(now, asked)
 			n := a.Nodes[0]
 			want := uint64(max(now.Sub(at), 0).Microseconds())
-			if n.GetCpuPct() != float64(20*i) || n.GetKernelAgeUs() != want || n.GetSmAgeUs() != want || n.GetPowerAgeUs() != want {
+			if n.GetCpuPct() != float64(20*i) || n.GetKernelAgeUs() != want || n.GetSmAgeUs() != want ||
+				n.GetPowerAgeUs() != want {
 				t.Errorf("clock set by %v: %v, want ages of %d us", step, n, want)
 			}
-			if most := uint64(2001 * time.Hour / time.Microsecond); n.GetUnmovedUs() > most || a.HeldUs > uint64(MinInterval.Microseconds()) {
+			if most := uint64(2001 * time.Hour / time.Microsecond); n.GetUnmovedUs() > most ||
+				a.HeldUs > uint64(MinInterval.Microseconds()) {
 				t.Errorf("clock set by %v: unmoved for %d us, held for %d", step, n.GetUnmovedUs(), a.HeldUs)
 			}
 		}

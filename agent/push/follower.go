@@ -41,7 +41,7 @@ func (f *follower) offer(all []load.Reading, before time.Time) {
 	f.signal()
 }
 
-// signal wakes who waits.
+// signal wakes the waiter.
 func (f *follower) signal() {
 	select {
 	case f.wake <- struct{}{}:
@@ -49,9 +49,9 @@ func (f *follower) signal() {
 	}
 }
 
-// wait returns true when there is something to answer. That is at once where nothing has been told and
-// there are readings, MinInterval after the last change that was told where something has moved, and
-// keepInterval after the request at the latest.
+// wait returns true when there is something to answer. That is at once where nothing has been told
+// and there are readings, MinInterval after the last change that was told where something has
+// moved, and keepInterval after the request at the latest.
 func (f *follower) wait(ctx context.Context, asked time.Time) bool {
 	timer := time.NewTimer(keepInterval)
 	defer timer.Stop()
@@ -90,7 +90,9 @@ func (f *follower) answer(now, asked time.Time) *pb.FollowResponse {
 	defer f.server.mu.Unlock()
 	latest := f.server.last
 	answer := &pb.FollowResponse{
-		Nodes: make([]*pb.NodeLoad, len(latest)), HeldUs: uint64(max(now.Sub(asked), 0) / time.Microsecond), Coalesced: f.coalesced,
+		Nodes:     make([]*pb.NodeLoad, len(latest)),
+		HeldUs:    *load.Micros(asked, now),
+		Coalesced: f.coalesced,
 	}
 	for i := range latest {
 		answer.Nodes[i] = latest[i].Load.Message(latest[i].Node, now)
@@ -118,7 +120,8 @@ func differ(all, told []load.Reading) bool {
 	return false
 }
 
-// limited closes connections as soon as it has accepted them, if there are twice as many as streams, and 16 more.
+// limited closes connections as soon as it has accepted them, if there are twice as many as
+// streams, and 16 more.
 type limited struct {
 	net.Listener
 	server *Server

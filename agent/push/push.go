@@ -1,6 +1,6 @@
-// Package push tells routers the load of an agent's nodes as soon as it changes: cognitora.v1.Load over
-// gRPC. A router asks, and is answered when something has moved. So there is never more than one answer
-// on its way to it, and a slow router is told the latest when it asks again.
+// Package push tells routers the load of an agent's nodes as soon as it changes: cognitora.v1.Load
+// over gRPC. A router asks, and is answered when something has moved. So there is never more than
+// one answer on its way to it, and a slow router is told the latest when it asks again.
 package push
 
 import (
@@ -26,10 +26,10 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// Bounds of what routers make the agent do.
+// Bounds of the work that routers can make.
 const (
-	// MinInterval is the least time between two answers to one router that tell of a change. It is shorter
-	// than the time between looks, whose rhythm answers then keep.
+	// MinInterval is the least time between two answers to one router that tell of a change. It is
+	// shorter than the time between looks, whose rhythm answers then keep.
 	MinInterval    = 40 * time.Millisecond
 	keepInterval   = time.Second // after which an answer says that nothing has moved
 	DefaultStreams = 64          // routers at a time
@@ -39,7 +39,7 @@ const (
 type Options struct {
 	// Identity makes the listener speak TLS; nil: plain.
 	Identity *pki.Identity
-	// Roles is who may follow, by certificate; empty: everybody who can connect.
+	// Roles may follow, by certificate; empty: everybody who can connect.
 	Roles []pki.Role
 	// Streams is how many may follow at a time; one more is told RESOURCE_EXHAUSTED. 0: 64.
 	Streams int
@@ -60,7 +60,7 @@ type Server struct {
 	sent, coalesced, refused atomic.Uint64
 }
 
-// Stats counts what a Server has done.
+// Stats counts the work of a Server.
 type Stats struct {
 	Followers                int
 	Sent, Coalesced, Refused uint64
@@ -91,10 +91,10 @@ func (s *Server) Following() bool {
 	return len(s.followers) > 0
 }
 
-// Offer gives the latest load of every node, all read at the given time and in the same order each time,
-// and returns whether any differs from what some router knows. It keeps a copy, and does not block. An
-// empty one says that nothing is read, as while no router follows: the first router that does then waits
-// for the next.
+// Offer gives the latest load of every node, all read at the given time and in the same order each
+// time, and returns whether any differs from what some router knows. It keeps a copy, and does not
+// block. An empty one says that nothing is read, as while no router follows: the first router that
+// does then waits for the next.
 func (s *Server) Offer(at time.Time, all []load.Reading) (moved bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,12 +112,16 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if s.o.Identity != nil {
 		creds = credentials.NewTLS(s.o.Identity.ServerFor(len(s.o.Roles) > 0, []string{"h2"}, s.o.Roles...))
 	}
-	g := grpc.NewServer(grpc.Creds(creds), grpc.MaxRecvMsgSize(4<<10), grpc.MaxConcurrentStreams(4), grpc.MaxHeaderListSize(16<<10),
+	g := grpc.NewServer(grpc.Creds(creds), grpc.MaxRecvMsgSize(4<<10), grpc.MaxConcurrentStreams(4),
+		grpc.MaxHeaderListSize(16<<10),
 		grpc.ReadBufferSize(4<<10), grpc.WriteBufferSize(4<<10),
-		grpc.InitialWindowSize(64<<10), grpc.InitialConnWindowSize(64<<10), // fixed: no pings that measure the way with each message
+		// fixed: no pings that measure the way with each message
+		grpc.InitialWindowSize(64<<10), grpc.InitialConnWindowSize(64<<10),
 		grpc.ConnectionTimeout(10*time.Second), grpc.WaitForHandlers(true),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
+			MinTime: 5 * time.Second, PermitWithoutStream: true,
+		}))
 	pb.RegisterLoadServer(g, s)
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(newLimited(l, s)) }()

@@ -26,8 +26,8 @@ func offer(s *Server, pct float64) (moved bool) {
 	}}})
 }
 
-// TestAnswers: the first comes as soon as there are readings, a change 40 ms after the one before, and after
-// a second without one the news that nothing has moved.
+// TestAnswers: the first comes as soon as there are readings, a change 40 ms after the one before,
+// and after a second without one the news that nothing has moved.
 func TestAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Options{})
@@ -46,7 +46,8 @@ func TestAnswers(t *testing.T) {
 		expect := func(what string, pct float64, unmoved *uint64, took time.Duration, coalesced uint64) {
 			t.Helper()
 			n, a, waited := ask()
-			wrong := n.GetSmPct() != pct || (n.UnmovedUs == nil) != (unmoved == nil) || n.GetUnmovedUs() != value(unmoved)
+			wrong := n.GetSmPct() != pct || (n.UnmovedUs == nil) != (unmoved == nil) ||
+				n.GetUnmovedUs() != value(unmoved)
 			if wrong || waited != took || a.HeldUs != uint64(took.Microseconds()) || a.Coalesced != coalesced {
 				t.Errorf("%s: after %v: %v, held for %d us, %d coalesced", what, waited, n, a.HeldUs, a.Coalesced)
 			}
@@ -70,7 +71,8 @@ func TestAnswers(t *testing.T) {
 			time.Sleep(20 * time.Millisecond)
 			offer(s, 20)
 		}()
-		expect("what moves after an answer that told of nothing, at once", 20, us(20*time.Millisecond), 20*time.Millisecond, 0)
+		expect("what moves after an answer that told of nothing, at once", 20, us(20*time.Millisecond),
+			20*time.Millisecond, 0)
 		go func() {
 			time.Sleep(20 * time.Millisecond)
 			offer(s, 25)
@@ -115,8 +117,8 @@ func follow(t *testing.T, at string) grpc.BidiStreamingClient[pb.FollowRequest, 
 	return stream
 }
 
-// TestBounds: a stream too many is refused, one that ends makes room, and a router that never asks again costs
-// nothing but its place.
+// TestBounds: a stream too many is refused, one that ends makes room, and a router that never asks
+// again costs nothing but its place.
 func TestBounds(t *testing.T) {
 	s := New(Options{Streams: 1})
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -32,7 +32,8 @@ func newCluster(a *app, getenv func(string) string) *cobra.Command {
 
 func (a *app) etcdFlags(flags *pflag.FlagSet, getenv func(string) string) {
 	def := strings.Split(firstSet(getenv, defaultEtcd, envEtcd, envEtcdAsConfig), ",")
-	flags.StringSliceVar(&a.etcd.Endpoints, "etcd", def, "etcd client addresses (env "+envEtcd+" or "+envEtcdAsConfig+", separated by commas)")
+	flags.StringSliceVar(&a.etcd.Endpoints, "etcd", def,
+		"etcd client addresses (env "+envEtcd+" or "+envEtcdAsConfig+", separated by commas)")
 	file := func(into *string, flag, variable, help string) {
 		flags.StringVar(into, flag, getenv(variable), help+" (env "+variable+")")
 	}
@@ -56,7 +57,8 @@ func (a *app) withEtcd(ctx context.Context, fn func(ctx context.Context, c *clus
 	defer c.Close()
 	err = fn(ctx, c)
 	if tls := (*cluster.HandshakeError)(nil); errors.As(c.Why(ctx, err), &tls) {
-		return hinted{fmt.Errorf("TLS with etcd at %s fails: %w", tls.Endpoint, tls.Err), "are --etcd-ca, --etcd-cert and --etcd-key of its CA, and is it to be spoken to by TLS?"}
+		return hinted{fmt.Errorf("TLS with etcd at %s fails: %w", tls.Endpoint, tls.Err),
+			"are --etcd-ca, --etcd-cert and --etcd-key of its CA, and is it to be spoken to by TLS?"}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return hinted{fmt.Errorf("etcd does not answer at %s", strings.Join(a.etcd.Endpoints, ", ")),
@@ -71,9 +73,11 @@ type nodeRow struct {
 	Health *cluster.NodeHealth `json:"health,omitempty"`
 	Error  string              `json:"error,omitempty"`
 	Cordon *cluster.Cordon     `json:"cordon,omitempty"`
-	// LeaseSecs is when etcd, by its own clock, drops the node unless its agent is heard of again; absent: never.
+	// LeaseSecs is when etcd, by its own clock, drops the node unless its agent is heard of again;
+	// absent: never.
 	LeaseSecs *float64 `json:"lease_seconds_left,omitempty"`
-	// Router is the node as the router at --admin has it; nil: none answers there, or it does not know the node.
+	// Router is the node as the router at --admin has it; nil: none answers there, or it does not
+	// know the node.
 	Router *fleet.NodeView `json:"router,omitempty"`
 }
 
@@ -162,11 +166,13 @@ func writeNodes(t *table, rows []nodeRow) {
 		t.line("no node is registered; start an agent with --etcd")
 		return
 	}
-	t.row("NODE", "STATE", "ROLE", "ENGINE", "MODELS", "IN FLIGHT", "QUEUED", "SLOTS", "KERNEL", "GPU", "POWER", "ROUTER", "PATH", "ADDRESS", "LEASE")
+	t.row("NODE", "STATE", "ROLE", "ENGINE", "MODELS", "IN FLIGHT", "QUEUED", "SLOTS", "KERNEL", "GPU", "POWER",
+		"ROUTER", "PATH", "ADDRESS", "LEASE")
 	for _, r := range rows {
 		h := r.Health
 		if h == nil {
-			t.row(r.ID, r.state(), "-", "-", "-", "-", "-", "-", "-", "-", "-", r.routerCell(), r.pathCell(), "-", r.Error)
+			t.row(r.ID, r.state(), "-", "-", "-", "-", "-", "-", "-", "-", "-", r.routerCell(), r.pathCell(), "-",
+				r.Error)
 			continue
 		}
 		t.row(r.ID, r.state(), h.Role, dash(h.Engine), dash(strings.Join(h.Models, ",")), h.InFlight, h.QueueDepth,
@@ -238,8 +244,10 @@ func (a *app) showPolicy(p *policy.Policy, source string) error {
 		t.row("epsilon", p.Epsilon)
 		t.row("max_queue", p.MaxQueue)
 		t.row("ttft_slo_ms", fmt.Sprintf("%v (not used yet)", p.TTFTSLOms))
-		t.row("run_delay_ms", fmt.Sprintf("%v%s", p.RunDelayMs, map[bool]string{true: " (waits for a CPU do not count)"}[p.RunDelayMs == 0]))
-		t.row("retransmit_pct", fmt.Sprintf("%v%s", p.RetransmitPct, map[bool]string{true: " (segments sent again do not count)"}[p.RetransmitPct == 0]))
+		t.row("run_delay_ms", fmt.Sprintf("%v%s", p.RunDelayMs,
+			map[bool]string{true: " (waits for a CPU do not count)"}[p.RunDelayMs == 0]))
+		t.row("retransmit_pct", fmt.Sprintf("%v%s", p.RetransmitPct,
+			map[bool]string{true: " (segments sent again do not count)"}[p.RetransmitPct == 0]))
 		t.row("source", source)
 	})
 }

@@ -51,7 +51,8 @@ func onTerminal(t *testing.T, columns, rows int, args ...string) *watched {
 	return w
 }
 
-// until reads what the program writes until done, which it is within a time that only a fault exceeds.
+// until reads what the program writes until done, which it is within a time that only a fault
+// exceeds.
 func (w *watched) until(what string, done func() bool) {
 	w.t.Helper()
 	buffer := make([]byte, 1<<16)
@@ -125,7 +126,8 @@ func wantLines(t *testing.T, lines []string, parts ...string) {
 	want(t, strings.Join(lines, "\n"), parts...)
 }
 
-// TestTopFitsTheTerminal: whatever its size, and when that changes, the headline and the nodes that fail are seen, and what is not is said.
+// TestTopFitsTheTerminal: whatever its size, and when that changes, the headline and the nodes that
+// fail are seen, and what is not is said.
 func TestTopFitsTheTerminal(t *testing.T) {
 	w := onTerminal(t, 80, 24, "top", "--admin", largeFleet(t), "--interval", "1h")
 	at80 := w.frame("24 rows of 80 columns")
@@ -169,7 +171,8 @@ func TestTopFitsTheTerminal(t *testing.T) {
 	}
 }
 
-// TestTopGivesTheTerminalBack: after whatever ends it, the cursor, the screen and the keys are as before.
+// TestTopGivesTheTerminalBack: after whatever ends it, the cursor, the screen and the keys are as
+// before.
 func TestTopGivesTheTerminalBack(t *testing.T) {
 	url := largeFleet(t)
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP} {

@@ -11,9 +11,10 @@ import (
 
 // nodeColumns are what `top` shows of a node.
 var nodeColumns = []column{
-	{name: "NODE", least: 28, middle: true}, {name: "STATE", rank: 1}, {name: "IN FLIGHT", rank: 2}, {name: "QUEUED", rank: 4},
-	{name: "CPU WAIT %", rank: 5}, {name: "RTT", rank: 6}, {name: "RESENT %", rank: 7}, {name: "SM %", rank: 8}, {name: "KV %", rank: 9},
-	{name: "WAIT P99", rank: 10}, {name: "CPU %", rank: 11}, {name: "WATTS", rank: 12}, {name: "BELIEVED", rank: 13}, {name: "PREDICTION", rank: 14},
+	{name: "NODE", least: 28, middle: true}, {name: "STATE", rank: 1}, {name: "IN FLIGHT", rank: 2},
+	{name: "QUEUED", rank: 4}, {name: "CPU WAIT %", rank: 5}, {name: "RTT", rank: 6}, {name: "RESENT %", rank: 7},
+	{name: "SM %", rank: 8}, {name: "KV %", rank: 9}, {name: "WAIT P99", rank: 10}, {name: "CPU %", rank: 11},
+	{name: "WATTS", rank: 12}, {name: "BELIEVED", rank: 13}, {name: "PREDICTION", rank: 14},
 	{name: "MODELS", rank: 15, least: 12}, {name: "ADDRESS", rank: 16}, {name: "NOTE", rank: 3, least: 20},
 }
 
@@ -36,7 +37,8 @@ func (n *fleetNode) cells(predictions map[string]float64) []string {
 	}
 }
 
-// health ranks nodes: 0, it fails; 1, it gets no requests; 2, it gets few, or its last check failed; 3, there is nothing to say of it.
+// health ranks nodes: 0, it fails; 1, it gets no requests; 2, it gets few, or its last check
+// failed; 3, there is nothing to say of it.
 func (n *fleetNode) health() int {
 	switch {
 	case n.Suspect || n.State == fleet.Open.String() || n.State == fleet.Aside.String():

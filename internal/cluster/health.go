@@ -31,18 +31,20 @@ func ParseRole(s string) (Role, error) {
 	return "", fmt.Errorf("role %q is none of prefill, decode, both", s)
 }
 
-// NodeHealth is what an agent writes about its node, at every heartbeat. Figures that the agent does not
-// know are left out, and never zero.
+// NodeHealth is what an agent writes about its node, at every heartbeat. Figures that the agent
+// does not know are left out, and never zero.
 type NodeHealth struct {
 	NodeID string `json:"node_id"`
 	// Address is the URL of the agent's front: http://host:port, https://host:port or unix:///path.
 	Address string `json:"address"`
-	// PushAddress is where the agent tells of load as it changes: host:port or unix:///path. It is gRPC,
-	// with TLS if Address has it.
+	// PushAddress is where the agent tells of load as it changes: host:port or unix:///path. It is
+	// gRPC, with TLS if Address has it.
 	PushAddress string `json:"push_address,omitempty"`
-	// KVAddress is that of the host's cgn-kvcached, as CacheHealth has it: QUIC, else TLS, else gRPC.
+	// KVAddress is that of the host's cgn-kvcached, as CacheHealth has it: QUIC, else TLS, else
+	// gRPC.
 	KVAddress string `json:"kv_address,omitempty"`
-	// KVEvents is where the agent itself serves Kv.Watch: host:port with mutual TLS, or unix:///path.
+	// KVEvents is where the agent itself serves Kv.Watch: host:port with mutual TLS, or
+	// unix:///path.
 	KVEvents string   `json:"kv_events,omitempty"`
 	Instance string   `json:"instance,omitempty"` // random token of the agent that owns the key
 	Role     Role     `json:"role,omitempty"`
@@ -55,7 +57,8 @@ type NodeHealth struct {
 	BlockTokens   int `json:"block_tokens,omitempty"`   // tokens per KV block of the engine; 0: unknown
 
 	load.Load
-	// PowerSource says who measures the power: redfish, dcmi, nvml, rapl or nvml+rapl; empty: unknown.
+	// PowerSource says who measures the power: redfish, dcmi, nvml, rapl or nvml+rapl; empty:
+	// unknown.
 	PowerSource string `json:"power_source,omitempty"`
 
 	KVEpoch uint64 `json:"kv_epoch,omitempty"` // changes when the engine's cache starts empty
@@ -101,9 +104,10 @@ const (
 	maxModelsJSON = maxValueBytes - 8<<10
 )
 
-// ParseNodeHealth reads and checks the value of a node's key. Unknown members are ignored. An error means
-// that the value must not be used at all: the node stays as it was known before. Optional places that
-// cannot be used are left out instead, and LeftOut says so: the node serves without them.
+// ParseNodeHealth reads and checks the value of a node's key. Unknown members are ignored. An error
+// means that the value must not be used at all: the node stays as it was known before. Optional
+// places that cannot be used are left out instead, and LeftOut says so: the node serves without
+// them.
 func ParseNodeHealth(id string, value []byte) (*NodeHealth, error) {
 	if len(value) > maxValueBytes {
 		return nil, fmt.Errorf("node %s: value has %d bytes; at most %d are read", id, len(value), maxValueBytes)
@@ -176,9 +180,9 @@ func (h *NodeHealth) claim() claim {
 
 func (h *NodeHealth) mark(instance string, stamp int64) { h.Instance, h.Stamp = instance, stamp }
 
-// Fit makes the engine's part of h fit to be announced. Figures out of their bounds become unknown, and
-// so do slots that cannot be true. Models that no router would take are left out. What the operator
-// states is left to Check.
+// Fit makes the engine's part of h fit to be announced. Figures out of their bounds become unknown,
+// and so do slots that cannot be true. Models that no router would take are left out. What the
+// operator states is left to Check.
 func (h *NodeHealth) Fit() {
 	h.Load.Fit()
 	if h.EngineSlots < 0 || h.EngineSlots > maxSlots {
@@ -187,8 +191,8 @@ func (h *NodeHealth) Fit() {
 	h.Models, _ = FitModels(h.Models)
 }
 
-// FitModels returns the names that a node can announce, in their order, and how many are left out: empty
-// and overlong ones, and those beyond the size of one value in etcd.
+// FitModels returns the names that a node can announce, in their order, and how many are left out:
+// empty and overlong ones, and those beyond the size of one value in etcd.
 func FitModels(names []string) (fit []string, leftOut int) {
 	fit = make([]string, 0, min(len(names), maxModels))
 	room := maxModelsJSON

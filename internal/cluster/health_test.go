@@ -32,7 +32,8 @@ func TestUnknownIsNotZero(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := string(out); strings.Contains(s, "power_watts") || !strings.Contains(s, `"queue_depth":0`) || !strings.Contains(s, `"sm_pct":42.5`) {
+	if s := string(out); strings.Contains(s, "power_watts") || !strings.Contains(s, `"queue_depth":0`) ||
+		!strings.Contains(s, `"sm_pct":42.5`) {
 		t.Errorf("written as %s", s)
 	}
 	again, err := ParseNodeHealth("n1", out)
@@ -71,7 +72,8 @@ func TestBadValuesAreRefused(t *testing.T) {
 
 func TestFitMakesWhatAnEngineSaysAnnounceable(t *testing.T) {
 	h := NodeHealth{
-		NodeID: "n1", Address: "http://10.0.0.1:1", EngineSlots: -4, Models: []string{"", "m", strings.Repeat("x", 513)},
+		NodeID: "n1", Address: "http://10.0.0.1:1", EngineSlots: -4,
+		Models: []string{"", "m", strings.Repeat("x", 513)},
 		Load: load.Load{
 			Engine: load.Engine{InFlight: load.Known(-1), QueueDepth: load.Known(2), TotalBlocks: load.Known(1e300)},
 			Kernel: load.Kernel{CPUPct: load.Known(12)},
@@ -101,7 +103,9 @@ func TestFitMakesWhatAnEngineSaysAnnounceable(t *testing.T) {
 
 // TestHeartbeat: an agent is taken at its word, but never for faster than those that say nothing.
 func TestHeartbeat(t *testing.T) {
-	for says, want := range map[float64]time.Duration{0: 5 * time.Second, 0.1: 5 * time.Second, 7.5: 7500 * time.Millisecond, 300: MaxHeartbeat} {
+	for says, want := range map[float64]time.Duration{
+		0: 5 * time.Second, 0.1: 5 * time.Second, 7.5: 7500 * time.Millisecond, 300: MaxHeartbeat,
+	} {
 		if got := (&NodeHealth{HeartbeatS: says}).Heartbeat(); got != want {
 			t.Errorf("%g s: %v, want %v", says, got, want)
 		}
@@ -135,7 +139,8 @@ func TestCordonsAndModels(t *testing.T) {
 	if c := ParseCordon([]byte(`{"drain":true,"reason":"kernel"}`)); !c.Drain || c.Reason != "kernel" {
 		t.Errorf("%+v", c)
 	}
-	if m, err := ParseModel("org/m", []byte(`{"aliases":["gpt-4"],"cascade":["x"]}`)); err != nil || m.Aliases[0] != "gpt-4" {
+	if m, err := ParseModel("org/m", []byte(`{"aliases":["gpt-4"],"cascade":["x"]}`)); err != nil ||
+		m.Aliases[0] != "gpt-4" {
 		t.Errorf("%+v %v", m, err)
 	}
 	for _, bad := range []string{`{"aliases":"x"}`, `{"aliases":[""]}`, `[`} {

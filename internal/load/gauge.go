@@ -7,8 +7,8 @@ import (
 	"math"
 )
 
-// Gauge is a measurement that may be unknown. The zero value is unknown, which is never the same as a
-// known zero. An unknown gauge is left out of JSON, and null or absence reads back as unknown.
+// Gauge is a measurement that may be unknown. The zero value is unknown, which is never the same as
+// a known zero. An unknown gauge is left out of JSON, and null or absence reads back as unknown.
 type Gauge struct {
 	value float64
 	known bool

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Moved tells whether a router that was told the old load is to be told l at once: a figure has left
-// the neighbourhood of the old one, or has become known or unknown. It allocates nothing.
+// Moved tells whether a router that was told the old load is to be told l at once: a figure has
+// left the neighbourhood of the old one, or has become known or unknown. It allocates nothing.
 func (l *Load) Moved(old *Load) bool {
 	for i := range samples {
 		for k := range samples[i].Signals {
@@ -41,8 +41,8 @@ func (l *Load) Forget(now time.Time, trust time.Duration) {
 	}
 }
 
-// Arrived completes a load that has come at now without the age of every sample: a group with a known
-// figure was taken at now unless it says when, and a group without has no time.
+// Arrived completes a load that has come at now without the age of every sample: a group with a
+// known figure was taken at now unless it says when, and a group without has no time.
 func (l *Load) Arrived(now time.Time) {
 	for i := range samples {
 		s := &samples[i]

@@ -11,8 +11,8 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// Load is what is known of a node's load. The zero value knows nothing. Figures stand in groups, by
-// who measures them. In JSON all groups are one flat object, and times of samples are ages.
+// Load is the load of a node, as far as it is known. The zero value knows nothing. Figures stand in
+// groups, by their source. In JSON all groups are one flat object, and times of samples are ages.
 type Load struct {
 	Engine
 	Kernel
@@ -20,7 +20,7 @@ type Load struct {
 	Power
 }
 
-// Engine is what the engine and the front before it say.
+// Engine is the figures of the engine and the front before it.
 type Engine struct {
 	At          Taken `json:"-"`                     // it has no age in JSON: it is of the moment
 	InFlight    Gauge `json:"in_flight,omitzero"`    // requests in the engine, running and waiting
@@ -30,7 +30,7 @@ type Engine struct {
 	KVUsage     Gauge `json:"kv_usage,omitzero"`     // where blocks are not told: see CacheUsage
 }
 
-// Kernel is what the kernel of the node's host says of the engine's processes and its connections.
+// Kernel is the figures of the host's kernel on the engine's processes and the front's connections.
 type Kernel struct {
 	At            Taken `json:"kernel_age_ms,omitzero"`
 	CPUPct        Gauge `json:"cpu_pct,omitzero"`         // of the engine's processes; 100 is one CPU
@@ -40,7 +40,7 @@ type Kernel struct {
 	RetransPPM    Gauge `json:"retrans_ppm,omitzero"`     // segments sent to them again, in a million
 }
 
-// GPU is what NVML says of the engine's GPUs.
+// GPU is the figures of the engine's GPUs, by NVML.
 type GPU struct {
 	At    Taken `json:"sm_age_ms,omitzero"`
 	SMPct Gauge `json:"sm_pct,omitzero"` // share of time that SMs were at work, 0 to 100

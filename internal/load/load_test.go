@@ -86,10 +86,12 @@ func TestJSON(t *testing.T) {
 				}
 			}
 		}
-		if b, err := json.Marshal(Load{Engine: Engine{QueueDepth: Known(0)}}); err != nil || string(b) != `{"queue_depth":0}` {
+		if b, err := json.Marshal(Load{Engine: Engine{QueueDepth: Known(0)}}); err != nil ||
+			string(b) != `{"queue_depth":0}` {
 			t.Errorf("%s, %v", b, err)
 		}
-		for _, bad := range []string{`{"sm_age_ms":-1}`, `{"sm_age_ms":1e13}`, `{"sm_age_ms":"old"}`, `{"sm_pct":"much"}`} {
+		for _, bad := range []string{`{"sm_age_ms":-1}`, `{"sm_age_ms":1e13}`, `{"sm_age_ms":"old"}`,
+			`{"sm_pct":"much"}`} {
 			if json.Unmarshal([]byte(bad), &back) == nil {
 				t.Errorf("%s is read", bad)
 			}
@@ -194,14 +196,15 @@ func TestArrived(t *testing.T) {
 	}
 }
 
-// TestMoved: a figure has moved at its step, or at its share of a large one, and when it becomes known or
-// unknown.
+// TestMoved: a figure has moved at its step, or at its share of a large one, and when it becomes
+// known or unknown.
 func TestMoved(t *testing.T) {
 	now := time.Now()
 	for _, s := range Samples() {
 		for _, signal := range s.Signals {
 			old := full(now)
-			for v, steps := range map[float64]float64{0: 1, 10 * signal.step: 1, 1000 * signal.step: max(1, 1000*signal.share)} {
+			for v, steps := range map[float64]float64{0: 1, 10 * signal.step: 1,
+				1000 * signal.step: max(1, 1000*signal.share)} {
 				if signal.step == 0 {
 					continue
 				}
@@ -234,7 +237,8 @@ func TestMoved(t *testing.T) {
 
 // TestDerived: figures that are made of others are unknown where one of those is.
 func TestDerived(t *testing.T) {
-	e := Engine{InFlight: Known(5), QueueDepth: Known(2), FreeBlocks: Known(25), TotalBlocks: Known(100), KVUsage: Known(0.1)}
+	e := Engine{InFlight: Known(5), QueueDepth: Known(2), FreeBlocks: Known(25), TotalBlocks: Known(100),
+		KVUsage: Known(0.1)}
 	if e.Running() != Known(3) || e.CacheUsage() != Known(0.75) {
 		t.Errorf("%v run, cache %v", e.Running(), e.CacheUsage())
 	}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Taken is when a sample was taken, by this host's clock; zero: never. In JSON it is the sample's age
-// in milliseconds at the moment of writing or reading, so that no two clocks have to agree.
+// Taken is when a sample was taken, by this host's clock; zero: never. In JSON it is the sample's
+// age in milliseconds at the moment of writing or reading, so that no two clocks have to agree.
 type Taken struct{ time.Time }
 
 // maxAgeMs is the largest age that is read.

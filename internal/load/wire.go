@@ -25,8 +25,8 @@ func (l *Load) Message(node string, now time.Time) *pb.NodeLoad {
 	return m
 }
 
-// FromMessage is the load that m tells, with ages that were true at sent. Figures out of their bounds are
-// unknown.
+// FromMessage is the load that m tells, with ages that were true at sent. Figures out of their
+// bounds are unknown.
 func FromMessage(m *pb.NodeLoad, sent time.Time) Reading {
 	r := Reading{Node: m.NodeId}
 	for i := range samples {
@@ -47,8 +47,8 @@ func FromMessage(m *pb.NodeLoad, sent time.Time) Reading {
 	return r
 }
 
-// Micros is the age at now of something that was at the given time, in microseconds and never less than
-// 0; nil: it never was.
+// Micros is the age at now of something that was at the given time, in microseconds and never less
+// than 0; nil: it never was.
 func Micros(at, now time.Time) *uint64 {
 	if at.IsZero() {
 		return nil

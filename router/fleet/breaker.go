@@ -10,7 +10,7 @@ import (
 // Outcome is how a request fared, as far as its node is to blame.
 type Outcome uint8
 
-// What Report takes.
+// The outcomes.
 const (
 	OK           Outcome = iota // an answer began, whatever its status below 500
 	ConnectError                // refused, unreachable or timed out while connecting
@@ -23,7 +23,8 @@ const (
 )
 
 func (o Outcome) String() string {
-	return [...]string{"ok", "connect error", "reset", "server error", "first-byte timeout", "busy", "health check failed", "no packet is acknowledged"}[o]
+	return [...]string{"ok", "connect error", "reset", "server error", "first-byte timeout", "busy",
+		"health check failed", "no packet is acknowledged"}[o]
 }
 
 // State of a breaker.
@@ -48,25 +49,26 @@ const (
 	failuresToOpen      = 3  // in a row
 	windowMin           = 10 // outcomes before the ratio of the last 32 counts; half of them failed opens
 	winsToClose         = 3
-	// checksToClose in a row, over checkedFor at least, close a half-open breaker: health checks where they see what opened it,
-	// else completion checks.
+	// checksToClose in a row, over checkedFor at least, close a half-open breaker: health checks
+	// where they see the fault that opened it, else completion checks.
 	checksToClose = 3
 	checkedFor    = 2 * time.Second
 	backoffFirst  = 250 * time.Millisecond
-	// backoffLast is short because a node that returns is to have its share back within 2 s; at most one request a second
-	// tries a node that goes on failing, and is retried elsewhere.
+	// backoffLast is short because a node that returns is to have its share back within 2 s; at
+	// most one request a second tries a node that goes on failing, and is retried elsewhere.
 	backoffLast = time.Second
 	// trialEvery grants another trial request where the earlier ones have said nothing yet.
 	trialEvery = 500 * time.Millisecond
 	// flapWithin: failing again so soon after a recovery doubles the backoff.
 	flapWithin = 10 * time.Second
-	// asideProofFirst is how long a node stays aside at least when its completion check cannot prove that it computes.
+	// asideProofFirst is how long a node stays aside at least when its completion check cannot
+	// prove that it computes.
 	asideProofFirst = time.Second
 	asideProofLast  = 16 * time.Second
 )
 
-// breaker is one node's health. eligible, admit on a healthy node and report(OK) on a node without recent failures take
-// no lock; transitions do.
+// breaker is one node's health. eligible, admit on a healthy node and report(OK) on a node without
+// recent failures take no lock; transitions do.
 type breaker struct {
 	state   atomic.Int32
 	blame   atomic.Uint32 // the Outcome that opened it
@@ -91,7 +93,7 @@ type breaker struct {
 	aside    aside
 }
 
-// failures are what counts against a healthy node.
+// failures are counted against a healthy node.
 type failures struct {
 	consecutive int    // outcomes in a row
 	refused     int    // connect errors in a row
@@ -120,7 +122,8 @@ const (
 	checkWell    check = iota
 	checkFailed        // no answer in time, or a bad one
 	checkRefused       // nobody listens
-	// checkConfirmed is checkRefused after a request's connection had failed: both together are enough.
+	// checkConfirmed is checkRefused after a request's connection had failed: both together are
+	// enough.
 	checkConfirmed
 )
 
@@ -130,7 +133,8 @@ type transition struct {
 	why      string
 }
 
-// unlock ends what began with b.mu.Lock, and then tells of the change of state that it has brought. There is one at most.
+// unlock unlocks b.mu, and then tells of the change of state that was made under it. There is one
+// at most.
 func (b *breaker) unlock() {
 	t := b.said
 	b.said = transition{}
@@ -181,7 +185,8 @@ func openReason(blame Outcome) string {
 	}
 }
 
-// triesLive: a node that answers its health check and fails requests can only be tried with requests.
+// triesLive: a node that answers its health check and fails requests can only be tried with
+// requests.
 func (b *breaker) triesLive() bool { return Outcome(b.blame.Load()) == ServerError }
 
 // admit takes a trial permit where one is needed.
@@ -259,12 +264,14 @@ func (b *breaker) countHealthy(o Outcome, now time.Time) {
 		f.refused++
 	}
 	failed := bits.OnesCount32(f.window)
-	if f.refused >= connectErrorsToOpen || f.consecutive >= failuresToOpen || f.seen >= windowMin && 2*failed >= f.seen {
+	if f.refused >= connectErrorsToOpen || f.consecutive >= failuresToOpen ||
+		f.seen >= windowMin && 2*failed >= f.seen {
 		b.fail(o, now)
 	}
 }
 
-// fail opens the breaker, or sets the node aside where requests hang: only an answered completion proves anything then.
+// fail opens the breaker, or sets the node aside where requests hang: only an answered completion
+// proves anything then.
 func (b *breaker) fail(o Outcome, now time.Time) {
 	if o == Timeout {
 		b.putAside(now, "first bytes do not come")

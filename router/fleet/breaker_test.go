@@ -42,7 +42,7 @@ func TestWhatOpensABreaker(t *testing.T) {
 		"three, one OK between":   {[]Outcome{Reset, Reset, OK, Reset}, Healthy},
 		"three timeouts":          {[]Outcome{Timeout, Timeout, Timeout}, Aside},
 		"half of ten":             {[]Outcome{OK, Reset, OK, Reset, OK, Reset, OK, Reset, OK, Reset, OK, Reset}, Open},
-		"a third of many":         {[]Outcome{OK, OK, Reset, OK, OK, Reset, OK, OK, Reset, OK, OK, Reset, OK, OK, Reset}, Healthy},
+		"a third of many":         {slices.Repeat([]Outcome{OK, OK, Reset}, 5), Healthy},
 		"sixty answers below 500": {make([]Outcome, 60), Healthy},
 	} {
 		b := newBreaker(Healthy)
@@ -102,7 +102,10 @@ func TestAFlappingNodeWaits(t *testing.T) {
 }
 
 func TestAReturningNodeIsBackWithinTwoSeconds(t *testing.T) {
-	for _, o := range []Outcome{ConnectError, Reset, ServerError, probeFailure} {
+	checks := map[Outcome]check{
+		ConnectError: checkRefused, Reset: checkFailed, ServerError: checkWell, probeFailure: checkFailed,
+	}
+	for o := range checks {
 		inBubble(t, func(t *testing.T) {
 			b := newBreaker(Healthy)
 			b.mu.Lock()
@@ -110,7 +113,7 @@ func TestAReturningNodeIsBackWithinTwoSeconds(t *testing.T) {
 			b.mu.Unlock()
 			for range 40 { // 20 s of failing
 				time.Sleep(500 * time.Millisecond)
-				b.checked(map[Outcome]check{ServerError: checkWell, ConnectError: checkRefused, Reset: checkFailed, probeFailure: checkFailed}[o], time.Now())
+				b.checked(checks[o], time.Now())
 				if b.admit() {
 					b.report(o)
 				}

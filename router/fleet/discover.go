@@ -19,10 +19,10 @@ const (
 	metricsRetry   = time.Minute // for an engine without /metrics
 )
 
-// discovery is what an engine says of itself. It is immutable.
+// discovery is an engine's own description. It is immutable.
 type discovery struct {
 	asked       bool   // it was asked for its models
-	refusal     string // what it answered instead of a list of them
+	refusal     string // its answer instead of a list of them
 	models      []string
 	engine      string
 	blockTokens int
@@ -68,7 +68,8 @@ func (p *prober) discover(ctx context.Context) error {
 	return nil
 }
 
-// refusal describes an answer that is no list of models. Servers tell who speaks HTTP to their HTTPS port.
+// refusal describes an answer that is no list of models. Servers say when they are spoken to over
+// HTTP on their HTTPS port.
 func refusal(status int, body []byte) string {
 	text := fmt.Sprintf("its /v1/models answers %d", status)
 	if status == http.StatusBadRequest && bytes.Contains(body[:min(len(body), 1<<10)], []byte("HTTPS")) {
@@ -90,11 +91,11 @@ func (n *Node) noModels() string {
 	return d.noModels()
 }
 
-// clientKeys tells whether the engine may ask for the keys of clients: its model is configured and a key of its own is not.
-// The model list cannot be read then and need not be.
+// clientKeys tells whether the engine may ask for the keys of clients: its model is configured and
+// a key of its own is not. The model list cannot be read then and need not be.
 func (p *prober) clientKeys() bool { return p.line.Load().auth == "" && len(p.node.Info().Models) > 0 }
 
-// publish lets the fleet's goroutine know what was found.
+// publish lets the fleet's goroutine know of d.
 func (p *prober) publish(ctx context.Context, d discovery) {
 	if reflect.DeepEqual(d, p.discovered()) {
 		return
@@ -150,7 +151,8 @@ const llamaCPP = "llama_cpp"
 // engineKinds are the kinds of engine by owned_by of their models.
 var engineKinds = map[string]string{"vllm": "vllm", "sglang": "sglang", "llamacpp": llamaCPP}
 
-// scrape reads the engine's own metrics where that is due. An engine without them is unknown, not idle.
+// scrape reads the engine's own metrics where that is due. An engine without them is unknown, not
+// idle.
 func (p *prober) scrape(ctx context.Context) {
 	now := time.Now()
 	if now.Before(p.metricsAt) {
@@ -170,8 +172,8 @@ func (p *prober) scrape(ctx context.Context) {
 	p.learn(ctx, &stats)
 }
 
-// scraped is the load in a scrape that was asked for at now. Figures that the engine does not export are
-// unknown.
+// scraped is the load in a scrape that was asked for at now. Figures that the engine does not
+// export are unknown.
 func scraped(stats *enginemetrics.Stats, now time.Time) beat {
 	var e load.Engine
 	if stats.Known(enginemetrics.Running) {
@@ -215,8 +217,8 @@ func slotsOf(said float64) int32 {
 	return int32(said)
 }
 
-// slots asks a llama.cpp server how many requests it computes at once. Where it does not say, the last
-// answer stays.
+// slots asks a llama.cpp server how many requests it computes at once. Where it does not say, the
+// last answer stays.
 func (p *prober) slots(ctx context.Context, last int32) int32 {
 	status, body, err := p.get(ctx, "/props")
 	if err != nil || status != http.StatusOK {

@@ -63,7 +63,8 @@ func (f *Fleet) follow(ctx context.Context, prefix string, h cluster.Handler) {
 
 func (f *Fleet) loseEtcd(err error) {
 	if !f.etcd.heard {
-		f.opts.Log.Warn("etcd does not answer, so its nodes are not known yet; trying on", "endpoints", f.opts.Cluster.Endpoints(), "error", err)
+		f.opts.Log.Warn("etcd does not answer, so its nodes are not known yet; trying on", "endpoints",
+			f.opts.Cluster.Endpoints(), "error", err)
 		return
 	}
 	if f.etcd.stale {
@@ -73,8 +74,9 @@ func (f *Fleet) loseEtcd(err error) {
 	f.opts.Log.Warn("etcd does not answer; serving with the nodes known last", "error", err)
 }
 
-// listNodes brings the etcd members in line with a whole listing. After an outage nodes that are not listed stay for the
-// grace period: their agents may only not have had the time to register again.
+// listNodes brings the etcd members in line with a whole listing. After an outage nodes that are
+// not listed stay for the grace period: their agents may only not have had the time to register
+// again.
 func (f *Fleet) listNodes(l cluster.Listing) {
 	now := time.Now()
 	if f.etcd.stale && l.AfterOutage {
@@ -104,7 +106,8 @@ func (f *Fleet) listNodes(l cluster.Listing) {
 	}
 }
 
-// putNode takes one heartbeat. A value that cannot be used changes nothing; of one that names places that are none, the rest is used.
+// putNode takes one heartbeat. A value that cannot be used changes nothing; of one that names
+// places that are none, the rest is used.
 func (f *Fleet) putNode(e cluster.Entry) {
 	id := strings.TrimPrefix(e.Key, cluster.NodesPrefix)
 	health, err := cluster.ParseNodeHealth(id, e.Value)
@@ -177,8 +180,8 @@ func (f *Fleet) deleteNode(key string) {
 	}
 }
 
-// sweepEtcd removes what did not come back after an outage and notices heartbeats that have stopped. While etcd does not
-// answer nothing is held against anybody.
+// sweepEtcd removes what did not come back after an outage and notices heartbeats that have
+// stopped. While etcd does not answer nothing is held against anybody.
 func (f *Fleet) sweepEtcd(now time.Time) {
 	if f.etcd.stale {
 		return
@@ -208,7 +211,8 @@ func etcdInfo(h *cluster.NodeHealth) *Info {
 	info := &Info{
 		Address: h.Address, Role: h.Role, Engine: h.Engine, Models: h.Models, Upstream: h.Models,
 		Device: h.Device, DType: h.DType, TP: h.TP, VRAMBytes: h.VRAMBytes, MaxConcurrent: int32(h.MaxConcurrent),
-		EngineSlots: int32(h.EngineSlots), BlockTokens: h.BlockTokens, KVAddress: h.KVAddress, KVEvents: h.KVEvents, KVEpoch: h.KVEpoch, Instance: h.Instance, Version: h.Version,
+		EngineSlots: int32(h.EngineSlots), BlockTokens: h.BlockTokens,
+		KVAddress: h.KVAddress, KVEvents: h.KVEvents, KVEpoch: h.KVEpoch, Instance: h.Instance, Version: h.Version,
 	}
 	if info.MaxConcurrent == 0 {
 		info.MaxConcurrent = DefaultMaxConcurrent
@@ -216,7 +220,8 @@ func etcdInfo(h *cluster.NodeHealth) *Info {
 	return info
 }
 
-// listCordons lifts the cordons that are not listed, unless etcd lost its data: nobody lifted them then.
+// listCordons lifts the cordons that are not listed, unless etcd lost its data: nobody lifted them
+// then.
 func (f *Fleet) listCordons(l cluster.Listing) {
 	listed := map[string]bool{}
 	for _, e := range l.Entries {
@@ -277,8 +282,8 @@ func (f *Fleet) applyCordon(n *Node) {
 	n.setFlag(flagDraining, on && c.Drain)
 }
 
-// listModels forgets the models that are not listed, unless etcd lost its data. One whose value is malformed stays as it
-// was known last.
+// listModels forgets the models that are not listed, unless etcd lost its data. One whose value is
+// malformed stays as it was known last.
 func (f *Fleet) listModels(l cluster.Listing) {
 	listed := map[string]bool{}
 	for _, e := range l.Entries {

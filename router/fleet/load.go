@@ -18,7 +18,7 @@ const (
 	Metrics   Origin = "metrics"   // of a static node's engine
 )
 
-// Load is what this router knows of a node's load. It is immutable once published.
+// Load is a node's load as this router knows it. It is immutable once published.
 type Load struct {
 	load.Load        // as told last; figures that are too old are unknown
 	From      Origin // of these figures
@@ -26,13 +26,13 @@ type Load struct {
 	Waiting   int32  // of those, waiting
 }
 
-// trustedBeats is for how many heartbeats a sample counts. An older one is unknown. Scrapes count as long
-// as heartbeats at their default.
+// trustedBeats is for how many heartbeats a sample counts. An older one is unknown. Scrapes count
+// as long as heartbeats at their default.
 const trustedBeats = 3
 
 const defaultTrust = trustedBeats * cluster.DefaultHeartbeat
 
-// sources is what the sources of a node's load have told last. Node.slotsMu guards it.
+// sources has the last news of each source of a node's load. Node.slotsMu guards it.
 type sources struct {
 	beat     load.Load // of the last heartbeat or scrape
 	from     Origin    // of beat
@@ -68,8 +68,8 @@ func foreign(held float64, ours int32) int32 {
 	return int32(max(0, min(held-float64(ours), load.MaxRequests)))
 }
 
-// foreignWaiting is how many of the waiting requests are not ours: never more than the engine holds beyond
-// ours.
+// foreignWaiting is how many of the waiting requests are not ours: never more than the engine holds
+// beyond ours.
 func foreignWaiting(held, waiting float64, ours int32) int32 {
 	return min(foreign(waiting, 0), foreign(held, ours))
 }
@@ -88,8 +88,8 @@ func beatOf(h *cluster.NodeHealth, now time.Time) beat {
 	return b
 }
 
-// setLoad takes a heartbeat or a scrape that came at now. It is called by one goroutine per node: the
-// prober of a static node, the fleet's of another.
+// setLoad takes a heartbeat or a scrape that came at now. It is called by one goroutine per node:
+// the prober of a static node, the fleet's of another.
 func (n *Node) setLoad(b beat, now time.Time) {
 	n.slotsMu.Lock()
 	defer n.slotsMu.Unlock()
@@ -97,7 +97,8 @@ func (n *Node) setLoad(b beat, now time.Time) {
 	n.publishLoad(now)
 }
 
-// take takes a reading of the agent's stream. Nil: the stream has ended, and the heartbeat counts again.
+// take takes a reading of the agent's stream. Nil: the stream has ended, and the heartbeat counts
+// again.
 func (n *Node) take(l *load.Load) {
 	n.slotsMu.Lock()
 	defer n.slotsMu.Unlock()
@@ -126,5 +127,5 @@ func (n *Node) setSlots() {
 	n.slots.Store(n.info.Load().MaxConcurrent - n.load.Load().Waiting)
 }
 
-// Load is what is known of the node's load now. It is immutable.
+// Load is the node's load as it is known now. It is immutable.
 func (n *Node) Load() *Load { return n.load.Load() }

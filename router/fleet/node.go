@@ -1,5 +1,5 @@
-// Package fleet knows the nodes: where they are, what they serve, whether they are well, and how much is in flight on
-// each. It publishes immutable snapshots that requests read without a lock.
+// Package fleet knows the nodes: where they are, what they serve, whether they are well, and how
+// much is in flight on each. It publishes immutable snapshots that requests read without a lock.
 package fleet
 
 import (
@@ -22,7 +22,7 @@ const (
 	Etcd   Source = "etcd"
 )
 
-// subject is what problems with a node from there are about.
+// subject is the kind of problems with a node from there.
 func (s Source) subject() subjectKind {
 	if s == Etcd {
 		return ofNodeKey
@@ -30,9 +30,9 @@ func (s Source) subject() subjectKind {
 	return ofBackend
 }
 
-// Node is one incarnation of an engine behind one address. The pointer stays the same from the node's arrival until it
-// leaves the fleet, in every snapshot; a request may use it after that for as long as it has it in flight. All methods are
-// safe for concurrent use.
+// Node is one incarnation of an engine behind one address. The pointer stays the same from the
+// node's arrival until it leaves the fleet, in every snapshot; a request may use it after that for
+// as long as it has it in flight. All methods are safe for concurrent use.
 type Node struct {
 	ID     string
 	IDHash uint64 // for rendezvous hashing; the same in every router
@@ -64,7 +64,7 @@ type ending struct {
 	closed  atomic.Bool   // drained is
 }
 
-// Info is what is known of a node that changes rarely. It is immutable: a change makes a new one.
+// Info is the facts of a node that change rarely. It is immutable: a change makes a new one.
 type Info struct {
 	Address       string // URL
 	Role          cluster.Role
@@ -78,7 +78,7 @@ type Info struct {
 	EngineSlots   int32  // requests at once, as the engine says; 0 = unknown
 	BlockTokens   int    // tokens per KV block of the engine; 0 = unknown
 	KVAddress     string // of the host's cache daemon; empty: none
-	KVEvents      string // where the node's agent says itself what its engine has, as a cache daemon would; empty: nowhere
+	KVEvents      string // where the node's agent serves its engine's blocks; empty: nowhere
 	KVEpoch       uint64 // etcd nodes: changes when the engine's cache starts empty
 	Instance      string // etcd nodes: the agent that owns the key
 	Version       string
@@ -92,7 +92,8 @@ func (i *Info) VRAM() float32 {
 	return float32(i.VRAMBytes)
 }
 
-// Throughput is tensor-parallel width times the dtype's rate relative to 16-bit floats, NaN if either is unknown.
+// Throughput is tensor-parallel width times the dtype's rate relative to 16-bit floats, NaN if
+// either is unknown.
 func (i *Info) Throughput() float32 { return policy.Throughput(i.TP, i.DType) }
 
 // hashID is FNV-1a: stable over processes and versions.
@@ -112,8 +113,8 @@ func newNode(id string, source Source, info *Info, pool *relay.Pool) *Node {
 	return n
 }
 
-// retarget makes requests and checks go over new connections, with another key or CA. It is called by the fleet's goroutine
-// only.
+// retarget makes requests and checks go over new connections, with another key or CA. It is called
+// by the fleet's goroutine only.
 func (n *Node) retarget(t relay.Target) {
 	n.Pool.Retarget(t)
 	n.probe.retarget(t)
@@ -127,10 +128,11 @@ func (n *Node) setInfo(info *Info) {
 	n.setSlots()
 }
 
-// Info is what is known of the node.
+// Info is the facts of the node that change rarely.
 func (n *Node) Info() *Info { return n.info.Load() }
 
-// Ref is the node's incarnation in the prefix index. It changes when the engine has come back with an empty cache.
+// Ref is the node's incarnation in the prefix index. It changes when the engine has come back with
+// an empty cache.
 func (n *Node) Ref() prefix.Ref { return prefix.Ref(n.ref.Load()) }
 
 // InFlight is the number of requests that this router has in flight on the node.
@@ -139,7 +141,8 @@ func (n *Node) InFlight() int32 { return n.inFlight.Load() }
 // MaxConcurrent is how many requests the node works on at once.
 func (n *Node) MaxConcurrent() int32 { return n.info.Load().MaxConcurrent }
 
-// UpstreamModel is the name that the engine expects for the canonical model name; the same string unless it differs.
+// UpstreamModel is the name that the engine expects for the canonical model name; the same string
+// unless it differs.
 func (n *Node) UpstreamModel(canonical string) string {
 	info := n.info.Load()
 	for i, name := range info.Models {
@@ -150,8 +153,9 @@ func (n *Node) UpstreamModel(canonical string) string {
 	return canonical
 }
 
-// Acquire counts one request as in flight, unless the node is full (ours in flight plus what waits there for others), not
-// in service, or out of trial requests after a failure. The caller releases it exactly once.
+// Acquire counts one request as in flight, unless the node is full (ours in flight plus what waits
+// there for others), not in service, or out of trial requests after a failure. The caller releases
+// it exactly once.
 func (n *Node) Acquire() bool {
 	if n.flags.Load() != 0 || !n.reserve() {
 		return false
@@ -177,7 +181,8 @@ func (n *Node) reserve() bool {
 	}
 }
 
-// AcquireAlways counts one request as in flight whatever the node's state, for a request that can go nowhere else.
+// AcquireAlways counts one request as in flight whatever the node's state, for a request that can
+// go nowhere else.
 func (n *Node) AcquireAlways() { n.recent.rise(n.inFlight.Add(1)) }
 
 // Release takes back one Acquire.
@@ -251,8 +256,9 @@ func (n *Node) flagReason(flags uint32) string {
 	}
 }
 
-// Report tells how a request fared on the node. A 4xx or 501 is an OK: it says nothing against the node. Of a 5xx the caller
-// has to know that the node is to blame; until then there is ReportDoubt. A connection that fails makes the node be checked at once: it may be down, and one request alone
+// Report tells how a request fared on the node. A 4xx or 501 is an OK: it says nothing against the
+// node. Of a 5xx the caller has to know that the node is to blame; until then there is ReportDoubt.
+// A connection that fails makes the node be checked at once: it may be down, and one request alone
 // does not tell. It returns whether the node has been set aside for it.
 func (n *Node) Report(o Outcome) (aside bool) {
 	aside = n.health.report(o)
@@ -263,8 +269,9 @@ func (n *Node) Report(o Outcome) (aside bool) {
 	return aside
 }
 
-// SetAside takes the node out of the pick because it makes no progress although its peers do. It comes back, by trial
-// requests, once NoteProgress is called or a one-token completion sent by the prober is answered.
+// SetAside takes the node out of the pick because it makes no progress although its peers do. It
+// comes back, by trial requests, once NoteProgress is called or a one-token completion sent by the
+// prober is answered.
 func (n *Node) SetAside(reason string) { n.health.setAside(reason) }
 
 // NoteProgress says that bytes of some response came from the node.
@@ -273,7 +280,8 @@ func (n *Node) NoteProgress() { n.health.progressed() }
 // State is the state of the node's breaker.
 func (n *Node) State() State { return State(n.health.state.Load()) }
 
-// Unanswered is how long the node's health checks have failed without a pause; 0 if the last one has not.
+// Unanswered is how long the node's health checks have failed without a pause; 0 if the last one
+// has not.
 func (n *Node) Unanswered(now time.Time) time.Duration {
 	since := n.probe.failing.Load()
 	if since == 0 {

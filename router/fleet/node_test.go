@@ -70,7 +70,8 @@ func TestWaitingOfOthersTakesSlots(t *testing.T) {
 	}
 }
 
-// TestOursAreNotOthers: a figure of the engine's that is a little older than our count does not make others of our requests that have ended since.
+// TestOursAreNotOthers: a figure of the engine's that is a little older than our count does not
+// make others of our requests that have ended since.
 func TestOursAreNotOthers(t *testing.T) {
 	n := testNode("n", 64)
 	n.Source = Etcd
@@ -241,7 +242,8 @@ func TestSnapshotNames(t *testing.T) {
 	if z := s.Model([]byte("z")); z == nil || len(z.Nodes) != 0 {
 		t.Fatalf("configured model without nodes: %+v", z)
 	}
-	if s.Model([]byte("nope")) != nil || s.Node("b") != b || s.Node("x") != nil || len(s.Models()) != 3 || len(s.Problems) != 2 {
+	if s.Model([]byte("nope")) != nil || s.Node("b") != b || s.Node("x") != nil || len(s.Models()) != 3 ||
+		len(s.Problems) != 2 {
 		t.Fatalf("%+v", s.Problems)
 	}
 }

@@ -9,27 +9,28 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 )
 
-// Path is what the kernel of the router's host counts of its connections to a node, those of other processes included. It is immutable.
+// Path is the counts of the router's kernel for its host's connections to a node, those of other
+// processes included. It is immutable.
 type Path struct {
-	RTT, RTTMin time.Duration // smoothed, and smallest recent one, of the connection that was looked at last; 0: not known
+	RTT, RTTMin time.Duration // smoothed, and smallest recent one, of the last connection; 0: unknown
 	RTTAt       time.Time     // when it was last seen to be measured anew; zero: not yet
-	Segments    uint64        // sent with payload, those sent again included, since the kernel counts
-	Retransmits uint64        // of these, sent again
-	Timeouts    uint64        // retransmission timeouts
-	Resets      uint64        // connections that the node has reset
-	Failed      uint64        // connections that the node has refused, or not answered
-	Share       float32       // of the segments sent in the last 10 to 20 s, those sent again; NaN: none was sent
-	At          time.Time     // when it was read
+	Segments    uint64    // sent with payload, those sent again included, since the kernel counts
+	Retransmits uint64    // of these, sent again
+	Timeouts    uint64    // retransmission timeouts
+	Resets      uint64    // connections that the node has reset
+	Failed      uint64    // connections that the node has refused, or not answered
+	Share       float32   // of the segments sent in the last 10 to 20 s, those sent again; NaN: none was sent
+	At          time.Time // when it was read
 }
 
-// Counts are what is read of one peer: the fields of Path whose names they have.
+// Counts are those of one peer, under the names of Path.
 type Counts struct {
 	RTT, RTTMin                                     time.Duration
 	Looks                                           uint64 // at the round trip; it has grown where RTT is new
 	Segments, Retransmits, Timeouts, Resets, Failed uint64
 }
 
-// pathPast is what was read of a node before.
+// pathPast is the earlier counts of a node.
 type pathPast struct {
 	peer      netip.AddrPort
 	looks     uint64
@@ -54,7 +55,8 @@ const (
 	pathWindow  = 10 * time.Second
 )
 
-// Resent is the share of the segments on the way between this host and the node that are sent again, of the way that loses more; NaN: of neither is it known.
+// Resent is the share of segments between this host and the node that are sent again, in the
+// direction that loses more; NaN: unknown in both.
 func (n *Node) Resent() float32 {
 	from := n.Load().RetransPPM.Float32() / 1e6
 	if p := n.Path(); p != nil && !(p.Share <= from) && known(p.Share) != nil {
@@ -63,10 +65,11 @@ func (n *Node) Resent() float32 {
 	return from
 }
 
-// Path is what the kernel counts of connections to the node; nil: nobody tells.
+// Path is the kernel's counts for connections to the node; nil: nobody tells.
 func (n *Node) Path() *Path { return n.path.now.Load() }
 
-// TakePaths reads the counts of at most 64 nodes, which take turns. A node of which nothing can be read has no path. It is called by one goroutine.
+// TakePaths reads the counts of at most 64 nodes, which take turns. A node without counts has no
+// path. It is called by one goroutine.
 func (f *Fleet) TakePaths(read func(netip.AddrPort) (Counts, bool), now time.Time) {
 	nodes := f.Load().Nodes
 	for range min(len(nodes), pathsAtOnce) {
@@ -93,8 +96,9 @@ func (n *Node) forgetPath() {
 	n.path.past = pathPast{}
 }
 
-// Renew has nodes asked over new connections; requests under way finish on theirs. The kernel never tells of connections that were made before it began to count, and
-// which these are cannot be asked: other processes may be connected to the same node.
+// Renew has nodes asked over new connections; requests under way finish on theirs. The kernel never
+// tells of connections that were made before it began to count, and which these are cannot be
+// asked: other processes may be connected to the same node.
 func (f *Fleet) Renew(ctx context.Context) {
 	f.send(ctx, func(f *Fleet) {
 		for _, m := range f.members {
@@ -121,7 +125,9 @@ func (f *Fleet) ForgetPaths() {
 
 func (n *Node) takePath(at netip.AddrPort, c *Counts, now time.Time) {
 	past := &n.path.past
-	if last := n.Path(); at != past.peer || last != nil && (c.Segments < last.Segments || c.Retransmits < last.Retransmits) { // other counts than those read before
+	// other counts than those read before
+	last := n.Path()
+	if at != past.peer || last != nil && (c.Segments < last.Segments || c.Retransmits < last.Retransmits) {
 		*past = pathPast{peer: at}
 	}
 	if c.Looks != past.looks {

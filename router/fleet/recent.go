@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// recentWindow is how long a figure of the engine's requests may have taken to arrive: a scrape, or an
-// agent's look and its way here.
+// recentWindow is how long a figure of the engine's requests may have taken to arrive: a scrape, or
+// an agent's look and its way here.
 const recentWindow = time.Second
 
-// recent is the most requests that the router has had in flight on a node in the last one to two windows
-// before a figure of its engine came, or since the figure before if that is longer. The engine's figure is
-// of some moment in that time. Requests beyond our most are certainly not ours, so a request of ours that
-// has ended meanwhile never counts as somebody else's.
+// recent is the most requests that the router has had in flight on a node in the last one to two
+// windows before a figure of its engine came, or since the figure before if that is longer. The
+// engine's figure is of some moment in that time. Requests beyond our most are certainly not ours,
+// so a request of ours that has ended meanwhile never counts as somebody else's.
 type recent struct {
 	most       atomic.Int32 // since mostSince
 	mostBefore int32        // most of the window before; guarded by slotsMu

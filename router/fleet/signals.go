@@ -50,8 +50,8 @@ func (s *stream) lost() {
 	}
 }
 
-// followSignals has the agent's stream followed where the node says that there is one: one for all nodes of
-// the agent. It is called by the fleet's goroutine only.
+// followSignals has the agent's stream followed where the node says that there is one: one for all
+// nodes of the agent. It is called by the fleet's goroutine only.
 func (f *Fleet) followSignals(m *member, h *cluster.NodeHealth) {
 	at := streamAt{h.PushAddress, strings.HasPrefix(h.Address, "https://")}
 	if m.signalsAt == at || f.ctx == nil {

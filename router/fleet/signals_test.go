@@ -16,8 +16,8 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 )
 
-// TestSignals: while the agent's stream runs it counts, then the last heartbeat does, and once that is too old
-// nothing is known. Unknown is not zero.
+// TestSignals: while the agent's stream runs it counts, then the last heartbeat does, and once that
+// is too old nothing is known. Unknown is not zero.
 func TestSignals(t *testing.T) {
 	e := newEtcdFleet(t, nil)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -35,15 +35,19 @@ func TestSignals(t *testing.T) {
 		GPU:    load.GPU{At: now, SMPct: load.Known(80)},
 	}}})
 	at := newEngine(t, nil).URL
-	e.put(cluster.NodesPrefix+"n", fmt.Sprintf(`{"node_id":"n","address":%q,"push_address":%q,"models":["m"],"ready":true,"stamp":1,"max_concurrent":8,"sm_pct":40,"sm_age_ms":2000,"power_watts":300}`, at, l.Addr().String()))
+	e.put(cluster.NodesPrefix+"n",
+		fmt.Sprintf(`{"node_id":"n","address":%q,"push_address":%q,"models":["m"],"ready":true,"stamp":1,"max_concurrent":8,"sm_pct":40,"sm_age_ms":2000,"power_watts":300}`, at, l.Addr().String()))
 	var n *Node
-	eventually(t, e.Fleet, "the stream", func(snap *Snapshot) bool { n = snap.Node("n"); return n != nil && n.Load().From == Stream })
+	eventually(t, e.Fleet, "the stream",
+		func(snap *Snapshot) bool { n = snap.Node("n"); return n != nil && n.Load().From == Stream })
 	// Figures that the stream does not tell are unknown, whatever the heartbeat has said.
 	l1 := n.Load()
-	if l1.SMPct != load.Known(80) || l1.RunqUsP99 != load.Known(1500) || l1.EngineWaitPct != load.Known(25) || l1.Running() != load.Known(1) {
+	if l1.SMPct != load.Known(80) || l1.RunqUsP99 != load.Known(1500) || l1.EngineWaitPct != load.Known(25) ||
+		l1.Running() != load.Known(1) {
 		t.Errorf("by the stream: %+v", l1)
 	}
-	if l1.Waiting != 2 || l1.Others != 3 || l1.GPU.At.IsZero() || l1.CPUPct != (load.Gauge{}) || l1.Power != (load.Power{}) {
+	if l1.Waiting != 2 || l1.Others != 3 || l1.GPU.At.IsZero() || l1.CPUPct != (load.Gauge{}) ||
+		l1.Power != (load.Power{}) {
 		t.Errorf("by the stream: %+v", l1)
 	}
 	if v := n.View(time.Now()); v.Signals.From != Stream || v.Signals.Load != l1.Load {
@@ -82,8 +86,8 @@ func TestOldIsUnknown(t *testing.T) {
 	}
 }
 
-// TestHeartbeatsSetThePace: a sample counts for three heartbeats of its agent, and a node is taken out after
-// six without one; an agent that says less than the default, or nothing, has the default.
+// TestHeartbeatsSetThePace: a sample counts for three heartbeats of its agent, and a node is taken
+// out after six without one; an agent that says less than the default, or nothing, has the default.
 func TestHeartbeatsSetThePace(t *testing.T) {
 	for says, pace := range map[float64]time.Duration{0: 5 * time.Second, 0.1: 5 * time.Second, 60: time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
@@ -128,8 +132,8 @@ func TestHeartbeatsSetThePace(t *testing.T) {
 	}
 }
 
-// TestOneStreamForAllNodes: nodes of one agent share a stream, and each has its own reading. One that leaves,
-// or that the agent does not tell of, has none. The last one ends the stream.
+// TestOneStreamForAllNodes: nodes of one agent share a stream, and each has its own reading. One
+// that leaves, or that the agent does not tell of, has none. The last one ends the stream.
 func TestOneStreamForAllNodes(t *testing.T) {
 	e := newEtcdFleet(t, nil)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -158,7 +162,9 @@ func TestOneStreamForAllNodes(t *testing.T) {
 	}
 	tell(map[string]float64{"a": 10, "b": 20})
 	for _, id := range []string{"a", "b", "c"} {
-		e.put(cluster.NodesPrefix+id, fmt.Sprintf(`{"node_id":%q,"address":%q,"push_address":%q,"models":["m"],"ready":true,"stamp":1}`, id, newEngine(t, nil).URL, l.Addr().String()))
+		e.put(cluster.NodesPrefix+id,
+			fmt.Sprintf(`{"node_id":%q,"address":%q,"push_address":%q,"models":["m"],"ready":true,"stamp":1}`, id,
+				newEngine(t, nil).URL, l.Addr().String()))
 	}
 	sm := func(id string, pct float64) func(*Snapshot) bool {
 		return func(snap *Snapshot) bool {
@@ -168,13 +174,15 @@ func TestOneStreamForAllNodes(t *testing.T) {
 	}
 	eventually(t, e.Fleet, "a", sm("a", 10))
 	eventually(t, e.Fleet, "b", sm("b", 20))
-	eventually(t, e.Fleet, "c, which it does not tell of", func(snap *Snapshot) bool { return snap.Node("c") != nil && snap.Node("c").Load().From != Stream })
+	eventually(t, e.Fleet, "c, which it does not tell of",
+		func(snap *Snapshot) bool { return snap.Node("c") != nil && snap.Node("c").Load().From != Stream })
 	if st := s.Stats(); st.Followers != 1 {
 		t.Errorf("%d streams", st.Followers)
 	}
 	tell(map[string]float64{"b": 30, "c": 40})
 	eventually(t, e.Fleet, "c", sm("c", 40))
-	eventually(t, e.Fleet, "a, of which nothing is told any more", func(snap *Snapshot) bool { return snap.Node("a").Load().From != Stream })
+	eventually(t, e.Fleet, "a, of which nothing is told any more",
+		func(snap *Snapshot) bool { return snap.Node("a").Load().From != Stream })
 	eventually(t, e.Fleet, "b goes on", sm("b", 30))
 	for _, id := range []string{"a", "b", "c"} {
 		if st := s.Stats(); st.Followers != 1 {
@@ -185,13 +193,16 @@ func TestOneStreamForAllNodes(t *testing.T) {
 		}
 		eventually(t, e.Fleet, id+" leaves", func(snap *Snapshot) bool { return snap.Node(id) == nil })
 	}
-	eventually(t, e.Fleet, "the stream ends with the last of them", func(*Snapshot) bool { return s.Stats().Followers == 0 })
+	eventually(t, e.Fleet, "the stream ends with the last of them",
+		func(*Snapshot) bool { return s.Stats().Followers == 0 })
 }
 
 // TestResent: the direction that loses more counts, of those that are known.
 func TestResent(t *testing.T) {
 	u := policy.Unknown()
-	for _, c := range []struct{ from, to, want float32 }{{0.01, u, 0.01}, {u, 0.02, 0.02}, {0.01, 0.02, 0.02}, {0.02, 0.01, 0.02}, {u, u, u}, {0, 0, 0}} {
+	for _, c := range []struct{ from, to, want float32 }{
+		{0.01, u, 0.01}, {u, 0.02, 0.02}, {0.01, 0.02, 0.02}, {0.02, 0.01, 0.02}, {u, u, u}, {0, 0, 0},
+	} {
 		n := &Node{}
 		l := &Load{}
 		if known(c.from) != nil {

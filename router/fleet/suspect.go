@@ -9,10 +9,12 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
-// How dead nodes are found that send no reset: the kernel is asked about the connections to them that are in use.
+// How dead nodes are found that send no reset: the kernel is asked about the connections to them
+// that are in use.
 const (
 	lookEvery = 50 * time.Millisecond
-	// looksAtOnce bounds the connections of one round, which take turns: at about 1 µs each that is 2 % of a core at most.
+	// looksAtOnce bounds the connections of one round, which take turns: at about 1 µs each that is
+	// 2 % of a core at most.
 	looksAtOnce = 1024
 	looksMin    = 4  // of a node
 	looksMax    = 64 // of a node
@@ -20,21 +22,22 @@ const (
 	suspectProbe = time.Second
 )
 
-// suspicion is what packets without acknowledgement say of a node. A first retransmission timeout of one of its connections makes it suspect; a
-// second one, or a health check without an answer, opens its breaker; whatever comes from it meanwhile clears it.
+// suspicion is by packets without acknowledgement. A first retransmission timeout
+// of one of its connections makes it suspect; a second one, or a health check without an answer,
+// opens its breaker; anything that comes from it meanwhile clears it.
 type suspicion struct {
 	since   atomic.Int64  // Unix ns; 0: it is not suspect
 	times   atomic.Uint64 // how often it has become so
 	cut     atomic.Uint64 // requests that were ended with it
 	heard   atomic.Int64  // when it last answered a check (Unix ns)
-	by      atomic.Uint32 // what has made it suspect, the last time: a noticed
+	by      atomic.Uint32 // the evidence of the last time: a noticed
 	changed func(why string)
 
-	mu sync.Mutex // makes changes of since and what is told of them one step
+	mu sync.Mutex // makes a change of since and the news of it one step
 }
 
-// Suspect says whether packets to the node go unacknowledged, so that it is to be picked only where most of
-// a model's nodes are suspect.
+// Suspect says whether packets to the node go unacknowledged, so that it is to be picked only where
+// most of a model's nodes are suspect.
 func (n *Node) Suspect() bool { return n.suspicion.since.Load() != 0 }
 
 // Suspected counts how often the node has become suspect, and the requests that were cut because it
@@ -46,7 +49,7 @@ func (n *Node) Suspected() (times, cut uint64) {
 // SuspectReason is why a suspect node gets no requests.
 const SuspectReason = "suspect: packets to it are not acknowledged; it gets requests only while most nodes of the model are suspect"
 
-// noticed is by what a look at a node's connections was made.
+// noticed is the occasion of a look at a node's connections.
 type noticed uint32
 
 const (
@@ -55,7 +58,8 @@ const (
 )
 
 func (n noticed) String() string {
-	return [...]string{"a packet to it was not acknowledged in time", "the kernel has told that a packet to it was not acknowledged in time"}[n]
+	return [...]string{"a packet to it was not acknowledged in time",
+		"the kernel has told that a packet to it was not acknowledged in time"}[n]
 }
 
 // Suspicion is why the node is suspect, and since when; an empty why: it is not.
@@ -113,14 +117,16 @@ func (s *suspicion) silence(now time.Time) time.Duration {
 	return now.Sub(time.Unix(0, s.heard.Load()))
 }
 
-// unanswered is told that a check which began at began has failed. If the node was suspect all the while, it is out.
+// unanswered is told that a check which began at began has failed. If the node was suspect all the
+// while, it is out.
 func (n *Node) unanswered(began time.Time) {
 	if since := n.suspicion.since.Load(); since != 0 && since <= began.UnixNano() {
 		n.eject()
 	}
 }
 
-// eject takes the node out of service, and closes the connections that wait for requests: nothing on their way is known to arrive.
+// eject takes the node out of service, and closes the connections that wait for requests: nothing
+// on their way is known to arrive.
 func (n *Node) eject() {
 	if n.health.silent() {
 		n.Pool.DropIdle()
@@ -140,8 +146,9 @@ func (b *breaker) silent() bool {
 	return false
 }
 
-// weigh says how many packets in a row the node has left unanswered: on one connection, and since then on none of the others anything came. heard is how
-// long ago the node was last heard of otherwise; what is returned in its place takes the connections into account.
+// weigh says how many packets in a row the node has left unanswered: on one connection, and since
+// then on none of the others anything came. heard is how long ago the node was last heard of
+// otherwise; last takes the connections into account too.
 func weigh(links []relay.Link, heard time.Duration) (lost int, last time.Duration) {
 	for i := range links {
 		heard = min(heard, links[i].Heard)
@@ -154,7 +161,7 @@ func weigh(links []relay.Link, heard time.Duration) (lost int, last time.Duratio
 	return lost, heard
 }
 
-// consider draws the consequences of what the kernel knows of the node's connections.
+// consider draws the consequences of a look at the node's connections.
 func (n *Node) consider(links []relay.Link, by noticed, now time.Time) {
 	lost, heard := weigh(links, n.suspicion.silence(now))
 	takes := n.State() == Healthy || n.State() == HalfOpen
@@ -173,7 +180,8 @@ func (n *Node) consider(links []relay.Link, by noticed, now time.Time) {
 	}
 }
 
-// lookLoop looks at the nodes until ctx ends: every now and then, and where the kernel tells of something.
+// lookLoop looks at the nodes until ctx ends: every now and then, and where the kernel tells of
+// something.
 func (f *Fleet) lookLoop(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -190,7 +198,8 @@ func (f *Fleet) lookLoop(ctx context.Context) {
 	}
 }
 
-// lookRound looks at the nodes that have requests in flight, of which there were busy in the last round, and returns how many there are.
+// lookRound looks at the nodes that have requests in flight, and returns their number. busy is that
+// of the last round.
 func (f *Fleet) lookRound(looker *relay.Looker, busy int) int {
 	share := min(max(looksAtOnce/max(busy, 1), looksMin), looksMax)
 	busy = 0

@@ -2,10 +2,11 @@ package fleet
 
 import "time"
 
-// onTrial is what a node is that was out of service and has yet to show that it is well.
+// onTrial is said of a node that was out of service and has yet to show that it is well.
 const onTrial = "on trial after a failure: a few requests at a time"
 
-// seenByChecks: what opened the breaker is something that a health check would meet too, or has met since.
+// seenByChecks tells whether a health check would meet the fault that opened the breaker, or has
+// met it since.
 func (b *breaker) seenByChecks() bool {
 	switch Outcome(b.blame.Load()) {
 	case ConnectError, Reset, probeFailure, silent:
@@ -14,8 +15,8 @@ func (b *breaker) seenByChecks() bool {
 	return b.unwell
 }
 
-// wantsCompletion tells whether only an answered completion can show that the node is well again. It is aside, returning, or failing with server
-// errors and due for another try.
+// wantsCompletion tells whether only an answered completion can show that the node is well again.
+// It is aside, returning, or failing with server errors and due for another try.
 func (b *breaker) wantsCompletion(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -77,8 +78,9 @@ func (b *breaker) halfOpen(now time.Time) {
 	b.move(HalfOpen, "answers again")
 }
 
-// trialChecked counts a passed check of a node on trial, so that one whose failure such checks would see is not kept there for want of
-// requests. Enough of them over the given time end the trial.
+// trialChecked counts a passed check of a node on trial, so that one whose failure such checks
+// would see is not kept there for want of requests. Enough of them over the given time end the
+// trial.
 func (b *breaker) trialChecked(now time.Time, over time.Duration, why string) {
 	if b.trial.checks++; b.trial.checks == 1 {
 		b.trial.checkedFrom = now
@@ -88,7 +90,7 @@ func (b *breaker) trialChecked(now time.Time, over time.Duration, why string) {
 	}
 }
 
-// completion is what became of a completion check.
+// completion is the result of a completion check.
 type completion uint8
 
 const (
@@ -97,8 +99,9 @@ const (
 	incomplete                   // a 5xx, or none came
 )
 
-// completed takes the result of a completion check that was sent at the given time. busy: requests are in flight on the node. While
-// a trial request waits for its answer that one is to tell, because a node may compute one token and hang on what is longer.
+// completed takes the result of a completion check that was sent at the given time. busy: requests
+// are in flight on the node. While a trial request waits for its answer that one is to tell,
+// because a node may compute one token and hang on a longer answer.
 func (b *breaker) completed(c completion, sent time.Time, busy bool) {
 	now := time.Now()
 	b.mu.Lock()

@@ -32,7 +32,8 @@ func TestTrickleGrowsWithSuccess(t *testing.T) {
 
 // TestChecksEndATrialWithoutRequests, where they would see what opened the breaker.
 func TestChecksEndATrialWithoutRequests(t *testing.T) {
-	for o, want := range map[Outcome]State{ConnectError: Healthy, Reset: Healthy, probeFailure: Healthy, ServerError: HalfOpen, Timeout: HalfOpen} {
+	for o, want := range map[Outcome]State{ConnectError: Healthy, Reset: Healthy, probeFailure: Healthy,
+		ServerError: HalfOpen, Timeout: HalfOpen} {
 		inBubble(t, func(t *testing.T) {
 			b := newBreaker(Healthy)
 			b.mu.Lock()
@@ -71,7 +72,8 @@ func TestChecksEndATrialWithoutRequests(t *testing.T) {
 	}
 }
 
-// TestCompletionsEndATrialWithoutRequests, where health checks see nothing of what opened the breaker.
+// TestCompletionsEndATrialWithoutRequests, where health checks see nothing of what opened the
+// breaker.
 func TestCompletionsEndATrialWithoutRequests(t *testing.T) {
 	for _, o := range []Outcome{ServerError, Timeout} {
 		inBubble(t, func(t *testing.T) {

@@ -15,7 +15,7 @@ type View struct {
 	StaleSince *time.Time  `json:"stale_since,omitempty"`
 	Nodes      []NodeView  `json:"nodes"`
 	Models     []ModelInfo `json:"models"`
-	Partial    bool        `json:"partial"` // a backend, or etcd, has never yet said what it serves
+	Partial    bool        `json:"partial"` // a backend, or etcd, has never yet named its models
 	Problems   []Problem   `json:"problems,omitempty"`
 }
 
@@ -46,7 +46,7 @@ type NodeView struct {
 	Waiting       int32 `json:"waiting_of_others"`
 
 	Signals Signals `json:"signals"`
-	Path    *PathOf `json:"path,omitempty"` // what the kernel of the router's host counts of connections to the node
+	Path    *PathOf `json:"path,omitempty"` // of the router's connections to it, by its host's kernel
 }
 
 // Standing is whether a node takes requests, and why not.
@@ -54,15 +54,15 @@ type Standing struct {
 	State      string `json:"state"` // of its breaker, or "no model"
 	Eligible   bool   `json:"eligible"`
 	Suspect    bool   `json:"suspect"`               // packets to it are not acknowledged
-	SuspectWhy string `json:"suspect_why,omitempty"` // what has shown it
+	SuspectWhy string `json:"suspect_why,omitempty"` // the evidence
 	SuspectMs  *int64 `json:"suspect_ms,omitempty"`  // how long it has been so
 	Reason     string `json:"reason,omitempty"`      // why it takes no requests, or few
 	LastError  string `json:"last_error,omitempty"`
 	Opens      uint64 `json:"breaker_opens"`
 }
 
-// Signals is what is known of a node's load. In JSON it has the figures under the names of the heartbeat in
-// etcd, with the ages of their samples; unknown ones are left out.
+// Signals is a node's load as it is known. In JSON it has the figures under the names of the
+// heartbeat in etcd, with the ages of their samples; unknown ones are left out.
 type Signals struct {
 	From      Origin     `json:"from"`
 	EngineAge load.Taken `json:"engine_age_ms,omitzero"` // in_flight, queue_depth and blocks
@@ -89,7 +89,8 @@ func (p *Path) View(now time.Time) *PathOf {
 		return nil
 	}
 	v := &PathOf{
-		Retransmitted: known(p.Share), Segments: p.Segments, Retransmits: p.Retransmits, Timeouts: p.Timeouts, Resets: p.Resets, Failed: p.Failed,
+		Retransmitted: known(p.Share), Segments: p.Segments, Retransmits: p.Retransmits,
+		Timeouts: p.Timeouts, Resets: p.Resets, Failed: p.Failed,
 		AgeMs: now.Sub(p.At).Milliseconds(),
 	}
 	if p.RTT > 0 {
@@ -108,7 +109,7 @@ func (l *Load) Signals() Signals {
 	return Signals{From: l.From, EngineAge: l.Engine.At, Load: l.Load}
 }
 
-// ageMs is nil of what has never been.
+// ageMs is nil for a zero time.
 func ageMs(now, at time.Time) *int64 {
 	if at.IsZero() {
 		return nil
@@ -119,7 +120,8 @@ func ageMs(now, at time.Time) *int64 {
 
 // View describes the snapshot and its nodes as they are now.
 func (s *Snapshot) View(now time.Time) View {
-	v := View{Rev: s.Rev, Stale: s.Stale, Partial: s.Partial, Problems: s.Problems, Nodes: make([]NodeView, 0, len(s.Nodes)), Models: make([]ModelInfo, 0, len(s.models))}
+	v := View{Rev: s.Rev, Stale: s.Stale, Partial: s.Partial, Problems: s.Problems,
+		Nodes: make([]NodeView, 0, len(s.Nodes)), Models: make([]ModelInfo, 0, len(s.models))}
 	if s.Stale {
 		v.StaleSince = &s.StaleSince
 	}
@@ -127,7 +129,8 @@ func (s *Snapshot) View(now time.Time) View {
 		v.Nodes = append(v.Nodes, n.View(now))
 	}
 	for _, m := range s.models {
-		v.Models = append(v.Models, ModelInfo{Name: m.Name, Aliases: m.Aliases, Nodes: ids(m.Nodes), Prefill: ids(m.Prefill)})
+		v.Models = append(v.Models, ModelInfo{Name: m.Name, Aliases: m.Aliases, Nodes: ids(m.Nodes),
+			Prefill: ids(m.Prefill)})
 	}
 	return v
 }
@@ -136,7 +139,8 @@ func (s *Snapshot) View(now time.Time) View {
 func (n *Node) View(now time.Time) NodeView {
 	info, l := n.Info(), n.Load()
 	v := NodeView{
-		ID: n.ID, Source: n.Source, Address: info.Address, Role: string(info.Role), Engine: info.Engine, Models: info.Models,
+		ID: n.ID, Source: n.Source, Address: info.Address, Role: string(info.Role),
+		Engine: info.Engine, Models: info.Models,
 		Standing: Standing{State: n.State().String(), LastError: n.probe.lastError(), Opens: n.Opens()},
 		InFlight: n.InFlight(), MaxConcurrent: info.MaxConcurrent, EngineSlots: info.EngineSlots,
 		Others: l.Others, Waiting: l.Waiting, Signals: l.Signals(), Path: n.Path().View(now), Version: info.Version,

@@ -1,5 +1,5 @@
-// Package signals follows the load that one agent tells of its nodes (cognitora.v1.Load). A reading comes
-// within a tenth of a second of the change, with the age of each sample behind it.
+// Package signals follows the load that one agent tells of its nodes (cognitora.v1.Load). A reading
+// comes within a tenth of a second of the change, with the age of each sample behind it.
 package signals
 
 import (
@@ -26,8 +26,8 @@ import (
 
 // Bounds of a stream.
 const (
-	// Silence is how long an agent may say nothing: it speaks each second at least. After that its readings
-	// do not count any more.
+	// Silence is how long an agent may say nothing: it speaks each second at least. After that its
+	// readings do not count any more.
 	Silence    = 3 * time.Second
 	retryFirst = 250 * time.Millisecond
 	retryLast  = 15 * time.Second
@@ -35,13 +35,13 @@ const (
 	maxNodes   = 256 // of one message
 )
 
-// Stats counts what all streams of a router have done.
+// Stats counts the work of all streams of a router.
 type Stats struct {
 	Readings  atomic.Uint64 // taken in
 	Broken    atomic.Uint64 // streams that ended and were begun again
 	Malformed atomic.Uint64 // messages that were not used
-	// Lag is called for each reading in which something had moved, with how long ago that was at most. Nil:
-	// nobody is told.
+	// Lag is called for each reading in which something had moved, with how long ago that was at
+	// most. Nil: nobody is told.
 	Lag func(time.Duration)
 }
 
@@ -49,9 +49,9 @@ type Stats struct {
 type Options struct {
 	Address string      // host:port or unix:///path
 	TLS     *tls.Config // nil: plain
-	// Got is called with the readings of each answer, which it may keep, and says whether they are of any
-	// node that is asked for. Lost is called when there will be none for a while. Both run on the goroutine
-	// of Follow.
+	// Got is called with the readings of each answer, which it may keep, and says whether they are
+	// of any node that is asked for. Lost is called when there will be none for a while. Both run
+	// on the goroutine of Follow.
 	Got   func([]load.Reading) bool
 	Lost  func()
 	Stats *Stats
@@ -62,7 +62,8 @@ type Options struct {
 func Follow(ctx context.Context, o Options) {
 	conn, err := dial(&o)
 	if err != nil {
-		o.Log.Warn("load of an agent's nodes cannot be followed; their heartbeats tell", "address", o.Address, "error", err)
+		o.Log.Warn("load of an agent's nodes cannot be followed; their heartbeats tell", "address", o.Address,
+			"error", err)
 		return
 	}
 	defer conn.Close()
@@ -79,7 +80,8 @@ func Follow(ctx context.Context, o Options) {
 		o.Stats.Broken.Add(1)
 		if code := status.Code(err); code != said {
 			said = code
-			o.Log.Info("load of an agent's nodes is not told, their heartbeats have to do; trying on", "address", o.Address, "error", err)
+			o.Log.Info("load of an agent's nodes is not told, their heartbeats have to do; trying on", "address",
+				o.Address, "error", err)
 		}
 		timer := time.NewTimer(wait/2 + rand.N(wait/2))
 		select {

@@ -102,7 +102,8 @@ func isSM(pct float64) func(load.Reading) bool {
 	return func(r load.Reading) bool { return r.Load.SMPct == load.Known(pct) }
 }
 
-// TestFollow: what an agent tells arrives with its age, the end of a stream is told, and the next agent is found.
+// TestFollow: what an agent tells arrives with its age, the end of a stream is told, and the next
+// agent is found.
 func TestFollow(t *testing.T) {
 	s, at, end := serve(t, push.Options{}, "127.0.0.1:0")
 	offer(s, 10, load.Load{GPU: load.GPU{At: ago(time.Hour)}, Kernel: load.Kernel{At: ago(time.Minute)}})
@@ -127,7 +128,8 @@ func TestFollow(t *testing.T) {
 	offer(s, 30, load.Load{})
 	f.await(t, "the next agent", isSM(30))
 	if f.stats.Readings.Load() < 3 || f.stats.Broken.Load() == 0 || f.stats.Malformed.Load() != 0 {
-		t.Errorf("%d readings, %d breaks, %d malformed", f.stats.Readings.Load(), f.stats.Broken.Load(), f.stats.Malformed.Load())
+		t.Errorf("%d readings, %d breaks, %d malformed", f.stats.Readings.Load(), f.stats.Broken.Load(),
+			f.stats.Malformed.Load())
 	}
 }
 
@@ -150,7 +152,8 @@ func TestOnlyRoutersFollow(t *testing.T) {
 		}
 		return c
 	}
-	strangers := []*following{follow(t, at, client(pki.Etcd)), follow(t, at, nil), follow(t, at, &tls.Config{InsecureSkipVerify: true})}
+	strangers := []*following{follow(t, at, client(pki.Etcd)), follow(t, at, nil),
+		follow(t, at, &tls.Config{InsecureSkipVerify: true})}
 	follow(t, at, client(pki.Router)).await(t, "the router's first", isSM(10))
 	offer(s, 20, load.Load{})
 	for i, f := range strangers {
@@ -165,8 +168,8 @@ func TestOnlyRoutersFollow(t *testing.T) {
 	}
 }
 
-// TestTake: an answer of none of the nodes, or of too many, is not used, and no claim makes the way there
-// and back longer than the router has waited.
+// TestTake: an answer of none of the nodes, or of too many, is not used, and no claim makes the way
+// there and back longer than the router has waited.
 func TestTake(t *testing.T) {
 	u := func(v uint64) *uint64 { return &v }
 	now := time.Now()
@@ -180,7 +183,8 @@ func TestTake(t *testing.T) {
 	var lag time.Duration
 	o.Got = func(all []load.Reading) bool { at = all[0].Load.GPU.At.Time; return true }
 	o.Stats.Lag = func(d time.Duration) { lag = d }
-	answer := &pb.FollowResponse{HeldUs: math.MaxUint64, Nodes: []*pb.NodeLoad{{NodeId: "n", SmAgeUs: u(7), UnmovedUs: u(20)}}}
+	answer := &pb.FollowResponse{HeldUs: math.MaxUint64,
+		Nodes: []*pb.NodeLoad{{NodeId: "n", SmAgeUs: u(7), UnmovedUs: u(20)}}}
 	err := o.take(answer, now.Add(-time.Second), now)
 	if err != nil || !at.Equal(now.Add(-7*time.Microsecond)) || lag != 20*time.Microsecond {
 		t.Errorf("held for longer than anything takes: %v, lag %v, %v", at, lag, err)
