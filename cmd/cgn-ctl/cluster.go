@@ -88,6 +88,7 @@ func newNodes(a *app, getenv func(string) string) *cobra.Command {
 			"and how long they wait for one, the wait for a CPU that 99 % of the host's waits do not exceed, the median round trip between the agent and its clients, and how many in a million\n" +
 			"segments it sends them again. In parentheses: how old the sample was at the heartbeat. \"-\": the agent cannot tell; its /readyz says why.\n" +
 			"Routers hear of changes between heartbeats: cgn-ctl top and cgn-ctl route explain.\n\n" +
+			"SLOTS is how many requests at once the operator has stated, and in parentheses how many the engine says that it computes.\n\n" +
 			"ROUTER is the node's state in the router at --admin, if one answers there: suspect, and why, while packets to the node are not acknowledged. PATH is what\n" +
 			"the kernel of the router's host measures of connections to the node (router.kernel_events): the round trip, in parentheses how long ago, and how many in\n" +
 			"a million segments are sent again.",
@@ -181,12 +182,16 @@ func writeNodes(t *table, rows []nodeRow) {
 	}
 }
 
-// slotsCell is how many requests the node is given at once, as far as its agent says.
+// slotsCell is the stated limit of requests at once, and in parentheses the engine's own number.
 func slotsCell(h *cluster.NodeHealth) string {
-	if h.MaxConcurrent == 0 {
-		return "-"
+	cell := "-"
+	if h.MaxConcurrent > 0 {
+		cell = strconv.Itoa(h.MaxConcurrent)
 	}
-	return strconv.Itoa(h.MaxConcurrent)
+	if h.EngineSlots > 0 {
+		cell += fmt.Sprintf(" (%d)", h.EngineSlots)
+	}
+	return cell
 }
 
 func (r *nodeRow) lease() string {

@@ -54,8 +54,8 @@ func TestHalfAnEtcdLoginIsAnError(t *testing.T) {
 }
 
 func TestSlotsThatNobodyAnnounces(t *testing.T) {
-	for slots, want := range map[int]string{0: "-", 64: "64"} {
-		if got := slotsCell(&cluster.NodeHealth{MaxConcurrent: slots}); got != want {
+	for slots, want := range map[[2]int]string{{}: "-", {64, 0}: "64", {0, 48}: "- (48)", {64, 48}: "64 (48)"} {
+		if got := slotsCell(&cluster.NodeHealth{MaxConcurrent: slots[0], EngineSlots: slots[1]}); got != want {
 			t.Errorf("%d slots: %q", slots, got)
 		}
 	}

@@ -14,13 +14,13 @@ import (
 type Path struct {
 	RTT, RTTMin time.Duration // smoothed, and smallest recent one, of the last connection; 0: unknown
 	RTTAt       time.Time     // when it was last seen to be measured anew; zero: not yet
-	Segments    uint64    // sent with payload, those sent again included, since the kernel counts
-	Retransmits uint64    // of these, sent again
-	Timeouts    uint64    // retransmission timeouts
-	Resets      uint64    // connections that the node has reset
-	Failed      uint64    // connections that the node has refused, or not answered
-	Share       float32   // of the segments sent in the last 10 to 20 s, those sent again; NaN: none was sent
-	At          time.Time // when it was read
+	Segments    uint64        // sent with payload, those sent again included, since the kernel counts
+	Retransmits uint64        // of these, sent again
+	Timeouts    uint64        // retransmission timeouts
+	Resets      uint64        // connections that the node has reset
+	Failed      uint64        // connections that the node has refused, or not answered
+	Share       float32       // of the segments sent in the last 10 to 20 s, those sent again; NaN: none was sent
+	At          time.Time     // when it was read
 }
 
 // Counts are those of one peer, under the names of Path.

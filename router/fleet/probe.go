@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
@@ -236,20 +235,6 @@ func (p *prober) checkHealth(ctx context.Context) {
 	if err != nil {
 		p.node.unanswered(now)
 	}
-}
-
-// resultOf judges a check by its error. doubted: a request's connection had failed before it.
-func resultOf(err error, doubted bool) check {
-	refused := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT)
-	switch {
-	case err == nil:
-		return checkWell
-	case refused && doubted:
-		return checkConfirmed
-	case refused:
-		return checkRefused
-	}
-	return checkFailed
 }
 
 // warmUp opens connections ahead of the requests to a node that was not well before, or is new. A

@@ -1,6 +1,10 @@
 package fleet
 
-import "time"
+import (
+	"errors"
+	"syscall"
+	"time"
+)
 
 // onTrial is said of a node that was out of service and has yet to show that it is well.
 const onTrial = "on trial after a failure: a few requests at a time"
@@ -88,6 +92,20 @@ func (b *breaker) trialChecked(now time.Time, over time.Duration, why string) {
 	if b.trial.checks >= checksToClose && now.Sub(b.trial.checkedFrom) >= over {
 		b.close(now, why)
 	}
+}
+
+// resultOf judges a check by its error. doubted: a request's connection had failed before it.
+func resultOf(err error, doubted bool) check {
+	refused := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT)
+	switch {
+	case err == nil:
+		return checkWell
+	case refused && doubted:
+		return checkConfirmed
+	case refused:
+		return checkRefused
+	}
+	return checkFailed
 }
 
 // completion is the result of a completion check.
