@@ -70,7 +70,8 @@ func TestNodeIsAnnounced(t *testing.T) {
 	}
 }
 
-// TestSlotsAreAnnouncedApart: the engine's own number of slots is no limit that the operator has stated.
+// TestSlotsAreAnnouncedApart: the engine's own number of slots is no limit that the operator has
+// stated.
 func TestSlotsAreAnnouncedApart(t *testing.T) {
 	e := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {

@@ -203,19 +203,17 @@ func TestMoved(t *testing.T) {
 	for _, s := range Samples() {
 		for _, signal := range s.Signals {
 			old := full(now)
-			for v, steps := range map[float64]float64{0: 1, 10 * signal.step: 1,
-				1000 * signal.step: max(1, 1000*signal.share)} {
+			for _, v := range []float64{0, 10 * signal.step, 1000 * signal.step} {
 				if signal.step == 0 {
 					continue
 				}
+				least := max(signal.step, signal.share*v)
 				*signal.gauge(&old) = Known(v)
-				l := old
-				*signal.gauge(&l) = Known(v + steps*signal.step*0.99)
-				if l.Moved(&old) && steps > signal.share*10 {
-					t.Errorf("%s from %v to %v has moved", signal.Name, v, signal.In(&l))
-				}
-				if *signal.gauge(&l) = Known(v + max(steps, signal.share*10)*signal.step*1.01); !l.Moved(&old) {
-					t.Errorf("%s from %v to %v has not moved", signal.Name, v, signal.In(&l))
+				for by, want := range map[float64]bool{0: false, 0.99 * least: false, 1.01 * least: true} {
+					l := old
+					if *signal.gauge(&l) = Known(v + by); l.Moved(&old) != want {
+						t.Errorf("%s from %g by %g has moved: %v", signal.Name, v, by, !want)
+					}
 				}
 			}
 			l := old

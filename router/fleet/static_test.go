@@ -199,8 +199,8 @@ func TestTelemetry(t *testing.T) {
 	}
 }
 
-// TestEngineSlots: an engine's own number of slots is known, whichever way it tells it, and is no limit that
-// an operator has stated.
+// TestEngineSlots: an engine's own number of slots is known, whichever way it tells it, and is no
+// limit that an operator has stated.
 func TestEngineSlots(t *testing.T) {
 	t.Parallel()
 	var slots atomic.Int32
