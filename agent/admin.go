@@ -77,7 +77,8 @@ type engineStatus struct {
 }
 
 func (a *Agent) status() status {
-	s := status{Ready: true, Draining: a.draining.Load(), Etcd: a.etcdState(), GPU: a.host.gpus.State(), Power: a.powerStatus(), Telemetry: a.telemetryStatus()}
+	s := status{Ready: true, Draining: a.draining.Load(), Etcd: a.etcdState(), GPU: a.host.gpus.State(),
+		Power: a.powerStatus(), Telemetry: a.telemetryStatus()}
 	var host hostReading
 	a.host.read(time.Now(), &host)
 	for _, n := range a.nodes {
@@ -97,9 +98,7 @@ func (n *node) status(host *hostReading) nodeStatus {
 	for _, d := range host.engines[n.index] {
 		s.GPUs = append(s.GPUs, d.Name)
 	}
-	if watts, _, _ := host.watts(n); !watts.IsZero() {
-		s.Watts = watts.Or(0)
-	}
+	s.Watts = host.watts(n).Watts.Or(0)
 	if c := n.member.cordon.Load(); c != nil {
 		if s.Cordoned = c.Reason; s.Cordoned == "" {
 			s.Cordoned = "yes"
@@ -121,7 +120,8 @@ func (a *Agent) admin() *http.Server {
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	return &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+	return &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute,
+		MaxHeaderBytes: 16 << 10}
 }
 
 func (a *Agent) readyz(w http.ResponseWriter, _ *http.Request) {

@@ -14,6 +14,7 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/listen"
+	"github.com/cognitora/dataplane/internal/load"
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
@@ -42,7 +43,7 @@ type Agent struct {
 	pushAt    net.Listener // nil: routers are not told
 	push      *push.Server // likewise
 	latest    hostReading  // offer's memory, as readings
-	readings  []push.Reading
+	readings  []load.Reading
 }
 
 // Run is New followed by Agent.Run. The end of ctx starts the drain.
@@ -121,7 +122,8 @@ func (a *Agent) checkIDs() error {
 	for i, n := range a.nodes {
 		for _, other := range a.nodes[:i] {
 			if n.id() == other.id() {
-				return fmt.Errorf("%s: the node would have the name %q, as %s has; give each engine an id", n.unit.name("id"), n.id(), other.unit.name("listen"))
+				return fmt.Errorf("%s: the node would have the name %q, as %s has; give each engine an id",
+					n.unit.name("id"), n.id(), other.unit.name("listen"))
 			}
 		}
 	}

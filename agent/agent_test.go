@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -17,29 +19,37 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/etcdserver"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 func TestNodeIsAnnounced(t *testing.T) {
 	e := newFakeEngine(t)
 	c := testConfig(t, e.URL)
-	c.Agent.Role, c.Agent.Device, c.Agent.TP, c.Agent.DType, c.Agent.VRAM, c.Agent.MaxConcurrent = "decode", "gpu", 2, "bfloat16", 80<<30, 128
+	c.Agent.Role, c.Agent.Device, c.Agent.TP, c.Agent.DType = "decode", "gpu", 2, "bfloat16"
+	c.Agent.VRAM, c.Agent.MaxConcurrent = 80<<30, 128
 	a, etcd := startAgent(t, c), dialEtcd(t, shared.url)
 	var h *cluster.NodeHealth
 	eventually(t, "ready in etcd", func() bool { h = announced(t, etcd, a.NodeID()); return h != nil && h.Ready })
 	if h.Address != a.url() || h.Role != "decode" || h.Engine != "vllm" || !slices.Equal(h.Models, []string{"tiny"}) ||
 		h.Device != "gpu" || h.TP != 2 || h.DType != "bfloat16" || h.VRAMBytes != 80<<30 || h.MaxConcurrent != 128 ||
+		h.EngineSlots != 0 || h.HeartbeatS != c.Agent.Heartbeat.Std().Seconds() ||
 		h.KVEpoch != 1795244543000 || h.Version == "" || h.Stamp == 0 {
 		t.Errorf("%+v", h)
 	}
 	for name, g := range map[string]struct {
-		got  cluster.Gauge
+		got  load.Gauge
 		want float64
-	}{"in_flight": {h.InFlight, 5}, "queue_depth": {h.QueueDepth, 2}, "free_blocks": {h.FreeBlocks, 750}, "total_blocks": {h.TotalBlocks, 1000}} {
+	}{
+		"in_flight": {h.InFlight, 5}, "queue_depth": {h.QueueDepth, 2},
+		"free_blocks": {h.FreeBlocks, 750}, "total_blocks": {h.TotalBlocks, 1000},
+	} {
 		if v, known := g.got.Get(); !known || v != g.want {
 			t.Errorf("%s is %v, want %v", name, g.got, g.want)
 		}
 	}
-	for name, g := range map[string]cluster.Gauge{"sm_pct": h.SMPct, "power_watts": h.PowerWatts, "runq_us_p99": h.RunqUsP99, "engine_wait_pct": h.EngineWaitPct} {
+	for name, g := range map[string]load.Gauge{
+		"sm_pct": h.SMPct, "power_watts": h.Watts, "runq_us_p99": h.RunqUsP99, "engine_wait_pct": h.EngineWaitPct,
+	} {
 		if _, known := g.Get(); known {
 			t.Errorf("%s is known, but nobody measures it", name)
 		}
@@ -50,8 +60,7 @@ func TestNodeIsAnnounced(t *testing.T) {
 			return false // its lease has run out on a starved machine; it comes back
 		}
 		v, known := h.CPUPct.Get()
-		age, aged := h.KernelAgeMs.Get()
-		return known && v >= 0 && v <= 100*float64(runtime.NumCPU()) && aged && age >= 0 && h.PushAddress != ""
+		return known && v >= 0 && v <= 100*float64(runtime.NumCPU()) && !h.Kernel.At.IsZero() && h.PushAddress != ""
 	})
 	if err := a.stop(t); err != nil {
 		t.Error(err)
@@ -61,10 +70,36 @@ func TestNodeIsAnnounced(t *testing.T) {
 	}
 }
 
+// TestSlotsAreAnnouncedApart: the engine's own number of slots is no limit that the operator has
+// stated.
+func TestSlotsAreAnnouncedApart(t *testing.T) {
+	e := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/models":
+			io.WriteString(w, `{"data":[{"id":"tiny"}]}`)
+		case "/metrics":
+			io.WriteString(w, "sglang:num_running_reqs 0\nsglang:max_running_requests 48\n")
+		}
+	}))
+	t.Cleanup(e.Close)
+	for stated, want := range map[int]int{0: 0, 16: 16} {
+		c := testConfig(t, e.URL)
+		c.Engine.Kind, c.Agent.MaxConcurrent = "sglang", stated
+		a, etcd := startAgent(t, c), dialEtcd(t, shared.url)
+		eventually(t, "the slots in etcd", func() bool {
+			h := announced(t, etcd, a.NodeID())
+			return h != nil && h.EngineSlots == 48 && h.MaxConcurrent == want
+		})
+		if err := a.stop(t); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestReadinessIsAnnouncedAtOnce(t *testing.T) {
 	e := newFakeEngine(t)
 	c := testConfig(t, e.URL)
-	c.Agent.Heartbeat = config.Duration(time.Hour)
+	c.Agent.Heartbeat = config.Duration(cluster.MaxHeartbeat)
 	a, etcd := startAgent(t, c), dialEtcd(t, shared.url)
 	ready := func(want bool) func() bool {
 		return func() bool { h := announced(t, etcd, a.NodeID()); return h != nil && h.Ready == want }
@@ -94,7 +129,8 @@ func TestDrainFinishesRequests(t *testing.T) {
 	}()
 	<-e.arrived
 	a.drain()
-	eventually(t, "not ready while it drains", func() bool { h := announced(t, etcd, a.NodeID()); return h != nil && !h.Ready })
+	eventually(t, "not ready while it drains",
+		func() bool { h := announced(t, etcd, a.NodeID()); return h != nil && !h.Ready })
 	if status, body := get(t, a.url()+"/health"); status != 503 || !strings.Contains(body, "agent is stopping") {
 		t.Errorf("health while draining: %d %s", status, body)
 	}
@@ -198,7 +234,8 @@ func TestEtcdGoneAndBackEmpty(t *testing.T) {
 	}
 	defer etcd.Close()
 	eventually(t, "announced again", func() bool { h := announced(t, cl, a.NodeID()); return h != nil && h.Ready })
-	eventually(t, "connected, no cordon", func() bool { s := a.status(); return s.Etcd == "connected" && s.Nodes[0].Cordoned == "" })
+	eventually(t, "connected, no cordon",
+		func() bool { s := a.status(); return s.Etcd == "connected" && s.Nodes[0].Cordoned == "" })
 	if err := a.stop(t); err != nil {
 		t.Error(err)
 	}
@@ -222,7 +259,8 @@ func TestAdminPort(t *testing.T) {
 		}
 		return code == 200
 	})
-	if !s.Ready || s.Etcd != "off" || len(s.Nodes) != 1 || s.Nodes[0].Node != a.NodeID() || !s.Nodes[0].Engine.Ready || s.Nodes[0].Engine.URL != e.URL {
+	if !s.Ready || s.Etcd != "off" || len(s.Nodes) != 1 || s.Nodes[0].Node != a.NodeID() ||
+		!s.Nodes[0].Engine.Ready || s.Nodes[0].Engine.URL != e.URL {
 		t.Errorf("%+v", s)
 	}
 	e.healthy.Store(false)
@@ -257,7 +295,8 @@ func TestMetricsAreDocumented(t *testing.T) {
 	if exported < 12 {
 		t.Errorf("only %d metrics exported:\n%s", exported, page)
 	}
-	for _, want := range []string{"cgn_agent_ready 1", "cgn_agent_engine_running 3", "cgn_agent_engine_waiting 2", "cgn_agent_engine_kv_usage_ratio 0.25"} {
+	for _, want := range []string{"cgn_agent_ready 1", "cgn_agent_engine_running 3", "cgn_agent_engine_waiting 2",
+		"cgn_agent_engine_kv_usage_ratio 0.25"} {
 		name, value, _ := strings.Cut(want, " ")
 		if want = fmt.Sprintf("%s{node=%q} %s", name, a.NodeID(), value); !strings.Contains(page, want+"\n") {
 			t.Errorf("lacks %s", want)
@@ -284,9 +323,10 @@ func TestUnixSocketFront(t *testing.T) {
 	if a.Address() != "unix://"+sock {
 		t.Errorf("address %s", a.Address())
 	}
-	over := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", sock)
-	}}}
+	over := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", sock)
+		}}}
 	resp, err := over.Get("http://x/v1/models")
 	if err != nil {
 		t.Fatal(err)

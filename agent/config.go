@@ -45,7 +45,7 @@ type NodeConfig struct {
 	ForwardAuth    bool            `toml:"forward_auth" default:"false" flag:"forward-auth" help:"pass the Authorization that the router sends (its own forward_auth) to the engine, and none where it sends none; engine.api_key_file then opens the engine to the agent's own looks only; needs client certificates (tls.ca), or a listen that only this host reaches"`
 	NodeID         string          `toml:"node_id" flag:"node-id" help:"name of the node in the fleet, letters, digits and . _ : -; empty: host name and port. With [[engine]] what the names of its nodes begin with; empty: the host name"`
 	StateDir       string          `toml:"state_dir" flag:"state-dir" help:"directory where the agent remembers itself, so that a restart takes its node back at once; empty: it waits for the old lease to end"`
-	Heartbeat      config.Duration `toml:"heartbeat" default:"5s" help:"time between two writes of the node's state; its lease lasts three of them"`
+	Heartbeat      config.Duration `toml:"heartbeat" default:"5s" help:"time between two writes of the node's state, 5m at most; its lease lasts three of them, and routers trust its load for as long, for 15s at least"`
 	DrainDelay     config.Duration `toml:"drain_delay" default:"2s" help:"time the front goes on accepting after it said it is not ready, so that routers have heard it"`
 	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish when the agent is stopped; then they are cut; 0: at once"`
 
@@ -56,7 +56,7 @@ type NodeConfig struct {
 	TP            int         `toml:"tp" default:"0" help:"tensor-parallel size, announced and given to a started engine; 0: unknown"`
 	DType         string      `toml:"dtype" default:"" help:"data type such as bfloat16, announced and given to a started vllm or sglang; empty: unknown"`
 	VRAM          config.Size `toml:"vram_bytes" default:"0" help:"memory of the node's GPUs together; 0: what NVML says, where it is read"`
-	MaxConcurrent int         `toml:"max_concurrent" default:"0" flag:"max-concurrent" help:"requests the engine computes at once, announced and given to a started engine; 0: what the engine says, if it does"`
+	MaxConcurrent int         `toml:"max_concurrent" default:"0" flag:"max-concurrent" help:"requests that the node is given at once, at most; a started engine is told the same; 0: not stated. The number that the engine tells of itself is announced beside it, and refuses nothing"`
 }
 
 // TelemetryConfig is the [telemetry] section.

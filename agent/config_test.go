@@ -50,6 +50,7 @@ func TestValidate(t *testing.T) {
 		{"advertise", func(c *Config) { c.Agent.Advertise = "host:1" }, "agent.advertise"},
 		{"node id", func(c *Config) { c.Agent.NodeID = "a/b" }, "agent.node_id"},
 		{"heartbeat", func(c *Config) { c.Agent.Heartbeat = config.Duration(time.Millisecond) }, "agent.heartbeat"},
+		{"rare heartbeat", func(c *Config) { c.Agent.Heartbeat = config.Duration(time.Hour) }, "agent.heartbeat: 1h is too long; use 5m"},
 		{"max_concurrent", func(c *Config) { c.Agent.MaxConcurrent = -1 }, "agent.max_concurrent"},
 		{"tp", func(c *Config) { c.Agent.TP = -1 }, "agent.tp"},
 		{"ca alone", func(c *Config) { c.TLS.CA = "ca" }, "tls.ca"},

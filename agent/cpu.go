@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 // minSample is the shortest time over which a CPU share means something.
@@ -21,7 +21,7 @@ type cpuMeter struct {
 	mu    sync.Mutex
 	at    time.Time
 	times cpuTimes
-	share cluster.Gauge
+	share load.Gauge
 }
 
 // cpuTimes are clock ticks since boot, of all CPUs together.
@@ -32,7 +32,7 @@ func newCPUMeter() *cpuMeter { return &cpuMeter{file: "/proc/stat"} }
 // percent returns the share of CPU time spent since the last call, 0..100. It
 // is unknown at first and where there is no /proc; a call soon after another
 // returns the same.
-func (m *cpuMeter) percent(now time.Time) cluster.Gauge {
+func (m *cpuMeter) percent(now time.Time) load.Gauge {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.at.IsZero() && now.Sub(m.at) < minSample {
@@ -40,10 +40,10 @@ func (m *cpuMeter) percent(now time.Time) cluster.Gauge {
 	}
 	t, err := readCPUTimes(m.file)
 	if err != nil {
-		return cluster.Gauge{}
+		return load.Gauge{}
 	}
 	if !m.at.IsZero() && t.total > m.times.total && t.busy >= m.times.busy {
-		m.share = cluster.Known(min(100, 100*float64(t.busy-m.times.busy)/float64(t.total-m.times.total)))
+		m.share = load.Known(min(100, 100*float64(t.busy-m.times.busy)/float64(t.total-m.times.total)))
 	}
 	m.at, m.times = now, t
 	return m.share
@@ -75,7 +75,7 @@ func readCPUTimes(file string) (t cpuTimes, err error) {
 }
 
 // last returns what percent returned last.
-func (m *cpuMeter) last() cluster.Gauge {
+func (m *cpuMeter) last() load.Gauge {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.share

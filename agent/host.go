@@ -7,10 +7,10 @@ import (
 
 	"github.com/cognitora/dataplane/agent/gpu"
 	"github.com/cognitora/dataplane/agent/power"
-	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
-// host reads what belongs to no single engine, once for all nodes.
+// host reads the figures that belong to no single engine, once for all nodes.
 type host struct {
 	agent   *Agent
 	cpu     *cpuMeter
@@ -34,7 +34,7 @@ func newHost(a *Agent) (h *host, err error) {
 	return h, err
 }
 
-// gpuWatts is what all GPUs of the host draw, and when the first of them was read.
+// gpuWatts is the power of all GPUs of the host, and when the first of them was read.
 func (h *host) gpuWatts() (watts float64, at time.Time, known bool) {
 	devices := h.devices()
 	watts, known = gpu.Watts(devices).Get()
@@ -81,18 +81,28 @@ func (h *host) read(now time.Time, r *hostReading) {
 	r.mean = h.shares.add(r.mean[:0], now, r.now)
 }
 
-// watts is what the node draws, now and as the mean of 30 s, of what the host does.
-func (r *hostReading) watts(n *node) (watts, avg30 cluster.Gauge, at time.Time) {
+// watts is the node's part of the power that the host draws.
+func (r *hostReading) watts(n *node) load.Power {
 	if !r.known {
-		return watts, avg30, at
+		return load.Power{}
 	}
-	return cluster.Known(r.power.Watts * r.now[n.index]), cluster.Known(r.power.Mean * r.mean[n.index]), r.power.At
+	return load.Power{
+		At:    load.Taken{Time: r.power.At},
+		Watts: load.Known(r.power.Watts * r.now[n.index]), WattsAvg30: load.Known(r.power.Mean * r.mean[n.index]),
+	}
 }
 
-// split shares the host's power among its engines: each has that of its GPUs, and an equal part of all else. A GPU that
-// several engines have instances of counts in equal parts. Where a GPU's power is not known, or the host is said to
-// draw less than its GPUs, by a meter that lags, all parts are equal, or in proportion to the GPUs. The shares are of
-// 1 and together 1, whatever is known: the nodes of a host add up to the host.
+// gpu is how busy the GPUs of the node's engine are.
+func (r *hostReading) gpu(n *node) load.GPU {
+	devices := r.engines[n.index]
+	return load.GPU{At: load.Taken{Time: oldest(devices)}, SMPct: gpu.SMPct(devices)}
+}
+
+// split shares the host's power among its engines: each has that of its GPUs, and an equal part of
+// all else. A GPU that several engines have instances of counts in equal parts. Where a GPU's power
+// is not known, or the host is said to draw less than its GPUs, by a meter that lags, all parts are
+// equal, or in proportion to the GPUs. The shares are of 1 and together 1, whatever is known: the
+// nodes of a host add up to the host.
 func (r *hostReading) split() {
 	watts, engines := r.power.Watts, float64(len(r.engines))
 	sum, known := r.gpuWatts()

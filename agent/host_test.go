@@ -6,16 +6,17 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/agent/gpu"
-	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 // TestSplit: the engines of a host add up to the host, and each has the power of its own GPUs.
 func TestSplit(t *testing.T) {
 	whole := func(index int, watts float64) gpu.Device {
-		return gpu.Device{Index: index, Instance: -1, Watts: cluster.Known(watts)}
+		return gpu.Device{Index: index, Instance: -1, Watts: load.Known(watts)}
 	}
 	instance := func(index, instance int) gpu.Device { return gpu.Device{Index: index, Instance: instance} }
-	all := []gpu.Device{whole(0, 300), whole(1, 100), whole(2, 200), instance(2, 1), instance(2, 2), {Index: 3, Instance: -1}}
+	all := []gpu.Device{whole(0, 300), whole(1, 100), whole(2, 200), instance(2, 1), instance(2, 2),
+		{Index: 3, Instance: -1}}
 	gpus := func(devices ...gpu.Device) []gpu.Device { return devices }
 	for _, c := range []struct {
 		name    string
@@ -26,8 +27,10 @@ func TestSplit(t *testing.T) {
 		{"a GPU each, the rest in halves", 600, [][]gpu.Device{gpus(all[0]), gpus(all[1])}, []float64{400, 200}},
 		{"several GPUs", 700, [][]gpu.Device{gpus(all[0], all[1]), gpus(all[2])}, []float64{450, 250}},
 		{"an engine without GPUs", 600, [][]gpu.Device{gpus(all[0]), nil}, []float64{450, 150}},
-		{"two instances of a GPU, one of them with two compute instances", 600, [][]gpu.Device{gpus(all[3], all[3]), gpus(all[4])}, []float64{300, 300}},
-		{"a GPU, and instances of another", 600, [][]gpu.Device{gpus(all[0]), gpus(all[3]), gpus(all[4])}, []float64{300 + 100.0/3, 100 + 100.0/3, 100 + 100.0/3}},
+		{"two instances of a GPU, one of them with two compute instances", 600,
+			[][]gpu.Device{gpus(all[3], all[3]), gpus(all[4])}, []float64{300, 300}},
+		{"a GPU, and instances of another", 600, [][]gpu.Device{gpus(all[0]), gpus(all[3]), gpus(all[4])},
+			[]float64{300 + 100.0/3, 100 + 100.0/3, 100 + 100.0/3}},
 		{"a meter that lags behind the GPUs", 200, [][]gpu.Device{gpus(all[0]), gpus(all[1])}, []float64{150, 50}},
 		{"a GPU whose power is not known", 600, [][]gpu.Device{gpus(all[0]), gpus(all[5])}, []float64{300, 300}},
 		{"no GPUs", 90, [][]gpu.Device{nil, nil, nil}, []float64{30, 30, 30}},

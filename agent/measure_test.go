@@ -30,7 +30,8 @@ func TestPowerIsAnnounced(t *testing.T) {
 	a, etcd := startAgent(t, c), dialEtcd(t, shared.url)
 	eventually(t, "watts in etcd", func() bool {
 		h := announced(t, etcd, a.NodeID())
-		return h != nil && h.PowerWatts.Or(0) == 374 && h.PowerWattsAvg30.Or(0) == 374 && h.PowerSource == "redfish" && h.SMPct.IsZero()
+		return h != nil && h.Watts.Or(0) == 374 && h.WattsAvg30.Or(0) == 374 && h.PowerSource == "redfish" &&
+			h.SMPct.IsZero()
 	})
 	_, page := get(t, "http://"+a.AdminAddr().String()+"/metrics")
 	for _, want := range []string{
@@ -47,7 +48,8 @@ func TestPowerIsAnnounced(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
 		t.Fatal(err)
 	}
-	if s.Power.Watts != 374 || s.Power.Source != "redfish" || s.Power.Sources["redfish"] != "ok" || s.Power.Sources["rapl"] != "off" || s.GPU != "off" {
+	if s.Power.Watts != 374 || s.Power.Source != "redfish" || s.Power.Sources["redfish"] != "ok" ||
+		s.Power.Sources["rapl"] != "off" || s.GPU != "off" {
 		t.Errorf("%+v, GPU %s", s.Power, s.GPU)
 	}
 	if err := a.stop(t); err != nil {

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/agent/gpu"
-	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/load"
 	"github.com/cognitora/dataplane/internal/metric"
 )
 
@@ -73,11 +73,11 @@ func (in *instruments) watchMeters(a *Agent) {
 		var r hostReading
 		a.host.read(time.Now(), &r)
 		for _, n := range a.nodes {
-			watts, mean, _ := r.watts(n)
-			emitGauge(emit, defNodeWatts, watts, 1, n.id())
-			emitGauge(emit, defNodeAverageWatts, mean, 1, n.id())
+			power := r.watts(n)
+			emitGauge(emit, defNodeWatts, power.Watts, 1, n.id())
+			emitGauge(emit, defNodeAverageWatts, power.WattsAvg30, 1, n.id())
+			emitGauge(emit, defNodeSM, r.gpu(n).SMPct, 100, n.id())
 			devices := r.engines[n.index]
-			emitGauge(emit, defNodeSM, gpu.SMPct(devices), 100, n.id())
 			seen := map[string]bool{} // compute instances of one GPU instance have its name
 			for i := range devices {
 				if name := devices[i].Name; !seen[name] {
@@ -107,7 +107,7 @@ func (in *instruments) watchMeters(a *Agent) {
 }
 
 // emitGauge emits what is known, in units of the metric.
-func emitGauge(emit emit, def int, value cluster.Gauge, unit float64, labels ...string) {
+func emitGauge(emit emit, def int, value load.Gauge, unit float64, labels ...string) {
 	if v, known := value.Get(); known {
 		emit(def, v/unit, labels...)
 	}
@@ -116,7 +116,7 @@ func emitGauge(emit emit, def int, value cluster.Gauge, unit float64, labels ...
 func emitGPU(emit func(def int, value float64, labels ...string), d *gpu.Device) {
 	for _, g := range []struct {
 		def   int
-		value cluster.Gauge
+		value load.Gauge
 		unit  float64
 	}{
 		{defGPUSM, d.SMPct, 100}, {defGPUBusy, d.BusyPct, 100},

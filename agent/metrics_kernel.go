@@ -139,7 +139,7 @@ func (a *Agent) emitRead(emit emit, r bpf.Reader, engines telemetry.Engines) {
 	emit(kernelSource, 1, string(r.Source()))
 	host := a.telemetry.Latest(0)
 	if !host.At.IsZero() {
-		emit(kernelAge, time.Since(host.At).Seconds())
+		emit(kernelAge, time.Since(host.At.Time).Seconds())
 	}
 	emitGauge(emit, kernelDelayP99, host.RunqUsP99, 1e6)
 	if d, err := r.Drops(); err == nil && r.Source() == bpf.SourceBPF {
@@ -208,10 +208,12 @@ func (a *Agent) emitPush(emit emit) {
 	emit(pushRefused, float64(s.Refused))
 }
 
-// perBound is how many of the kernel's buckets, 16 for each power of two, make one that is exported: two for each power of two.
+// perBound is how many of the kernel's buckets, 16 for each power of two, make one that is
+// exported: two for each power of two.
 const perBound = 8
 
-// cumulative is how many values lie below each bound, in seconds. The last bucket holds what is longer too, so it has no bound.
+// cumulative is how many values lie below each bound, in seconds. The last bucket holds what is
+// longer too, so it has no bound.
 func cumulative(h bpf.Histogram) map[float64]uint64 {
 	all, below := map[float64]uint64{}, uint64(0)
 	for i, n := range h.Buckets {

@@ -13,12 +13,13 @@ import (
 
 	"github.com/cognitora/dataplane/agent/gpu"
 	"github.com/cognitora/dataplane/agent/power"
-	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/load"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// TestOfferAllocates: what a router is told of is put together without new memory, with GPUs and power, however many engines there are. While none follows, nothing is.
+// TestOfferAllocates: a reading for routers takes no new memory, with GPUs and power, however many
+// engines there are. While no router follows, there is none.
 func TestOfferAllocates(t *testing.T) {
 	for _, engines := range []int{1, 2, 3} {
 		t.Run(fmt.Sprint(engines), func(t *testing.T) {
@@ -36,9 +37,9 @@ func TestOfferAllocates(t *testing.T) {
 			}
 			watts := 0.0
 			for i := range a.readings {
-				r := &a.readings[i]
+				r := &a.readings[i].Load
 				watts += r.Watts.Or(0)
-				if r.SMPct.Or(-1) != float64(10*i) || r.WattsAvg30.IsZero() || r.Power.IsZero() {
+				if r.SMPct.Or(-1) != float64(10*i) || r.WattsAvg30.IsZero() || r.Power.At.IsZero() {
 					t.Errorf("%+v", r)
 				}
 			}
@@ -53,7 +54,8 @@ func TestOfferAllocates(t *testing.T) {
 func idleAgent(t *testing.T, engines int) *Agent {
 	t.Helper()
 	dir := t.TempDir()
-	doc := fmt.Sprintf("[agent]\nadmin = \"unix://%s\"\n[etcd]\nendpoints = [%q]\n[telemetry]\nkernel = \"off\"\n", filepath.Join(dir, "admin"), shared.url)
+	doc := fmt.Sprintf("[agent]\nadmin = \"unix://%s\"\n[etcd]\nendpoints = [%q]\n[telemetry]\nkernel = \"off\"\n",
+		filepath.Join(dir, "admin"), shared.url)
 	for i := range engines {
 		doc += fmt.Sprintf("[[engine]]\nid = \"%d\"\nlisten = \"unix://%s\"\nurl = \"http://127.0.0.1:%d\"\ngpus = [\"%d\"]\n", i, filepath.Join(dir, fmt.Sprint(i)), i+1, i)
 	}
@@ -75,13 +77,15 @@ func meter(t *testing.T, a *Agent) {
 	t.Helper()
 	devices := make([]gpu.Device, 4)
 	for i := range devices {
-		devices[i] = gpu.Device{Name: fmt.Sprint(i), Index: i, Instance: -1, SMPct: cluster.Known(float64(10 * i)), Watts: cluster.Known(float64(100 * (i + 1))), At: time.Now()}
+		devices[i] = gpu.Device{Name: fmt.Sprint(i), Index: i, Instance: -1, SMPct: load.Known(float64(10 * i)),
+			Watts: load.Known(float64(100 * (i + 1))), At: time.Now()}
 	}
 	h := a.host
 	h.devices = func() []gpu.Device { return devices }
 	h.power.Close()
 	var err error
-	c := power.Config{Interval: config.Duration(time.Hour), StaleAfter: config.Duration(time.Hour), RAPL: "off", IPMIDevice: "off"}
+	c := power.Config{Interval: config.Duration(time.Hour), StaleAfter: config.Duration(time.Hour), RAPL: "off",
+		IPMIDevice: "off"}
 	if h.power, err = power.New(&c, h.gpuWatts, a.log); err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +103,8 @@ func followed(t *testing.T, a *Agent) {
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- a.push.Serve(ctx, a.pushAt) }()
-	conn, err := grpc.NewClient("unix:"+a.pushAt.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix:"+a.pushAt.Addr().String(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/agent/gpu"
-	"github.com/cognitora/dataplane/agent/push"
 	"github.com/cognitora/dataplane/internal/buildinfo"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/enginemetrics"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 // describe is the part of the node's health that never changes.
@@ -17,8 +17,10 @@ func (u *unit) describe(id, address string) cluster.NodeHealth {
 	return cluster.NodeHealth{
 		NodeID: id, Address: address, KVAddress: u.config.Agent.KVAddress,
 		Role: cluster.Role(u.Role), Engine: u.Engine.Kind,
-		Device: u.device(), GPUIndex: u.gpuIndex(), TP: u.TP, DType: u.DType,
-		VRAMBytes: int64(u.VRAM), MaxConcurrent: u.MaxConcurrent,
+		Hardware: cluster.Hardware{
+			Device: u.device(), GPUIndex: u.gpuIndex(), TP: u.TP, DType: u.DType, VRAMBytes: int64(u.VRAM),
+		},
+		MaxConcurrent: u.MaxConcurrent, HeartbeatS: u.config.Agent.Heartbeat.Std().Seconds(),
 		Version: buildinfo.Version(),
 	}
 }
@@ -40,27 +42,17 @@ func (u *unit) gpuIndex() int {
 	return n
 }
 
-// health describes the node now. What nobody measures stays unknown.
+// health describes the node now. Figures that nobody measures stay unknown.
 func (n *node) health() cluster.NodeHealth {
 	h, s := n.described, n.engine.State()
-	h.Ready, h.Models, h.KVEpoch = n.ready(), s.Models, uint64(s.Epoch)
-	if h.MaxConcurrent == 0 {
-		h.MaxConcurrent = s.Slots
-	}
+	h.Ready, h.Models, h.KVEpoch, h.EngineSlots = n.ready(), s.Models, uint64(s.Epoch), s.Slots
 	if s.Stats.Known(enginemetrics.BlockTokens) {
 		h.BlockTokens = int(s.Stats.BlockTokens)
-	}
-	if s.Stats.Known(enginemetrics.TotalBlocks) {
-		h.TotalBlocks = cluster.Known(s.Stats.TotalBlocks)
-	}
-	if free, known := s.Stats.FreeBlocks(); known {
-		h.FreeBlocks = cluster.Known(free)
 	}
 	now := time.Now()
 	var host hostReading
 	n.agent.host.read(now, &host)
-	n.measure(&h, now, &host)
-	h.PowerSource = host.power.Source
+	h.Load, h.PowerSource = n.load(now, &host), host.power.Source
 	n.agent.host.cpu.percent(now) // for the metric
 	if h.VRAMBytes == 0 {
 		h.VRAMBytes = gpu.Memory(host.engines[n.index])
@@ -69,41 +61,26 @@ func (n *node) health() cluster.NodeHealth {
 	return h
 }
 
-// inFlight is how many requests are in the engine, and of those waiting.
-func (n *node) inFlight() (all, waiting cluster.Gauge) {
+// load is the load of the node now. host is read at the same time.
+func (n *node) load(now time.Time, host *hostReading) load.Load {
+	return load.Load{
+		Engine: n.requests(now), Kernel: n.agent.telemetry.Latest(n.index), GPU: host.gpu(n), Power: host.watts(n),
+	}
+}
+
+// requests is the figures of the front and the engine. An engine may have other clients: its own
+// figures may be a second old, the front's are of this moment.
+func (n *node) requests(now time.Time) load.Engine {
 	s := n.engine.State()
-	// An engine may have other clients. Its figures may be a second old, the front's are of this moment.
-	count := float64(n.front.InFlight()) + s.Beyond
+	e := load.Engine{At: load.Taken{Time: now}, InFlight: load.Known(float64(n.front.InFlight()) + s.Beyond)}
 	if s.Stats.Known(enginemetrics.Waiting) {
-		waiting = cluster.Known(s.Stats.Waiting)
+		e.QueueDepth = load.Known(s.Stats.Waiting)
 	}
-	return cluster.Known(count), waiting
-}
-
-// measure fills in what is measured of the node now.
-func (n *node) measure(h *cluster.NodeHealth, now time.Time, host *hostReading) {
-	r := n.reading(now, host)
-	h.InFlight, h.QueueDepth = r.InFlight, r.Queue
-	h.CPUPct, h.EngineWaitPct, h.RunqUsP99 = r.CPUPct, r.EngineWaitPct, r.RunqUsP99
-	h.SRTTUsP50, h.RetransPPM = r.SRTTUsP50, r.RetransPPM
-	h.SMPct, h.PowerWatts, h.PowerWattsAvg30 = r.SMPct, r.Watts, r.WattsAvg30
-	h.KernelAgeMs, h.SMAgeMs, h.PowerAgeMs = age(r.At, r.Kernel), age(r.At, r.SM), age(r.At, r.Power)
-}
-
-func age(now, at time.Time) cluster.Gauge {
-	if at.IsZero() {
-		return cluster.Gauge{}
+	if s.Stats.Known(enginemetrics.TotalBlocks) {
+		e.TotalBlocks = load.Known(s.Stats.TotalBlocks)
 	}
-	return cluster.Known(float64(max(now.Sub(at), 0)) / float64(time.Millisecond))
-}
-
-// reading is what routers are told of the node's load.
-func (n *node) reading(now time.Time, host *hostReading) push.Reading {
-	k := n.agent.telemetry.Latest(n.index)
-	r := push.Reading{Node: n.id(), At: now, Kernel: k.At, CPUPct: k.CPUPct, EngineWaitPct: k.EngineWaitPct, RunqUsP99: k.RunqUsP99, SRTTUsP50: k.SRTTUsP50, RetransPPM: k.RetransPPM}
-	r.InFlight, r.Queue = n.inFlight()
-	devices := host.engines[n.index]
-	r.SMPct, r.SM = gpu.SMPct(devices), oldest(devices)
-	r.Watts, r.WattsAvg30, r.Power = host.watts(n)
-	return r
+	if free, known := s.Stats.FreeBlocks(); known {
+		e.FreeBlocks = load.Known(free)
+	}
+	return e
 }

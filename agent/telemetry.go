@@ -14,13 +14,15 @@ import (
 	"github.com/cognitora/dataplane/agent/push"
 	"github.com/cognitora/dataplane/agent/telemetry"
 	"github.com/cognitora/dataplane/internal/listen"
+	"github.com/cognitora/dataplane/internal/load"
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
-// prepareTelemetry makes what looks at the kernel, for all nodes at once.
+// prepareTelemetry makes the telemetry, one for all nodes.
 func (a *Agent) prepareTelemetry() {
 	o := telemetry.Options{
-		Open: a.peers.await(a.config.Telemetry.open()), Interval: a.config.Telemetry.Interval.Std(), Opened: releaseStart, Tick: a.offer, Log: a.log,
+		Open: a.peers.await(a.config.Telemetry.open()), Interval: a.config.Telemetry.Interval.Std(),
+		Opened: releaseStart, Tick: a.offer, Log: a.log,
 	}
 	for _, n := range a.nodes {
 		t := telemetry.Target{Name: n.id(), FrontPort: portNumber(n.listener.Addr()), EngineProcess: n.engineProcess}
@@ -34,7 +36,7 @@ func (a *Agent) prepareTelemetry() {
 	a.telemetry = telemetry.New(o)
 }
 
-// preparePush makes what tells routers, where etcd can tell them of it.
+// preparePush makes the server for routers, where etcd can name its address.
 func (a *Agent) preparePush() (err error) {
 	at := a.config.pushListen(a.nodes[0].unit)
 	if at == "" {
@@ -109,24 +111,26 @@ func portNumber(addr net.Addr) uint16 {
 	return uint16(n)
 }
 
-// offer gives routers the latest readings, where any follows, and tells whether one has moved. It is called by one goroutine at a time, which runs the telemetry.
+// offer gives routers the latest load of every node, where any router follows, and tells whether
+// one has moved. It is called by one goroutine at a time, which runs the telemetry.
 func (a *Agent) offer() (moved bool) {
 	switch {
 	case a.push == nil:
 		return false
 	case !a.push.Following():
-		return a.push.Offer(nil)
+		return a.push.Offer(time.Time{}, nil)
 	}
 	now := time.Now()
 	a.host.read(now, &a.latest)
 	a.readings = a.readings[:0]
 	for _, n := range a.nodes {
-		a.readings = append(a.readings, n.reading(now, &a.latest))
+		a.readings = append(a.readings, load.Reading{Node: n.id(), Load: n.load(now, &a.latest)})
 	}
-	return a.push.Offer(a.readings)
+	return a.push.Offer(now, a.readings)
 }
 
-// runTelemetry looks, and while nothing can be looked at, tells routers of what the fronts and the engines say.
+// runTelemetry looks at the kernel and has routers told of the load. Without anything to look at,
+// they are told the figures of the fronts and the engines.
 func (a *Agent) runTelemetry(ctx context.Context) error {
 	if err := a.telemetry.Run(ctx); err != nil {
 		return fmt.Errorf("telemetry.kernel: %w", err)

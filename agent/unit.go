@@ -25,13 +25,14 @@ type EngineConfig struct {
 	TP            int         `toml:"tp" default:"0" help:"tensor-parallel size, announced and given to a started engine; 0: unknown"`
 	DType         string      `toml:"dtype" default:"" help:"data type such as bfloat16, announced and given to a started vllm or sglang; empty: unknown"`
 	VRAM          config.Size `toml:"vram_bytes" default:"0" help:"memory of the node's GPUs together; 0: what NVML says, where it is read"`
-	MaxConcurrent int         `toml:"max_concurrent" default:"0" help:"requests the engine computes at once, announced and given to a started engine; 0: what the engine says, if it does"`
+	MaxConcurrent int         `toml:"max_concurrent" default:"0" help:"requests that the node is given at once, at most; a started engine is told the same; 0: not stated. The number that the engine tells of itself is announced beside it, and refuses nothing"`
 
 	Engine engine.Config `toml:",inline"`
 	Events EventsConfig  `toml:"kv_events" help:"What the engine publishes about its KV cache."`
 }
 
-// maxEngines is how many engines an agent has at most: the programs in the kernel count 64 ports, two for each.
+// maxEngines is how many engines an agent has at most: the programs in the kernel count 64 ports,
+// two for each.
 const maxEngines = 32
 
 // unit is one engine as either form of the configuration has it.
@@ -154,7 +155,8 @@ func (c *Config) validateForms(p *problems) {
 // maxConcurrent bounds what an engine can be said to compute at once.
 const maxConcurrent = 1 << 20
 
-// validate checks what of a unit package engine does not know. places are those where the agent listens.
+// validate checks what of a unit package engine does not know. places are those where the agent
+// listens.
 func (u *unit) validate(p *problems, places []place) {
 	c := u.config
 	switch {
@@ -183,7 +185,7 @@ func (u *unit) validate(p *problems, places []place) {
 		p.add(u.name("tp"), "%d: must not be negative; 0 is unknown", u.TP)
 	}
 	if u.MaxConcurrent < 0 || u.MaxConcurrent > maxConcurrent {
-		p.add(u.name("max_concurrent"), "%d is not in 0..%d; 0 is what the engine says", u.MaxConcurrent, maxConcurrent)
+		p.add(u.name("max_concurrent"), "%d is not in 0..%d; 0 states no limit", u.MaxConcurrent, maxConcurrent)
 	}
 	u.validateGPUs(p)
 	u.validateEvents(p)

@@ -50,7 +50,8 @@ func (l *LimitConfig) validate(p *problems) {
 		}
 	}
 	if l.MaxBodyTotal < l.MaxBody {
-		p.add("limits.max_body_total", "%s is less than limits.max_body, %s; give as much at least", l.MaxBodyTotal, l.MaxBody)
+		p.add("limits.max_body_total", "%s is less than limits.max_body, %s; give as much at least", l.MaxBodyTotal,
+			l.MaxBody)
 	}
 	if l.MaxBody < 1024 || l.MaxHeader < 4096 {
 		p.add("limits.max_body", "max_body must be 1KiB or more, max_header 4KiB or more")
@@ -84,12 +85,14 @@ func (c *Config) places(units []*unit) []place {
 	return all
 }
 
-// open checks that an address can be listened on by what has no right to be seen from other hosts unless allowed.
+// open checks that an address can be listened on by what has no right to be seen from other hosts
+// unless allowed.
 func (p *problems) open(at place, allowed bool, fix string) {
 	if err := listen.Check(at.address); err != nil {
 		p.add(at.field, "%v", err)
 	} else if !allowed && !listen.Loopback(at.address) {
-		p.add(at.field, "%q is reachable from other hosts without authentication; %s if the network is trusted", at.address, fix)
+		p.add(at.field, "%q is reachable from other hosts without authentication; %s if the network is trusted",
+			at.address, fix)
 	}
 }
 
@@ -97,7 +100,8 @@ func (p *problems) open(at place, allowed bool, fix string) {
 const exposedFix = "set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them), or insecure_listen = true (--insecure-listen)"
 
 func (c *Config) validateListeners(p *problems, places []place) {
-	p.open(place{"agent.admin", c.Agent.Admin}, c.Agent.InsecureAdmin, "listen on loopback, or set insecure_admin = true (--insecure-admin)")
+	p.open(place{"agent.admin", c.Agent.Admin}, c.Agent.InsecureAdmin,
+		"listen on loopback, or set insecure_admin = true (--insecure-admin)")
 	if at := c.Agent.Push; at != "" && at != pushOff {
 		if err := listen.Check(at); err != nil {
 			p.add("agent.push", "%v, empty or off", err)
@@ -108,7 +112,8 @@ func (c *Config) validateListeners(p *problems, places []place) {
 	for i, one := range places {
 		for _, other := range places[:i] {
 			if listen.Overlap(one.address, other.address) {
-				p.add(one.field, "%q cannot be listened on next to %s, %q; give it another port", one.address, other.field, other.address)
+				p.add(one.field, "%q cannot be listened on next to %s, %q; give it another port", one.address,
+					other.field, other.address)
 			}
 		}
 	}
@@ -128,7 +133,8 @@ func (c *Config) validateTelemetry(p *problems) {
 	case !filepath.IsAbs(t.Events):
 		p.add("telemetry.events", "%q is no absolute path", t.Events)
 	case t.Kernel != "auto" && t.Kernel != "bpf":
-		p.add("telemetry.events", "only programs in the kernel tell of events, and telemetry.kernel is %s: make it auto or bpf, or leave this out", t.Kernel)
+		p.add("telemetry.events",
+			"only programs in the kernel tell of events, and telemetry.kernel is %s: make it auto or bpf, or leave this out", t.Kernel)
 	}
 }
 
@@ -143,6 +149,10 @@ func (c *Config) validateAgent(p *problems) {
 	}
 	if c.Agent.Heartbeat.Std().Milliseconds() < 100 {
 		p.add("agent.heartbeat", "%s is too short; use 100ms or more, 5s suits most fleets", c.Agent.Heartbeat)
+	}
+	if c.Agent.Heartbeat.Std() > cluster.MaxHeartbeat {
+		p.add("agent.heartbeat", "%s is too long; use %s or less, 5s suits most fleets", c.Agent.Heartbeat,
+			cluster.MaxHeartbeat)
 	}
 	if c.Agent.GPUIndex < 0 {
 		p.add("agent.gpu_index", "%d: GPUs are counted from 0", c.Agent.GPUIndex)

@@ -1,9 +1,9 @@
 package router
 
 import (
-	"math"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/load"
 	"github.com/cognitora/dataplane/internal/metric"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/kvevents"
@@ -24,20 +24,35 @@ const (
 	nodeConnections
 	nodeSignals
 	nodeSignalAge
-	nodeCPU
-	nodeSM
-	nodeEngineWait
-	nodeRunDelay
-	nodeRTT
-	nodeRetransmits
 	nodeWatts
 	nodePathRTT
 	nodePathSegments
 	nodePathRetransmits
 	nodePathTimeouts
+	nodeFigures // the first of figures
 )
 
-var nodeGauges = []metric.Def{
+// figures are the figures of a node's load that have a metric of their own, in the order of
+// nodeGauges.
+var figures = func() (all []load.Signal) {
+	for _, s := range load.Samples() {
+		for _, signal := range s.Signals {
+			if signal.Metric != "" {
+				all = append(all, signal)
+			}
+		}
+	}
+	return all
+}()
+
+func figureDefs() (defs []metric.Def) {
+	for _, f := range figures {
+		defs = append(defs, metric.Def{Name: "cgn_router_node_" + f.Metric, Labels: []string{"node"}, Help: f.Help})
+	}
+	return defs
+}
+
+var nodeGauges = append([]metric.Def{
 	nodeInFlight:      {Name: "cgn_router_node_in_flight", Labels: []string{"node"}, Help: "Requests that this router has in flight on the node."},
 	nodeEligible:      {Name: "cgn_router_node_eligible", Labels: []string{"node"}, Help: "1 if the node may be picked now, else 0."},
 	nodeState:         {Name: "cgn_router_node_state", Labels: []string{"node", "state"}, Help: "1 for the state of the node's breaker: unproven, healthy, half-open, open or aside."},
@@ -48,21 +63,19 @@ var nodeGauges = []metric.Def{
 	nodeBlockLifetime: {Name: "cgn_router_block_lifetime_seconds", Labels: []string{"node"}, Help: "How long an untouched block is believed to stay in the node's cache."},
 	nodeConnections:   {Name: "cgn_router_upstream_connections", Labels: []string{"node", "state"}, Help: "Connections to the node: idle or open (idle ones included)."},
 
-	nodeSignals:         {Name: "cgn_router_node_signals", Labels: []string{"node", "from"}, Help: "1 for where the node's load comes from: stream (its agent tells of changes), heartbeat (of its agent, in etcd), or nobody, so that only this router's own counts are used."},
-	nodeSignalAge:       {Name: "cgn_router_node_signal_age_seconds", Labels: []string{"node", "signal"}, Help: "Age of the sample in use, by what was sampled: kernel, sm or watts; absent while there is none. Nothing older than 15 s is used."},
-	nodeCPU:             {Name: "cgn_router_node_cpu_ratio", Labels: []string{"node"}, Help: "CPUs that the engine's processes use; this and the following are absent while not known."},
-	nodeSM:              {Name: "cgn_router_node_sm_ratio", Labels: []string{"node"}, Help: "Share of the GPU's multiprocessors in use."},
-	nodeEngineWait:      {Name: "cgn_router_node_engine_wait_ratio", Labels: []string{"node"}, Help: "Threads of the engine's processes that wait for a CPU, on average."},
-	nodeRunDelay:        {Name: "cgn_router_node_run_delay_p99_seconds", Labels: []string{"node"}, Help: "Wait for a CPU that 99 % of the waits on the node's host do not exceed."},
-	nodeRTT:             {Name: "cgn_router_node_rtt_p50_seconds", Labels: []string{"node"}, Help: "Median of the round trips between the agent's front and its clients."},
-	nodeRetransmits:     {Name: "cgn_router_node_retransmitted_ratio", Labels: []string{"node"}, Help: "Share of the segments sent to them that were sent again."},
+	nodeSignals: {Name: "cgn_router_node_signals", Labels: []string{"node", "from"}, Help: "1 for where the node's load comes from: " +
+		"stream (its agent tells of changes), heartbeat (of its agent, in etcd), metrics (of a static node's engine), " +
+		"or nobody, so that only this router's own counts are used."},
+	nodeSignalAge: {Name: "cgn_router_node_signal_age_seconds", Labels: []string{"node", "signal"}, Help: "Age of the sample in use, " +
+		"by what was sampled: engine, kernel, sm or watts; absent while there is none. " +
+		"Nothing older than three heartbeats of the agent is used, 15 s by default and at least."},
 	nodePathRTT:         {Name: "cgn_router_node_path_rtt_seconds", Labels: []string{"node"}, Help: "Smoothed round trip of this host's connections to the node, the last that its kernel has measured; this and the following are absent without router.kernel_events."},
 	nodePathSegments:    {Name: "cgn_router_node_path_segments_total", Kind: metric.Counter, Labels: []string{"node"}, Help: "TCP segments with payload that this host has sent to the node, those sent again included; all processes' connections count."},
 	nodePathRetransmits: {Name: "cgn_router_node_path_retransmits_total", Kind: metric.Counter, Labels: []string{"node"}, Help: "Of these, sent again."},
 	nodePathTimeouts:    {Name: "cgn_router_node_path_timeouts_total", Kind: metric.Counter, Labels: []string{"node"}, Help: "Retransmission timeouts of connections to the node."},
 
 	nodeWatts: {Name: "cgn_router_node_power_watts", Labels: []string{"node"}, Help: "Power of the node, its part of what its host draws: mean of 30 s, or the latest."},
-}
+}, figureDefs()...)
 
 // indexes of poolGauges.
 const (
@@ -225,19 +238,22 @@ func (r *Router) readNodes(emit func(def int, value float64, labels ...string)) 
 	}
 }
 
-// readSignals tells what is known of the node's load, and how old it is.
+// readSignals emits the load that is known of the node, and how old it is.
 func readSignals(emit func(def int, value float64, labels ...string), n *fleet.Node, now time.Time) {
 	l := n.Load()
-	emit(nodeSignals, 1, n.ID, l.From())
-	for signal, at := range map[string]time.Time{"kernel": l.KernelAt, "sm": l.SMAt, "watts": l.WattsAt} {
-		if !at.IsZero() {
-			emit(nodeSignalAge, now.Sub(at).Seconds(), n.ID, signal)
+	emit(nodeSignals, 1, n.ID, string(l.From))
+	for _, s := range load.Samples() {
+		if at := s.At(&l.Load); !at.IsZero() {
+			emit(nodeSignalAge, at.Age(now).Seconds(), n.ID, s.Name)
 		}
 	}
-	for def, value := range map[int]float32{nodeCPU: l.CPU, nodeSM: l.SM, nodeEngineWait: l.EngineWait, nodeRunDelay: l.RunDelay, nodeRTT: l.RTT, nodeRetransmits: l.Retransmits, nodeWatts: l.Watts} {
-		if !math.IsNaN(float64(value)) {
-			emit(def, float64(value), n.ID)
+	for i := range figures {
+		if v, known := figures[i].In(&l.Load).Get(); known {
+			emit(nodeFigures+i, v/figures[i].Base, n.ID)
 		}
+	}
+	if v, known := l.Drawn().Get(); known {
+		emit(nodeWatts, v, n.ID)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
@@ -19,11 +20,12 @@ func (e *explanation) of(node string) candidate {
 	return candidate{}
 }
 
-// TestRequestsOfOtherRouters: what another router has sent to a node is part of its load here, whether the agent tells it with its heartbeats or as it
-// changes; what this router has sent there is not counted a second time.
+// TestRequestsOfOtherRouters: what another router has sent to a node is part of its load here,
+// whether the agent tells it with its heartbeats or as it changes; what this router has sent there
+// is not counted a second time.
 func TestRequestsOfOtherRouters(t *testing.T) {
 	t.Parallel()
-	for name, beat := range map[string]time.Duration{"heartbeats": heartbeat, "stream": time.Hour} {
+	for name, beat := range map[string]time.Duration{"heartbeats": heartbeat, "stream": cluster.MaxHeartbeat} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			etcd := startEtcd(t).endpoint
@@ -61,7 +63,8 @@ func TestRequestsOfOtherRouters(t *testing.T) {
 	}
 }
 
-// TestRequestsOfDirectClients: what goes to a node past all routers is part of its load too, until it is over.
+// TestRequestsOfDirectClients: what goes to a node past all routers is part of its load too, until
+// it is over.
 func TestRequestsOfDirectClients(t *testing.T) {
 	t.Parallel()
 	engines := simulate(t, 2, func(c *engine.Config) { c.DecodeStep = 20 * time.Millisecond })

@@ -14,11 +14,13 @@ import (
 
 	"github.com/cognitora/dataplane/agent"
 	"github.com/cognitora/dataplane/bpf"
+	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
-// kernelOf gives the agent the kernel's own counts where BPF_REQUIRED says that it may have them, else those of /proc.
+// kernelOf gives the agent the kernel's own counts where BPF_REQUIRED says that it may have them,
+// else those of /proc.
 func kernelOf(t *testing.T, c *agent.TelemetryConfig) {
 	t.Helper()
 	c.Kernel = "proc"
@@ -40,8 +42,9 @@ func kernelOf(t *testing.T, c *agent.TelemetryConfig) {
 	})
 }
 
-// TestKernelSignals: a real router knows from a real agent how busy the node is, without a heartbeat that says so, says how old that is, and goes
-// back to the heartbeat and its own counts when the agent's stream ends.
+// TestKernelSignals: a real router knows from a real agent how busy the node is, without a
+// heartbeat that says so, says how old that is, and goes back to the heartbeat and its own counts
+// when the agent's stream ends.
 func TestKernelSignals(t *testing.T) {
 	t.Parallel()
 	etcd := startEtcd(t).endpoint
@@ -50,7 +53,7 @@ func TestKernelSignals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Agent.Heartbeat = config.Duration(time.Hour)
+	c.Agent.Heartbeat = config.Duration(cluster.MaxHeartbeat)
 	kernelOf(t, &c.Telemetry)
 	startAgent(t, c)
 	s := follow(t, etcd, 1)
@@ -58,8 +61,10 @@ func TestKernelSignals(t *testing.T) {
 	bpf := c.Telemetry.Kernel == "bpf"
 	load.until(soon, "the stream and what it tells", func(*reply) bool {
 		m := s.metrics()
-		return m.sum("cgn_router_node_signals", `from="stream"`) == 1 && m.sum("cgn_router_node_cpu_ratio") > 0 && m.sum("cgn_router_node_rtt_p50_seconds") > 0 && m.sum("cgn_router_signal_readings_total") > 0 &&
-			m.sum("cgn_router_signal_lag_seconds_count") >= 20 && (!bpf || m.sum("cgn_router_node_run_delay_p99_seconds") > 0)
+		return m.sum("cgn_router_node_signals", `from="stream"`) == 1 && m.sum("cgn_router_node_cpu_ratio") > 0 &&
+			m.sum("cgn_router_node_rtt_p50_seconds") > 0 && m.sum("cgn_router_signal_readings_total") > 0 &&
+			m.sum("cgn_router_signal_lag_seconds_count") >= 20 &&
+			(!bpf || m.sum("cgn_router_node_run_delay_p99_seconds") > 0)
 	})
 	m := s.metrics()
 	if age := m.sum("cgn_router_node_signal_age_seconds", `signal="kernel"`); age <= 0 || age > 15 {
@@ -67,25 +72,31 @@ func TestKernelSignals(t *testing.T) {
 	}
 	changes := m.sum("cgn_router_signal_lag_seconds_count")
 	t.Logf("%.1f %% of %g changes were told within 100 ms, on average within %.1f ms; source %s",
-		100*m.sum("cgn_router_signal_lag_seconds_bucket", `le="0.1"`)/changes, changes, 1000*m.sum("cgn_router_signal_lag_seconds_sum")/changes, c.Telemetry.Kernel)
+		100*m.sum("cgn_router_signal_lag_seconds_bucket",
+			`le="0.1"`)/changes, changes, 1000*m.sum("cgn_router_signal_lag_seconds_sum")/changes, c.Telemetry.Kernel)
 	_, page := s.get(s.admin + "/debug/fleet")
 	var view fleet.View
 	if err := json.Unmarshal(page, &view); err != nil || len(view.Nodes) != 1 {
 		t.Fatalf("%v: %s", err, page)
 	}
-	if g := view.Nodes[0].Signals; g.From != "stream" || g.CPU == nil || g.RTTMs == nil || g.KernelAgeMs == nil || (g.RunDelayMs == nil) == bpf {
+	if g := view.Nodes[0].Signals; g.From != fleet.Stream || g.CPUPct.IsZero() || g.SRTTUsP50.IsZero() ||
+		g.Kernel.At.IsZero() || g.RunqUsP99.IsZero() == bpf {
 		t.Errorf("/debug/fleet: %s", page)
 	}
-	if e := s.explain(`{"model":"sim","messages":[{"role":"user","content":"x"}]}`); len(e.Candidates) != 1 || e.Candidates[0].Signals.From != "stream" || e.Candidates[0].Signals.RTTMs == nil {
+	e := s.explain(`{"model":"sim","messages":[{"role":"user","content":"x"}]}`)
+	if len(e.Candidates) != 1 || e.Candidates[0].Signals.From != fleet.Stream ||
+		e.Candidates[0].Signals.SRTTUsP50.IsZero() {
 		t.Errorf("/debug/route: %+v", e)
 	}
 	load.stop()
 }
 
-// burner is a process that begins to burn two CPUs, with children of its own, at the first call of turn, and ends it at the second, and so on.
+// burner is a process that begins to burn two CPUs, with children of its own, at the first call of
+// turn, and ends it at the second, and so on.
 func burner(t *testing.T) (pid int, turn func()) {
 	t.Helper()
-	cmd := exec.Command("sh", "-c", `while read on; do sh -c 'while :; do :; done' & one=$!; sh -c 'while :; do :; done' & two=$!; read off; kill $one $two; wait; done`)
+	cmd := exec.Command("sh", "-c",
+		`while read on; do sh -c 'while :; do :; done' & one=$!; sh -c 'while :; do :; done' & two=$!; read off; kill $one $two; wait; done`)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -104,9 +115,11 @@ func burner(t *testing.T) (pid int, turn func()) {
 	}
 }
 
-// TestKernelChange measures how long it takes from the moment in which a process of the engine's begins to burn CPU until the router's state of the node says
-// so, until that state is 90 % of what it comes to, and how old the sample behind it is at any time. On a host whose threads get a CPU at once the first is
-// held to 0.1 s in nine of ten times and to 0.2 s in all: others may have half of a CPU that the change is to show on. On a busy host it is the host's.
+// TestKernelChange measures how long it takes from the moment in which a process of the engine's
+// begins to burn CPU until the router's state of the node says so, until that state is 90 % of what
+// it comes to, and how old the sample behind it is at any time. On a host whose threads get a CPU
+// at once the first is held to 0.1 s in nine of ten times and to 0.2 s in all: others may have half
+// of a CPU that the change is to show on. On a busy host it is the host's.
 func TestKernelChange(t *testing.T) {
 	if os.Getenv("BPF_REQUIRED") != "1" {
 		t.Skip("it puts programs into the running kernel and load on its CPUs: make check-bpf")
@@ -134,11 +147,11 @@ func TestKernelChange(t *testing.T) {
 			t.Fatalf("%v: %s", err, page)
 		}
 		g := view.Nodes[0].Signals
-		if g.CPU == nil || g.KernelAgeMs == nil || g.From != "stream" {
+		if g.CPUPct.IsZero() || g.Kernel.At.IsZero() || g.From != fleet.Stream {
 			return -1
 		}
-		ages = append(ages, time.Duration(*g.KernelAgeMs)*time.Millisecond)
-		return *g.CPU
+		ages = append(ages, g.Kernel.At.Age(time.Now()))
+		return g.CPUPct.Or(0) / 100
 	}
 	type point struct {
 		after time.Duration
@@ -161,22 +174,24 @@ func TestKernelChange(t *testing.T) {
 		})
 		turn()
 		first = append(first, seen[0].after)
-		last := seen[len(seen)-1].cpu
-		most = append(most, seen[slices.IndexFunc(seen, func(p point) bool { return p.cpu >= 0.9*last })].after)
+		enough := func(p point) bool { return p.cpu >= 0.9*seen[len(seen)-1].cpu }
+		most = append(most, seen[slices.IndexFunc(seen, enough)].after)
 	}
-	waited := waits()
+	waited, m := waits(), s.metrics()
 	t.Logf("from the change to its first sign in the router's state, %d times: %s", changes, quantiles(first))
 	t.Logf("from the change to 90 %% of what the state comes to: %s", quantiles(most))
 	t.Logf("age of the sample in that state, whenever it was read, %d times: %s", len(ages), quantiles(ages))
-	m := s.metrics()
-	t.Logf("cgn_router_signal_lag_seconds: %g of %g within 0.1; 99 %% of the host's waits for a CPU were within %v", m.sum("cgn_router_signal_lag_seconds_bucket", `le="0.1"`), m.sum("cgn_router_signal_lag_seconds_count"), waited)
+	t.Logf("cgn_router_signal_lag_seconds: %g of %g within 0.1; 99 %% of the host's waits for a CPU were within %v",
+		m.sum("cgn_router_signal_lag_seconds_bucket", `le="0.1"`), m.sum("cgn_router_signal_lag_seconds_count"), waited)
 	slices.Sort(first)
-	if most, worst := first[changes*9/10], first[changes-1]; waited < 2*time.Millisecond && (most > 100*time.Millisecond || worst > 200*time.Millisecond) {
-		t.Errorf("threads of this host get a CPU within %v, and changes took %v and %v to be seen", waited, most, worst)
+	nine, worst := first[changes*9/10], first[changes-1]
+	if waited < 2*time.Millisecond && (nine > 100*time.Millisecond || worst > 200*time.Millisecond) {
+		t.Errorf("threads of this host get a CPU within %v, and changes took %v and %v to be seen", waited, nine, worst)
 	}
 }
 
-// hostWaits returns a function that says which wait for a CPU 99 % of the host's wakeups have not exceeded since.
+// hostWaits returns a function that says which wait for a CPU 99 % of the host's wakeups have not
+// exceeded since.
 func hostWaits(t *testing.T, pins string) func() time.Duration {
 	t.Helper()
 	set, err := bpf.Open(pins)

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 // Device is one GPU, or one MIG device of a GPU, as it was at At. What the
@@ -25,13 +25,13 @@ type Device struct {
 
 	// SMPct is the share of time that SMs had a warp, over all SMs, since the
 	// reading before: 0..100, GPM's metric 2. Unknown without GPM.
-	SMPct cluster.Gauge
+	SMPct load.Gauge
 	// BusyPct is NVML's utilization.gpu: the share of time in which any kernel
 	// ran, 100 while one stream decodes. It is shown and never counts as load.
-	BusyPct     cluster.Gauge
-	Memory      cluster.Gauge // bytes
-	MemoryUsed  cluster.Gauge // bytes, with what the driver reserves
-	Watts       cluster.Gauge // of a GPU; MIG devices have none of their own
+	BusyPct     load.Gauge
+	Memory      load.Gauge // bytes
+	MemoryUsed  load.Gauge // bytes, with what the driver reserves
+	Watts       load.Gauge // of a GPU; MIG devices have none of their own
 	Throttle    Throttle
 	HasThrottle bool // Throttle is known
 	At          time.Time
@@ -60,7 +60,7 @@ func (t Throttle) Each(fn func(reason string, holds bool)) {
 
 // Watts is the power of all GPUs of the host together; unknown where there is
 // none, or one does not tell.
-func Watts(devices []Device) (watts cluster.Gauge) {
+func Watts(devices []Device) (watts load.Gauge) {
 	sum, gpus := 0.0, 0
 	for i := range devices {
 		if devices[i].Instance >= 0 {
@@ -68,31 +68,31 @@ func Watts(devices []Device) (watts cluster.Gauge) {
 		}
 		w, known := devices[i].Watts.Get()
 		if !known {
-			return cluster.Gauge{}
+			return load.Gauge{}
 		}
 		sum, gpus = sum+w, gpus+1
 	}
 	if gpus == 0 {
-		return cluster.Gauge{}
+		return load.Gauge{}
 	}
-	return cluster.Known(sum)
+	return load.Known(sum)
 }
 
 // SMPct is the mean over devices, which are those of one engine; unknown where
 // there is none, or one is unknown: a mean of some would look like less load.
-func SMPct(devices []Device) cluster.Gauge {
+func SMPct(devices []Device) load.Gauge {
 	if len(devices) == 0 {
-		return cluster.Gauge{}
+		return load.Gauge{}
 	}
 	sum := 0.0
 	for i := range devices {
 		v, known := devices[i].SMPct.Get()
 		if !known {
-			return cluster.Gauge{}
+			return load.Gauge{}
 		}
 		sum += v
 	}
-	return cluster.Known(sum / float64(len(devices)))
+	return load.Known(sum / float64(len(devices)))
 }
 
 // Memory is the memory of devices together in bytes, each GPU instance's once;

@@ -11,18 +11,18 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
 
 func two() []Device {
 	return []Device{
-		{Name: "0", UUID: "GPU-aa", Instance: -1, SMPct: cluster.Known(40), Watts: cluster.Known(300), Memory: cluster.Known(80)},
-		{Name: "1", UUID: "GPU-bb", Instance: -1, Split: true, Watts: cluster.Known(100)},
-		{Name: "1:5", UUID: "MIG-cc", Index: 1, Instance: 5, SMPct: cluster.Known(20), Memory: cluster.Known(40)},
-		{Name: "1:5", UUID: "MIG-dd", Index: 1, Instance: 5, SMPct: cluster.Known(20), Memory: cluster.Known(40)},
+		{Name: "0", UUID: "GPU-aa", Instance: -1, SMPct: load.Known(40), Watts: load.Known(300), Memory: load.Known(80)},
+		{Name: "1", UUID: "GPU-bb", Instance: -1, Split: true, Watts: load.Known(100)},
+		{Name: "1:5", UUID: "MIG-cc", Index: 1, Instance: 5, SMPct: load.Known(20), Memory: load.Known(40)},
+		{Name: "1:5", UUID: "MIG-dd", Index: 1, Instance: 5, SMPct: load.Known(20), Memory: load.Known(40)},
 	}
 }
 
@@ -58,7 +58,7 @@ func TestWatts(t *testing.T) {
 	if w := Watts(d).Or(-1); w != 400 {
 		t.Errorf("together %v", w)
 	}
-	d[0].Watts = cluster.Gauge{}
+	d[0].Watts = load.Gauge{}
 	if !Watts(d).IsZero() || !Watts(nil).IsZero() {
 		t.Error("an unknown one counts as zero")
 	}
@@ -118,7 +118,8 @@ type script struct {
 func (s script) read() ([]Device, error) { return s.next() }
 func (s script) close()                  { *s.closed++ }
 
-// TestMonitor: a lost driver leaves nothing known, is opened again, and a reading that grows old is none.
+// TestMonitor: a lost driver leaves nothing known, is opened again, and a reading that grows old is
+// none.
 func TestMonitor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := New(&Config{NVML: "auto", Interval: config.Duration(time.Second)}, quiet)

@@ -10,7 +10,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/dl"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 // BuiltIn tells whether this program can load NVML.
@@ -273,7 +273,7 @@ func (l *library) measure(u *unit, d *Device) (worst nvml.Return) {
 		return r == nvml.SUCCESS
 	}
 	if m, r := u.handle.GetMemoryInfo(); note(r) {
-		d.Memory, d.MemoryUsed = cluster.Known(float64(m.Total)), cluster.Known(float64(m.Used))
+		d.Memory, d.MemoryUsed = load.Known(float64(m.Total)), load.Known(float64(m.Used))
 	}
 	if u.before != nil {
 		l.sm(u, d, note)
@@ -288,10 +288,10 @@ func (l *library) measure(u *unit, d *Device) (worst nvml.Return) {
 // measureGPU reads what MIG devices do not have.
 func (l *library) measureGPU(u *unit, d *Device, note func(nvml.Return) bool) {
 	if busy, r := u.handle.GetUtilizationRates(); note(r) {
-		d.BusyPct = cluster.Known(float64(busy.Gpu))
+		d.BusyPct = load.Known(float64(busy.Gpu))
 	}
 	if milliwatts, r := u.handle.GetPowerUsage(); note(r) {
-		d.Watts = cluster.Known(float64(milliwatts) / 1000)
+		d.Watts = load.Known(float64(milliwatts) / 1000)
 	}
 	var reasons uint64
 	r := nvml.ERROR_NOT_SUPPORTED
@@ -336,5 +336,5 @@ func (l *library) sm(u *unit, d *Device, note func(nvml.Return) bool) {
 		d.Why = fmt.Sprintf("GPM's SM utilisation: %s, %g", status.Error(), v)
 		return
 	}
-	d.SMPct = cluster.Known(min(v, 100))
+	d.SMPct = load.Known(min(v, 100))
 }

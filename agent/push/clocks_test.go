@@ -5,11 +5,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
-// TestClockSteps: readings that were taken by a clock which was set back or forth since, as what was read from elsewhere can be, are told at the same
-// times as others, with an age that is never less than nothing.
+// TestClockSteps: readings that were taken by a clock that has been set since, as those from
+// elsewhere can be, are told at the same times as others, and their age is never less than nothing.
 func TestClockSteps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Options{})
@@ -17,7 +17,11 @@ func TestClockSteps(t *testing.T) {
 		defer s.leave(f)
 		for i, step := range []time.Duration{0, time.Hour, -time.Hour, 1000 * time.Hour, -1000 * time.Hour} {
 			at := time.Now().Round(0).Add(step) // without the reading of the clock that is never set
-			s.Offer([]Reading{{Node: "n", At: at, CPUPct: cluster.Known(float64(20 * i)), Kernel: at, SM: at, Power: at}})
+			taken := load.Taken{Time: at}
+			s.Offer(at, []load.Reading{{Node: "n", Load: load.Load{
+				Kernel: load.Kernel{At: taken, CPUPct: load.Known(float64(20 * i))},
+				GPU:    load.GPU{At: taken}, Power: load.Power{At: taken},
+			}}})
 			asked := time.Now()
 			if !f.wait(t.Context(), asked) {
 				t.Fatal("no answer")
@@ -29,10 +33,12 @@ func TestClockSteps(t *testing.T) {
 			a := f.answer(now, asked)
 			n := a.Nodes[0]
 			want := uint64(max(now.Sub(at), 0).Microseconds())
-			if n.GetCpuPct() != float64(20*i) || n.GetKernelAgeUs() != want || n.GetSmAgeUs() != want || n.GetPowerAgeUs() != want {
+			if n.GetCpuPct() != float64(20*i) || n.GetKernelAgeUs() != want || n.GetSmAgeUs() != want ||
+				n.GetPowerAgeUs() != want {
 				t.Errorf("clock set by %v: %v, want ages of %d us", step, n, want)
 			}
-			if most := uint64(2001 * time.Hour / time.Microsecond); n.GetUnmovedUs() > most || a.HeldUs > uint64(MinInterval.Microseconds()) {
+			if most := uint64(2001 * time.Hour / time.Microsecond); n.GetUnmovedUs() > most ||
+				a.HeldUs > uint64(MinInterval.Microseconds()) {
 				t.Errorf("clock set by %v: unmoved for %d us, held for %d", step, n.GetUnmovedUs(), a.HeldUs)
 			}
 		}

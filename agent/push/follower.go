@@ -2,29 +2,28 @@ package push
 
 import (
 	"context"
-	"math"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/load"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// follower is one router's stream. What stands below server is guarded by its mu.
+// follower is one router's stream. The fields below wake are guarded by server.mu.
 type follower struct {
 	server    *Server
-	wake      chan struct{} // signalled, never blocked on, when something has moved, or there is something to tell at all
-	told      []Reading     // last
-	toldAt    time.Time     // when a change was told last; zero: nothing has been told
-	moved     bool          // the latest readings differ from told
-	unmoved   time.Time     // the last look before that did not differ; zero: there is none
-	coalesced uint64        // looks that showed a change and were replaced
+	wake      chan struct{}  // signalled, never blocked on, when there is something to tell
+	told      []load.Reading // last
+	toldAt    time.Time      // when a change was told last; zero: nothing has been told
+	moved     bool           // the latest readings differ from told
+	unmoved   time.Time      // the last look before that did not differ; zero: there is none
+	coalesced uint64         // looks that showed a change and were replaced
 }
 
 // offer takes the latest readings. before is when the look before them was.
-func (f *follower) offer(all []Reading, before time.Time) {
+func (f *follower) offer(all []load.Reading, before time.Time) {
 	switch {
 	case f.toldAt.IsZero():
 		f.signal()
@@ -42,7 +41,7 @@ func (f *follower) offer(all []Reading, before time.Time) {
 	f.signal()
 }
 
-// signal wakes who waits.
+// signal wakes the waiter.
 func (f *follower) signal() {
 	select {
 	case f.wake <- struct{}{}:
@@ -50,7 +49,9 @@ func (f *follower) signal() {
 	}
 }
 
-// wait returns true when there is something to answer: nothing has been told and there are readings, something has moved and MinInterval has passed since that was told last, or keepInterval has since the request.
+// wait returns true when there is something to answer. That is at once where nothing has been told
+// and there are readings, MinInterval after the last change that was told where something has
+// moved, and keepInterval after the request at the latest.
 func (f *follower) wait(ctx context.Context, asked time.Time) bool {
 	timer := time.NewTimer(keepInterval)
 	defer timer.Stop()
@@ -88,11 +89,15 @@ func (f *follower) answer(now, asked time.Time) *pb.FollowResponse {
 	f.server.mu.Lock()
 	defer f.server.mu.Unlock()
 	latest := f.server.last
-	answer := &pb.FollowResponse{Nodes: make([]*pb.NodeLoad, len(latest)), HeldUs: uint64(max(now.Sub(asked), 0) / time.Microsecond), Coalesced: f.coalesced}
+	answer := &pb.FollowResponse{
+		Nodes:     make([]*pb.NodeLoad, len(latest)),
+		HeldUs:    *load.Micros(asked, now),
+		Coalesced: f.coalesced,
+	}
 	for i := range latest {
-		answer.Nodes[i] = latest[i].message(now)
-		if f.moved && !f.unmoved.IsZero() && (i >= len(f.told) || latest[i].differs(&f.told[i])) {
-			answer.Nodes[i].UnmovedUs = micros(now, f.unmoved)
+		answer.Nodes[i] = latest[i].Load.Message(latest[i].Node, now)
+		if f.moved && (i >= len(f.told) || latest[i].Load.Moved(&f.told[i].Load)) {
+			answer.Nodes[i].UnmovedUs = load.Micros(f.unmoved, now)
 		}
 	}
 	if f.moved || f.toldAt.IsZero() {
@@ -103,37 +108,20 @@ func (f *follower) answer(now, asked time.Time) *pb.FollowResponse {
 }
 
 // differ tells whether any node has moved.
-func differ(all, told []Reading) bool {
+func differ(all, told []load.Reading) bool {
 	if len(all) != len(told) {
 		return true
 	}
 	for i := range all {
-		if all[i].differs(&told[i]) {
+		if all[i].Load.Moved(&told[i].Load) {
 			return true
 		}
 	}
 	return false
 }
 
-// differs tells whether something has moved by more than its threshold, or has become known or unknown.
-func (r *Reading) differs(told *Reading) bool {
-	return moved(r.InFlight, told.InFlight, 1, 0.02) || moved(r.Queue, told.Queue, 1, 0.02) ||
-		moved(r.CPUPct, told.CPUPct, 5, 0.05) || moved(r.EngineWaitPct, told.EngineWaitPct, 5, 0.2) || moved(r.RunqUsP99, told.RunqUsP99, 100, 0.2) ||
-		moved(r.SRTTUsP50, told.SRTTUsP50, 50, 0.1) || moved(r.RetransPPM, told.RetransPPM, 100, 0.2) ||
-		moved(r.SMPct, told.SMPct, 1, 0) || moved(r.Watts, told.Watts, 2, 0.02) || moved(r.WattsAvg30, told.WattsAvg30, 2, 0.02)
-}
-
-// moved tells whether a has left the neighbourhood of b: by the threshold at least, and by that share of b.
-func moved(a, b cluster.Gauge, threshold, ratio float64) bool {
-	av, aKnown := a.Get()
-	bv, bKnown := b.Get()
-	if !aKnown || !bKnown {
-		return aKnown != bKnown
-	}
-	return math.Abs(av-bv) >= max(threshold, ratio*bv)
-}
-
-// limited closes connections as soon as it has accepted them, if there are twice as many as streams, and 16 more.
+// limited closes connections as soon as it has accepted them, if there are twice as many as
+// streams, and 16 more.
 type limited struct {
 	net.Listener
 	server *Server

@@ -13,22 +13,26 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/load"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func sm(pct float64) []Reading {
-	return []Reading{{Node: "n", At: time.Now(), SMPct: cluster.Known(pct), SM: time.Now()}}
+// offer offers the node's use of its GPU.
+func offer(s *Server, pct float64) (moved bool) {
+	return s.Offer(time.Now(), []load.Reading{{Node: "n", Load: load.Load{
+		GPU: load.GPU{At: load.Taken{Time: time.Now()}, SMPct: load.Known(pct)},
+	}}})
 }
 
-// TestAnswers: the first as soon as there are readings, then what has moved, 40 ms after the last that had, else after a second that nothing has.
+// TestAnswers: the first comes as soon as there are readings, a change 40 ms after the one before,
+// and after a second without one the news that nothing has moved.
 func TestAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Options{})
-		s.Offer(sm(5))
-		s.Offer(nil) // from here on nothing was read
+		offer(s, 5)
+		s.Offer(time.Time{}, nil) // from here on nothing was read
 		f := s.join()
 		defer s.leave(f)
 		ask := func() (*pb.NodeLoad, *pb.FollowResponse, time.Duration) {
@@ -42,14 +46,16 @@ func TestAnswers(t *testing.T) {
 		expect := func(what string, pct float64, unmoved *uint64, took time.Duration, coalesced uint64) {
 			t.Helper()
 			n, a, waited := ask()
-			if n.GetSmPct() != pct || (n.UnmovedUs == nil) != (unmoved == nil) || unmoved != nil && *unmoved != n.GetUnmovedUs() || waited != took || a.HeldUs != uint64(took.Microseconds()) || a.Coalesced != coalesced {
+			wrong := n.GetSmPct() != pct || (n.UnmovedUs == nil) != (unmoved == nil) ||
+				n.GetUnmovedUs() != value(unmoved)
+			if wrong || waited != took || a.HeldUs != uint64(took.Microseconds()) || a.Coalesced != coalesced {
 				t.Errorf("%s: after %v: %v, held for %d us, %d coalesced", what, waited, n, a.HeldUs, a.Coalesced)
 			}
 		}
 		us := func(d time.Duration) *uint64 { v := uint64(d.Microseconds()); return &v }
 		go func() {
 			time.Sleep(20 * time.Millisecond)
-			s.Offer(sm(10))
+			offer(s, 10)
 		}()
 		expect("the first to follow, with the next readings", 10, nil, 20*time.Millisecond, 0)
 		second := s.join()
@@ -58,34 +64,42 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("the second to follow waits for %v", left)
 		}
 		expect("nothing moves", 10, nil, time.Second, 0)
-		s.Offer(sm(10.5))
+		offer(s, 10.5)
 		expect("too little", 10.5, nil, time.Second, 0)
-		s.Offer(sm(10.5))
+		offer(s, 10.5)
 		go func() {
 			time.Sleep(20 * time.Millisecond)
-			s.Offer(sm(20))
+			offer(s, 20)
 		}()
-		expect("what moves after an answer that told of nothing, at once", 20, us(20*time.Millisecond), 20*time.Millisecond, 0)
+		expect("what moves after an answer that told of nothing, at once", 20, us(20*time.Millisecond),
+			20*time.Millisecond, 0)
 		go func() {
 			time.Sleep(20 * time.Millisecond)
-			s.Offer(sm(25))
+			offer(s, 25)
 			time.Sleep(10 * time.Millisecond)
-			s.Offer(sm(30))
+			offer(s, 30)
 		}()
 		expect("the later of two, 40 ms after what moved before", 30, us(40*time.Millisecond), 40*time.Millisecond, 1)
 		go func() {
 			time.Sleep(20 * time.Millisecond)
-			s.Offer(sm(90))
+			offer(s, 90)
 			time.Sleep(10 * time.Millisecond)
-			s.Offer(sm(30))
+			offer(s, 30)
 		}()
 		expect("moved and back", 30, nil, time.Second, 1)
-		s.Offer([]Reading{{Node: "n", At: time.Now()}})
+		s.Offer(time.Now(), []load.Reading{{Node: "n"}})
 		n, _, _ := ask()
 		if n.SmPct != nil || n.SmAgeUs != nil || n.KernelAgeUs != nil || n.InFlight != nil {
 			t.Errorf("what is not known any more: %v", n)
 		}
 	})
+}
+
+func value(v *uint64) uint64 {
+	if v == nil {
+		return 0
+	}
+	return *v
 }
 
 // follow opens a stream.
@@ -103,7 +117,8 @@ func follow(t *testing.T, at string) grpc.BidiStreamingClient[pb.FollowRequest, 
 	return stream
 }
 
-// TestBounds: a stream too many is refused, one that ends makes room, and a router that never asks again costs nothing but its place.
+// TestBounds: a stream too many is refused, one that ends makes room, and a router that never asks
+// again costs nothing but its place.
 func TestBounds(t *testing.T) {
 	s := New(Options{Streams: 1})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -127,7 +142,7 @@ func TestBounds(t *testing.T) {
 		t.Fatal(a, err)
 	}
 	for i := range 1000 { // it does not ask again
-		s.Offer(sm(float64(i % 100)))
+		offer(s, float64(i%100))
 	}
 	if st := s.Stats(); st.Followers != 1 || st.Sent != 1 || st.Coalesced < 900 {
 		t.Errorf("%+v", st)
@@ -161,12 +176,12 @@ func TestOfferAllocates(t *testing.T) {
 		s := New(Options{})
 		f := s.join()
 		f.answer(time.Now(), time.Now())
-		all, pct := make([]Reading, nodes), 0.0
+		all, pct := make([]load.Reading, nodes), 0.0
 		offer := func() bool {
 			for i := range all {
-				all[i] = Reading{Node: "n", At: time.Now(), SMPct: cluster.Known(pct)}
+				all[i] = load.Reading{Node: "n", Load: load.Load{GPU: load.GPU{SMPct: load.Known(pct)}}}
 			}
-			return s.Offer(all)
+			return s.Offer(time.Now(), all)
 		}
 		if !offer() { // nothing was known when it was told
 			t.Error("it has moved")

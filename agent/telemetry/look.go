@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/bpf"
-	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
-// at is what was counted at one moment.
+// at is the counts of one moment.
 type at struct {
 	time  time.Time
 	pid   int // of cpu; 0: not known
@@ -22,7 +22,7 @@ type at struct {
 	rtt   time.Duration // mean of the round trips seen since the moment before; 0: none
 }
 
-// past is what was counted in the last window, and less often before that.
+// past is the counts of the last window, and fewer of the time before.
 type past struct {
 	moments []at // of the window, oldest first, and the last one before it
 	slow    []at // of the socket window likewise, one for each second
@@ -42,7 +42,7 @@ func (p *past) histogram() (h bpf.Histogram) {
 	return h
 }
 
-// waiting is what the threads of a group have waited for a CPU, with what is left of earlier waits.
+// waiting is how long the threads of a group wait for a CPU. Earlier waits fade.
 type waiting struct {
 	pid int
 	pct float64 // 100 is one thread that always waits
@@ -58,10 +58,10 @@ type trip struct {
 	mean time.Duration
 }
 
-// What sockets do is rarer than what threads do, so it takes longer to say how often.
+// socketWindow is longer than window: events of sockets are rarer than those of threads.
 const socketWindow = 10 * time.Second
 
-// Bounds of what is remembered.
+// Bounds of the memory.
 const (
 	mostMoments = int(window/MinInterval) + 1
 	mostSlow    = int(socketWindow/time.Second) + 1
@@ -85,7 +85,8 @@ func (p *past) add(now at) {
 	p.trips = slices.DeleteFunc(p.trips, func(t trip) bool { return now.time.Sub(t.time) > socketWindow })
 }
 
-// outside is how many of the oldest moments to forget when one more comes: what is older than the window, but for the last of it.
+// outside is how many of the oldest moments to forget when one more comes: those older than the
+// window, except the last of them.
 func outside(moments []at, now time.Time, window time.Duration, most int) (drop int) {
 	drop = max(0, len(moments)+1-most)
 	for drop+1 < len(moments) && now.Sub(moments[drop+1].time) >= window {
@@ -94,7 +95,8 @@ func outside(moments []at, now time.Time, window time.Duration, most int) (drop 
 	return drop
 }
 
-// look reads what there is and publishes a sample of each target. Waits for a CPU are the host's, and read once.
+// look reads all sources and publishes a sample of each target. Waits for a CPU are the host's,
+// and read once.
 func (t *Telemetry) look(s *Source, now time.Time) {
 	for i, w := range t.targets {
 		t.now = at{time: now, waits: w.past.histogram()}
@@ -116,7 +118,7 @@ func (t *Telemetry) look(s *Source, now time.Time) {
 	}
 }
 
-// readEngine reads what the engine's processes have used, and finds them if they are not known.
+// readEngine reads the CPU time of the engine's processes, and finds them if they are not known.
 func (t *Telemetry) readEngine(s *Source, w *watched, m *at) {
 	if w.EngineProcess == nil {
 		return
@@ -192,7 +194,8 @@ func (t *Telemetry) readFront(s *Source, w *watched, m *at) {
 	if s.Kernel.Source() == bpf.SourceBPF { // the other one begins anew with each look
 		looks, sum = 0, 0
 		if n := len(w.past.moments); n > 0 && w.past.moments[n-1].known {
-			looks, sum = m.front.RTTLooks-w.past.moments[n-1].front.RTTLooks, m.front.RTTSum-w.past.moments[n-1].front.RTTSum
+			before := &w.past.moments[n-1].front
+			looks, sum = m.front.RTTLooks-before.RTTLooks, m.front.RTTSum-before.RTTSum
 		}
 	}
 	if looks > 0 && sum > 0 {
@@ -200,10 +203,10 @@ func (t *Telemetry) readFront(s *Source, w *watched, m *at) {
 	}
 }
 
-// sample is what happened between the first and the last moment of the window.
-func (p *past) sample() Sample {
+// sample is the figures between the first and the last moment of the window.
+func (p *past) sample() load.Kernel {
 	last := &p.moments[len(p.moments)-1]
-	s := Sample{At: last.time}
+	s := load.Kernel{At: load.Taken{Time: last.time}}
 	first := &p.moments[0]
 	if last.pid != 0 {
 		s.CPUPct, s.EngineWaitPct = p.engine(last)
@@ -212,7 +215,8 @@ func (p *past) sample() Sample {
 		s.RunqUsP99 = micros(p.recent.Quantile(0.99))
 	}
 	if before := &p.slow[0]; last.known && before.known {
-		s.RetransPPM = share(last.front.Retransmits-before.front.Retransmits, last.front.SegmentsSent-before.front.SegmentsSent)
+		s.RetransPPM = share(last.front.Retransmits-before.front.Retransmits,
+			last.front.SegmentsSent-before.front.SegmentsSent)
 	}
 	if len(p.trips) > 0 {
 		p.sorted = p.sorted[:0]
@@ -225,9 +229,10 @@ func (p *past) sample() Sample {
 	return s
 }
 
-// engine is the share of one CPU that the group of the last moment has used since its first moment in the window, and the time that its threads have waited
-// for one. Of what was waited before, half is left after waitMemory: an engine that gets no requests waits for nothing, on the fullest host.
-func (p *past) engine(last *at) (cpu, wait cluster.Gauge) {
+// engine is the share of one CPU that the group of the last moment has used since its first moment
+// in the window, and the time that its threads have waited for one. Half of an earlier wait is left
+// after waitMemory: without requests an engine waits for nothing, on the fullest host.
+func (p *past) engine(last *at) (cpu, wait load.Gauge) {
 	if p.waiting.pid != last.pid {
 		p.waiting = waiting{pid: last.pid}
 	}
@@ -238,7 +243,7 @@ func (p *past) engine(last *at) (cpu, wait cluster.Gauge) {
 	of := func(d time.Duration) float64 { return 100 * float64(d) / float64(last.time.Sub(first.time)) }
 	left := p.waiting.pct * math.Exp2(-float64(last.time.Sub(p.waiting.at))/float64(waitMemory))
 	p.waiting.pct, p.waiting.at = max(of(last.delay-first.delay), left), last.time
-	return cluster.Known(of(last.cpu - first.cpu)), cluster.Known(p.waiting.pct)
+	return load.Known(of(last.cpu - first.cpu)), load.Known(p.waiting.pct)
 }
 
 // since is the first moment before last at which the same group was counted; nil: there is none.
@@ -251,14 +256,15 @@ func since(moments []at, last *at) *at {
 	return nil
 }
 
-// share is how many of all, in a million. Counts that were set back, and nothing at all, are unknown.
-func share(of, all uint64) cluster.Gauge {
+// share is how many of all, in a million. Counts that were set back, and nothing at all, are
+// unknown.
+func share(of, all uint64) load.Gauge {
 	if int64(of) < 0 || int64(all) <= 0 {
-		return cluster.Gauge{}
+		return load.Gauge{}
 	}
-	return cluster.Known(min(1e6*float64(of)/float64(all), 1e6))
+	return load.Known(min(1e6*float64(of)/float64(all), 1e6))
 }
 
-func micros(d time.Duration) cluster.Gauge {
-	return cluster.Known(float64(d) / float64(time.Microsecond))
+func micros(d time.Duration) load.Gauge {
+	return load.Known(float64(d) / float64(time.Microsecond))
 }

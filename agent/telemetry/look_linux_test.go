@@ -14,13 +14,16 @@ import (
 	"github.com/cognitora/dataplane/bpf"
 )
 
-// looker is a Telemetry that has looked at a process and ports, as those of so many engines, often enough for its windows to be full.
+// looker is a Telemetry that has looked at a process and ports, as those of so many engines, often
+// enough for its windows to be full.
 func looker(t testing.TB, open func() (Source, error), engines int) (look func()) {
 	t.Helper()
 	var targets []Target
 	for i := range engines {
 		_, port := listener(t)
-		targets = append(targets, Target{Name: strconv.Itoa(i), FrontPort: port, EngineProcess: func() (int, error) { return os.Getpid(), nil }})
+		targets = append(targets,
+			Target{Name: strconv.Itoa(i), FrontPort: port,
+				EngineProcess: func() (int, error) { return os.Getpid(), nil }})
 	}
 	s, err := open()
 	if err != nil {
@@ -45,8 +48,9 @@ func looker(t testing.TB, open func() (Source, error), engines int) (look func()
 		if _, known := sample.CPUPct.Get(); !known {
 			t.Fatalf("the CPU time of engine %d is not known", i)
 		}
-		if first := tel.Latest(0); sample.RunqUsP99 != first.RunqUsP99 || !sample.At.Equal(first.At) {
-			t.Errorf("waits for a CPU are the host's: %v of engine %d, %v of engine 0", sample.RunqUsP99, i, first.RunqUsP99)
+		if first := tel.Latest(0); sample.RunqUsP99 != first.RunqUsP99 || !sample.At.Equal(first.At.Time) {
+			t.Errorf("waits for a CPU are the host's: %v of engine %d, %v of engine 0", sample.RunqUsP99, i,
+				first.RunqUsP99)
 		}
 	}
 	return look
@@ -74,7 +78,8 @@ func programs(t testing.TB) func() (Source, error) {
 	return OpenBPF(bpf.Options{Root: root})
 }
 
-// TestLookAllocates: a look at the programs' maps takes no new memory, however many engines there are.
+// TestLookAllocates: a look at the programs' maps takes no new memory, however many engines there
+// are.
 func TestLookAllocates(t *testing.T) {
 	for _, engines := range []int{1, 3} {
 		t.Run(fmt.Sprint("engines=", engines), func(t *testing.T) {
@@ -85,7 +90,8 @@ func TestLookAllocates(t *testing.T) {
 	}
 }
 
-// BenchmarkLook is a look with all that is made of it, by where it looks. cpu-us is the thread's own time.
+// BenchmarkLook is a look with all that is made of it, by where it looks. cpu-us is the thread's
+// own time.
 func BenchmarkLook(b *testing.B) {
 	for name, open := range map[string]func(testing.TB) func() (Source, error){"bpf": programs, "proc": func(testing.TB) func() (Source, error) { return OpenProc() }} {
 		b.Run(name, func(b *testing.B) {
@@ -100,7 +106,8 @@ func BenchmarkLook(b *testing.B) {
 	}
 }
 
-// TestTicks: each interval ends a wait, the interval can be changed, and so does the end of the context.
+// TestTicks: each interval ends a wait, the interval can be changed, and so does the end of the
+// context.
 func TestTicks(t *testing.T) {
 	k, err := newTicks(time.Millisecond)
 	if err != nil {

@@ -1,11 +1,12 @@
 package telemetry
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/cognitora/dataplane/bpf"
-	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 // TestSample: what a window holds is what is told, what was set back or does not happen is unknown.
@@ -14,17 +15,17 @@ func TestSample(t *testing.T) {
 	now := time.Now()
 	waits := bpf.Histogram{Buckets: make([]uint64, 384)}
 	m := at{known: true, pid: 7}
-	step := func(n int, change func()) Sample {
+	step := func(n int, change func()) load.Kernel {
 		for range n {
 			now = now.Add(50 * time.Millisecond)
 			m.time, m.rtt = now, 0
-			m.waits = bpf.Histogram{Count: waits.Count, Sum: waits.Sum, Buckets: append([]uint64(nil), waits.Buckets...)}
+			m.waits = bpf.Histogram{Count: waits.Count, Sum: waits.Sum, Buckets: slices.Clone(waits.Buckets)}
 			change()
 			p.add(m)
 		}
 		return p.sample()
 	}
-	if s := step(1, func() {}); s.CPUPct != (cluster.Gauge{}) || s.RunqUsP99 != (cluster.Gauge{}) || s.RetransPPM != (cluster.Gauge{}) || s.SRTTUsP50 != (cluster.Gauge{}) {
+	if s := step(1, func() {}); s != (load.Kernel{At: s.At}) {
 		t.Errorf("one look tells of no rate: %+v", s)
 	}
 	s := step(300, func() {
@@ -42,43 +43,52 @@ func TestSample(t *testing.T) {
 	if v, _ := s.RunqUsP99.Get(); v*1e3 < float64(lower) || v*1e3 > float64(upper) {
 		t.Errorf("99 of 100 waits are in %v to %v: %v", lower, upper, s.RunqUsP99)
 	}
-	if s.CPUPct != cluster.Known(150) || s.EngineWaitPct != cluster.Known(20) || s.RetransPPM != cluster.Known(10000) || s.SRTTUsP50 != cluster.Known(300) {
-		t.Errorf("%+v", s)
+	want := load.Kernel{At: s.At, RunqUsP99: s.RunqUsP99}
+	want.CPUPct, want.EngineWaitPct = load.Known(150), load.Known(20)
+	want.RetransPPM, want.SRTTUsP50 = load.Known(10000), load.Known(300)
+	if s != want {
+		t.Errorf("%+v, want %+v", s, want)
 	}
-	if s := step(40, func() {}); s.CPUPct != cluster.Known(0) || !between(s.EngineWaitPct, 17, 17.8) {
+	if s := step(40, func() {}); s.CPUPct != load.Known(0) || !between(s.EngineWaitPct, 17, 17.8) {
 		t.Errorf("of waits, half is left after 10 s: %+v", s)
 	}
-	if s := step(40, func() { m.delay += 40 * time.Millisecond }); s.EngineWaitPct != cluster.Known(80) {
+	if s := step(40, func() { m.delay += 40 * time.Millisecond }); s.EngineWaitPct != load.Known(80) {
 		t.Errorf("waits of the last second count at once: %+v", s)
 	}
 	if len(p.moments) > 22 || len(p.slow) > mostSlow || len(p.trips) > mostTrips {
 		t.Errorf("%d moments, %d slow ones and %d round trips are kept", len(p.moments), len(p.slow), len(p.trips))
 	}
-	if s := step(25, func() { m.pid, m.cpu, m.delay = 8, time.Millisecond, 0 }); s.CPUPct != cluster.Known(0) || s.EngineWaitPct != cluster.Known(0) || s.RunqUsP99 != (cluster.Gauge{}) || s.SRTTUsP50 != cluster.Known(300) {
+	s = step(25, func() { m.pid, m.cpu, m.delay = 8, time.Millisecond, 0 })
+	if s.CPUPct != load.Known(0) || s.EngineWaitPct != load.Known(0) || s.RunqUsP99 != (load.Gauge{}) ||
+		s.SRTTUsP50 != load.Known(300) {
 		t.Errorf("another engine that does nothing: %+v", s)
 	}
-	if s := step(1, func() { m.front = bpf.Sockets{} }); s.RetransPPM != (cluster.Gauge{}) {
+	if s := step(1, func() { m.front = bpf.Sockets{} }); s.RetransPPM != (load.Gauge{}) {
 		t.Errorf("counts that were set back: %+v", s)
 	}
-	if s := step(300, func() {}); s.RetransPPM != (cluster.Gauge{}) || s.SRTTUsP50 != (cluster.Gauge{}) {
+	if s := step(300, func() {}); s.RetransPPM != (load.Gauge{}) || s.SRTTUsP50 != (load.Gauge{}) {
 		t.Errorf("nothing has been sent for a while: %+v", s)
 	}
 }
 
 func TestPause(t *testing.T) {
-	for cpu, want := range map[time.Duration]time.Duration{0: 50 * time.Millisecond, 100 * time.Microsecond: 50 * time.Millisecond, time.Millisecond: 500 * time.Millisecond, time.Second: longestPause} {
+	for cpu, want := range map[time.Duration]time.Duration{
+		0: 50 * time.Millisecond, 100 * time.Microsecond: 50 * time.Millisecond,
+		time.Millisecond: 500 * time.Millisecond, time.Second: longestPause,
+	} {
 		if got := pause(50*time.Millisecond, costShare*cpu); got != want {
 			t.Errorf("after %v: %v, not %v", cpu, got, want)
 		}
 	}
 }
 
-func between(g cluster.Gauge, low, high float64) bool {
+func between(g load.Gauge, low, high float64) bool {
 	v, known := g.Get()
 	return known && v >= low && v <= high
 }
 
-// TestShareWrapped: the kernel counts a connection's segments in 32 bits. Sums of them that have become less are unknown for as long as the window has both.
+// TestShareWrapped: the kernel counts a connection's segments in 32 bits. Sums of them that have
+// become less are unknown for as long as the window has both.
 func TestShareWrapped(t *testing.T) {
 	const wrap = 1 << 32
 	for _, c := range []struct {

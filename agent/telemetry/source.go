@@ -4,9 +4,11 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/bpf"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
-// Source is a reader of sockets and waits, and one of processes: the same one, unless the agent is in a PID namespace, whose numbers programs in the kernel do not know.
+// Source is a reader of sockets and waits, and one of processes: the same one, unless the agent is
+// in a PID namespace, whose numbers programs in the kernel do not know.
 type Source struct {
 	Kernel, Processes bpf.Reader
 }
@@ -18,7 +20,7 @@ func (s *Source) close() {
 	}
 }
 
-// removed says what was taken away of what s reads; nil: nothing.
+// removed says which of the programs and maps of s were taken away; nil: none.
 func (s *Source) removed() error {
 	if r, ok := s.Kernel.(interface{ Removed() error }); ok {
 		return r.Removed()
@@ -26,8 +28,9 @@ func (s *Source) removed() error {
 	return nil
 }
 
-// Open opens what Run looks at, which does it otherwise itself: for who wants to know before anything else is started whether it can be. An error is that of
-// Options.Open. It is closed when Run ends.
+// Open opens the source that Run looks at, and tells before Run whether it can be opened. Without
+// it Run opens the source itself. An error is that of Options.Open. The source is closed when Run
+// ends.
 func (t *Telemetry) Open() error {
 	if t.source != nil || t.o.Open == nil {
 		return nil
@@ -42,7 +45,7 @@ func (t *Telemetry) Open() error {
 	return nil
 }
 
-// replace has s read from now on, and closes what was before.
+// replace has s read from now on, and closes the source before it.
 func (t *Telemetry) replace(s *Source) {
 	t.open.Lock()
 	defer t.open.Unlock()
@@ -52,7 +55,8 @@ func (t *Telemetry) replace(s *Source) {
 	t.source = s
 }
 
-// renew sees, once in removedEvery, whether what is read was removed, and opens it anew. What was known is forgotten before: counts that stand still are no figures.
+// renew sees, once in removedEvery, whether the source was removed, and opens it anew. Earlier
+// counts are forgotten first: counts that stand still are no figures.
 func (t *Telemetry) renew(now time.Time) error {
 	if now.Sub(t.there) < removedEvery {
 		return nil
@@ -66,18 +70,20 @@ func (t *Telemetry) renew(now time.Time) error {
 	t.replace(nil)
 	t.mu.Lock()
 	for _, w := range t.targets {
-		w.past, w.latest, w.findAt = past{}, Sample{}, time.Time{}
+		w.past, w.latest, w.findAt = past{}, load.Kernel{}, time.Time{}
 		w.process.Store(0)
 	}
 	t.mu.Unlock()
 	return t.Open()
 }
 
-// Engines is what the processes of a target's engine have used, by the target's place in Options.Targets. ok is false while it is not known.
+// Engines is the CPU time and waits of a target's engine, by the target's place in Options.Targets.
+// ok is false while it is not known.
 type Engines func(target int) (g bpf.Group, ok bool)
 
-// With has f read what the kernel tells, which stays open meanwhile: f must call no other method of t that reads, and keep nothing. It is not called before
-// Run, or Open, has opened that, and where nothing could be; false then.
+// With has f read the source, which stays open meanwhile. f must call no other method of t that
+// reads, and keep nothing. Without an open source, as before Run or Open, f is not called and With
+// returns false.
 func (t *Telemetry) With(f func(r bpf.Reader, engines Engines)) bool {
 	t.open.RLock()
 	defer t.open.RUnlock()

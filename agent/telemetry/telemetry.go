@@ -1,5 +1,6 @@
-// Package telemetry asks the kernel, many times a second and for little, how busy the host and its engines are and how their sockets do: through the BPF
-// programs of package bpf where the agent may load them, else through /proc and sock_diag. Nothing is asked of the engine.
+// Package telemetry asks the kernel, many times a second and for little, how busy the host and its
+// engines are and how their sockets do: through the BPF programs of package bpf where the agent may
+// load them, else through /proc and sock_diag. Nothing is asked of the engine.
 package telemetry
 
 import (
@@ -13,22 +14,25 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/bpf"
-	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 // Options of a Telemetry.
 type Options struct {
-	// Open returns where the numbers come from; nil: nowhere, nothing is known. It is called again when what it has opened was removed by others, and then its error
-	// ends Run.
+	// Open returns where the numbers come from; nil: nowhere, nothing is known. It is called again
+	// when others have removed the source, and then its error ends Run.
 	Open func() (Source, error)
-	// Interval is the time between two looks, if they cost less than costShare, while something moves; while nothing does it is 1.4 times as long. 0: 50 ms.
+	// Interval is the time between two looks, if they cost less than costShare, while something
+	// moves; while nothing does it is 1.4 times as long. 0: 50 ms.
 	Interval time.Duration
 	// Targets are the engines of the host; at least one.
 	Targets []Target
-	// Opened is called once, when Open has been called and the first look is done: from here on each look is as the one before. Nil: nobody is told.
+	// Opened is called once, when Open has been called and the first look is done: from here on
+	// each look is as the one before. Nil: nobody is told.
 	Opened func()
-	// Tick is called each Interval, after a look if there was one, by the goroutine of Run, and tells whether something has moved; it must not block. Nil: nobody
-	// is told, and something always moves.
+	// Tick is called each Interval, after a look if there was one, by the goroutine of Run, and
+	// tells whether something has moved; it must not block. Nil: nobody is told, and something
+	// always moves.
 	Tick func() (moved bool)
 	Log  *slog.Logger
 
@@ -38,39 +42,30 @@ type Options struct {
 // ErrUnseen is a process that this one has no right to see.
 var ErrUnseen = errors.New("cannot be found")
 
-// byChoice is the reason for what is not told because nobody wants programs in the kernel.
+// byChoice is the reason for figures that are missing because nobody wants programs in the kernel.
 const byChoice = "telemetry.kernel is proc"
 
 // Target is an engine with its front.
 type Target struct {
-	Name string // for what cannot be told of it, where there are several
+	Name string // in messages, where there are several
 	// FrontPort and EnginePort are local ports whose connections are counted; 0: none.
 	FrontPort, EnginePort uint16
-	// EngineProcess finds the root of the engine's processes; nil: none is known, and why is for the caller to say.
+	// EngineProcess finds the root of the engine's processes; nil: none is known, and why is for
+	// the caller to say.
 	EngineProcess func() (pid int, err error)
 }
 
-// watched is a target with what is known of it.
+// watched is a target and its state.
 type watched struct {
 	Target
 	what    struct{ cpu, front, engine string } // that may not be told of it, as problems name it
-	latest  Sample                              // guarded by Telemetry.mu
+	latest  load.Kernel                         // guarded by Telemetry.mu
 	process atomic.Int64                        // root of the engine's processes; 0: not known
 
 	// Of Run's goroutine.
 	past    past
 	findAt  time.Time
 	aliveAt time.Time // when the engine's process was seen to be there
-}
-
-// Sample is what a look found: waits and CPU over the last second, sockets over the last ten. What is not known is unknown.
-type Sample struct {
-	At            time.Time // zero: nobody has looked yet
-	CPUPct        cluster.Gauge
-	EngineWaitPct cluster.Gauge
-	RunqUsP99     cluster.Gauge
-	SRTTUsP50     cluster.Gauge
-	RetransPPM    cluster.Gauge
 }
 
 // Bounds of looking.
@@ -90,17 +85,17 @@ const (
 // Telemetry looks. Make it with New and Run it once.
 type Telemetry struct {
 	o       Options
-	open    sync.RWMutex // held by who reads source, and to close it
+	open    sync.RWMutex // held to read source, and to close it
 	source  *Source      // nil: nothing is open
 	targets []*watched
 	looks   atomic.Uint64
 	cost    atomic.Int64 // ns of CPU, of all looks
 
 	mu       sync.Mutex
-	problems map[string]string // what cannot be told, and why
+	problems map[string]string // why a figure is missing, by its name
 
 	// Of Run's goroutine.
-	now      at            // what a look reads
+	now      at            // of a look
 	mean     time.Duration // CPU time of a look, of late
 	there    time.Time     // when the programs were seen to be there
 	searched bool          // some engine's processes were looked for
@@ -124,14 +119,16 @@ func New(o Options) *Telemetry {
 		if len(o.Targets) > 1 {
 			of = " of " + target.Name
 		}
-		w.what.cpu, w.what.front, w.what.engine = "CPU time of the engine"+of, "connections to the front"+of, "connections to the engine"+of
+		w.what.cpu = "CPU time of the engine" + of
+		w.what.front, w.what.engine = "connections to the front"+of, "connections to the engine"+of
 		t.targets = append(t.targets, w)
 	}
 	return t
 }
 
-// Latest is the last sample of a target, by its place in Options.Targets.
-func (t *Telemetry) Latest(target int) Sample {
+// Latest is the last sample of a target, by its place in Options.Targets: CPU time and waits over
+// the last second, sockets over the last ten.
+func (t *Telemetry) Latest(target int) load.Kernel {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.targets[target].latest
@@ -142,12 +139,14 @@ func (t *Telemetry) Cost() (looks uint64, cpu time.Duration) {
 	return t.looks.Load(), time.Duration(t.cost.Load())
 }
 
-// Ports are the ports of a target that are counted, by which side of the agent they are on; 0: none.
+// Ports are the ports of a target that are counted, by which side of the agent they are on; 0:
+// none.
 func (t *Telemetry) Ports(target int) (front, engine uint16) {
 	return t.targets[target].FrontPort, t.targets[target].EnginePort
 }
 
-// Run looks until ctx ends, or, where there is nothing to look at, just ticks. What it has had counted stays counted, for the next agent.
+// Run looks until ctx ends, or, without anything to look at, just ticks. Programs go on counting
+// for the next agent.
 func (t *Telemetry) Run(ctx context.Context) error {
 	if err := t.Open(); err != nil {
 		return err
@@ -195,7 +194,8 @@ func (t *Telemetry) follow(ctx context.Context, ticks *ticks) error {
 	}
 }
 
-// stillInterval is the time between looks while nothing moves: with DefaultInterval what moves then has 30 ms left of the 100 in which routers should know.
+// stillInterval is the time between looks while nothing moves. With DefaultInterval a first move
+// has 30 ms left of the 100 in which routers should know.
 func stillInterval(interval time.Duration) time.Duration { return interval * 7 / 5 }
 
 // lookAt looks, and returns when to look again.
@@ -219,7 +219,7 @@ func pause(interval, cost time.Duration) time.Duration {
 	return max(interval, min(cost, longestPause))
 }
 
-// say logs where the numbers come from and what cannot be told: a warning, unless that is as configured.
+// say logs the source and the missing figures: a warning, unless that is as configured.
 func (t *Telemetry) say(r bpf.Reader) {
 	t.o.Log.Info("telemetry", "source", string(r.Source()))
 	reasons := map[string][]string{}
@@ -231,7 +231,8 @@ func (t *Telemetry) say(r bpf.Reader) {
 		if reason == byChoice {
 			level = slog.LevelInfo
 		}
-		t.o.Log.Log(context.Background(), level, "telemetry does without some of what programs in the kernel tell", "why", reason, "missing", strings.Join(what, "; "))
+		t.o.Log.Log(context.Background(), level, "telemetry does without some of what programs in the kernel tell",
+			"why", reason, "missing", strings.Join(what, "; "))
 	}
 }
 
@@ -246,7 +247,8 @@ func (t *Telemetry) watchPorts(s *Source) {
 	}
 }
 
-// watchPort makes room by forgetting ports that nobody listens on any more, as those are of engines that were given a free one.
+// watchPort makes room by forgetting ports that nobody listens on any more, as those are of engines
+// that were given a free one.
 func watchPort(r bpf.Reader, port uint16) error {
 	err := r.WatchPort(port)
 	if err == nil {
@@ -284,7 +286,7 @@ func (t *Telemetry) problem(what string, err error) {
 	}
 }
 
-// Missing lists what cannot be told now, and why.
+// Missing lists the figures that cannot be told now, and why.
 func (t *Telemetry) Missing() []bpf.Missing {
 	var all []bpf.Missing
 	t.With(func(r bpf.Reader, _ Engines) { all = append(all, r.Missing()...) })

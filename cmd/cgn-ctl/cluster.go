@@ -32,7 +32,8 @@ func newCluster(a *app, getenv func(string) string) *cobra.Command {
 
 func (a *app) etcdFlags(flags *pflag.FlagSet, getenv func(string) string) {
 	def := strings.Split(firstSet(getenv, defaultEtcd, envEtcd, envEtcdAsConfig), ",")
-	flags.StringSliceVar(&a.etcd.Endpoints, "etcd", def, "etcd client addresses (env "+envEtcd+" or "+envEtcdAsConfig+", separated by commas)")
+	flags.StringSliceVar(&a.etcd.Endpoints, "etcd", def,
+		"etcd client addresses (env "+envEtcd+" or "+envEtcdAsConfig+", separated by commas)")
 	file := func(into *string, flag, variable, help string) {
 		flags.StringVar(into, flag, getenv(variable), help+" (env "+variable+")")
 	}
@@ -56,7 +57,8 @@ func (a *app) withEtcd(ctx context.Context, fn func(ctx context.Context, c *clus
 	defer c.Close()
 	err = fn(ctx, c)
 	if tls := (*cluster.HandshakeError)(nil); errors.As(c.Why(ctx, err), &tls) {
-		return hinted{fmt.Errorf("TLS with etcd at %s fails: %w", tls.Endpoint, tls.Err), "are --etcd-ca, --etcd-cert and --etcd-key of its CA, and is it to be spoken to by TLS?"}
+		return hinted{fmt.Errorf("TLS with etcd at %s fails: %w", tls.Endpoint, tls.Err),
+			"are --etcd-ca, --etcd-cert and --etcd-key of its CA, and is it to be spoken to by TLS?"}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return hinted{fmt.Errorf("etcd does not answer at %s", strings.Join(a.etcd.Endpoints, ", ")),
@@ -86,6 +88,7 @@ func newNodes(a *app, getenv func(string) string) *cobra.Command {
 			"and how long they wait for one, the wait for a CPU that 99 % of the host's waits do not exceed, the median round trip between the agent and its clients, and how many in a million\n" +
 			"segments it sends them again. In parentheses: how old the sample was at the heartbeat. \"-\": the agent cannot tell; its /readyz says why.\n" +
 			"Routers hear of changes between heartbeats: cgn-ctl top and cgn-ctl route explain.\n\n" +
+			"SLOTS is how many requests at once the operator has stated, and in parentheses how many the engine says that it computes.\n\n" +
 			"ROUTER is the node's state in the router at --admin, if one answers there: suspect, and why, while packets to the node are not acknowledged. PATH is what\n" +
 			"the kernel of the router's host measures of connections to the node (router.kernel_events): the round trip, in parentheses how long ago, and how many in\n" +
 			"a million segments are sent again.",
@@ -164,25 +167,31 @@ func writeNodes(t *table, rows []nodeRow) {
 		t.line("no node is registered; start an agent with --etcd")
 		return
 	}
-	t.row("NODE", "STATE", "ROLE", "ENGINE", "MODELS", "IN FLIGHT", "QUEUED", "SLOTS", "KERNEL", "GPU", "POWER", "ROUTER", "PATH", "ADDRESS", "LEASE")
+	t.row("NODE", "STATE", "ROLE", "ENGINE", "MODELS", "IN FLIGHT", "QUEUED", "SLOTS", "KERNEL", "GPU", "POWER",
+		"ROUTER", "PATH", "ADDRESS", "LEASE")
 	for _, r := range rows {
 		h := r.Health
 		if h == nil {
-			t.row(r.ID, r.state(), "-", "-", "-", "-", "-", "-", "-", "-", "-", r.routerCell(), r.pathCell(), "-", r.Error)
+			t.row(r.ID, r.state(), "-", "-", "-", "-", "-", "-", "-", "-", "-", r.routerCell(), r.pathCell(), "-",
+				r.Error)
 			continue
 		}
 		t.row(r.ID, r.state(), h.Role, dash(h.Engine), dash(strings.Join(h.Models, ",")), h.InFlight, h.QueueDepth,
-			slotsCell(h), kernelCell(h), figures(h.SMAgeMs, figure{"sm", h.SMPct, 1, "%"}),
-			figures(h.PowerAgeMs, figure{"", h.PowerWatts, 1, " W"}, figure{"30 s", h.PowerWattsAvg30, 1, " W"}), r.routerCell(), r.pathCell(), h.Address, r.lease())
+			slotsCell(h), sampleCell(&h.Load, "kernel"), sampleCell(&h.Load, "sm"), sampleCell(&h.Load, "watts"),
+			r.routerCell(), r.pathCell(), h.Address, r.lease())
 	}
 }
 
-// slotsCell is how many requests the node is given at once, as far as its agent says.
+// slotsCell is the stated limit of requests at once, and in parentheses the engine's own number.
 func slotsCell(h *cluster.NodeHealth) string {
-	if h.MaxConcurrent == 0 {
-		return "-"
+	cell := "-"
+	if h.MaxConcurrent > 0 {
+		cell = strconv.Itoa(h.MaxConcurrent)
 	}
-	return strconv.Itoa(h.MaxConcurrent)
+	if h.EngineSlots > 0 {
+		cell += fmt.Sprintf(" (%d)", h.EngineSlots)
+	}
+	return cell
 }
 
 func (r *nodeRow) lease() string {

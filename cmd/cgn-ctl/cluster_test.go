@@ -10,6 +10,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/etcdserver"
+	"github.com/cognitora/dataplane/internal/load"
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
@@ -28,7 +29,7 @@ func fleetState(t *testing.T) map[string]string {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	registrar := cluster.NewRegistrar(client, cluster.Registration{Heartbeat: 200 * time.Millisecond, Health: func() cluster.Record {
-		return &cluster.NodeHealth{NodeID: "n1", Address: "http://127.0.0.1:1", Models: []string{"m"}, InFlight: cluster.Known(0), Ready: true}
+		return &cluster.NodeHealth{NodeID: "n1", Address: "http://127.0.0.1:1", Models: []string{"m"}, Load: load.Load{Engine: load.Engine{InFlight: load.Known(0)}}, Ready: true}
 	}})
 	go func() { done <- registrar.Run(ctx) }()
 	t.Cleanup(func() {

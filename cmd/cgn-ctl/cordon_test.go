@@ -5,24 +5,25 @@ import (
 	"testing"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 // The agent's clock may be hours away from the operator's.
 func TestDrainedIsWhatALaterHeartbeatSays(t *testing.T) {
-	node := func(stamp int64, inFlight cluster.Gauge) *cluster.Node {
-		return &cluster.Node{ID: "n1", Health: &cluster.NodeHealth{Stamp: stamp, InFlight: inFlight}}
+	node := func(stamp int64, inFlight load.Gauge) *cluster.Node {
+		return &cluster.Node{ID: "n1", Health: &cluster.NodeHealth{Stamp: stamp, Load: load.Load{Engine: load.Engine{InFlight: inFlight}}}}
 	}
 	for name, c := range map[string]struct {
 		now, before *cluster.Node
 		want        int
 	}{
-		"no news":            {node(5, cluster.Known(0)), node(5, cluster.Known(0)), -1},
-		"news":               {node(6, cluster.Known(0)), node(5, cluster.Known(3)), 0},
-		"news from the past": {node(1, cluster.Known(2)), node(5, cluster.Known(3)), 2},
-		"does not say":       {node(6, cluster.Gauge{}), node(5, cluster.Gauge{}), -1},
-		"gone":               {nil, node(5, cluster.Known(3)), 0},
-		"unreadable":         {&cluster.Node{ID: "n1"}, node(5, cluster.Known(0)), -1},
-		"came meanwhile":     {node(6, cluster.Known(1)), nil, 1},
+		"no news":            {node(5, load.Known(0)), node(5, load.Known(0)), -1},
+		"news":               {node(6, load.Known(0)), node(5, load.Known(3)), 0},
+		"news from the past": {node(1, load.Known(2)), node(5, load.Known(3)), 2},
+		"does not say":       {node(6, load.Gauge{}), node(5, load.Gauge{}), -1},
+		"gone":               {nil, node(5, load.Known(3)), 0},
+		"unreadable":         {&cluster.Node{ID: "n1"}, node(5, load.Known(0)), -1},
+		"came meanwhile":     {node(6, load.Known(1)), nil, 1},
 	} {
 		if got := drainLeft(c.now, c.before); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
@@ -53,8 +54,8 @@ func TestHalfAnEtcdLoginIsAnError(t *testing.T) {
 }
 
 func TestSlotsThatNobodyAnnounces(t *testing.T) {
-	for slots, want := range map[int]string{0: "-", 64: "64"} {
-		if got := slotsCell(&cluster.NodeHealth{MaxConcurrent: slots}); got != want {
+	for slots, want := range map[[2]int]string{{}: "-", {64, 0}: "64", {0, 48}: "- (48)", {64, 48}: "64 (48)"} {
+		if got := slotsCell(&cluster.NodeHealth{MaxConcurrent: slots[0], EngineSlots: slots[1]}); got != want {
 			t.Errorf("%d slots: %q", slots, got)
 		}
 	}

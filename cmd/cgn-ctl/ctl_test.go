@@ -128,7 +128,7 @@ func TestAdminErrorsSayWhatToDo(t *testing.T) {
 }
 
 const fleetPage = `{"rev":3,"stale":true,"nodes":[{"id":"n1","address":"http://h:1","models":["m"],"state":"healthy","eligible":true,
-"in_flight":2,"max_concurrent":64,"engine_waiting":1,"sm":0.5,"watts":300},{"id":"n2","address":"http://h:2","models":["m"],"state":"open","eligible":false,"reason":"refused","in_flight":3}],"models":[],"index_blocks":9}`
+"in_flight":2,"max_concurrent":64,"signals":{"from":"metrics","queue_depth":1,"sm_pct":50,"power_watts":300}},{"id":"n2","address":"http://h:2","models":["m"],"state":"open","eligible":false,"reason":"refused","in_flight":3}],"models":[],"index_blocks":9}`
 
 const metricsPage = `# TYPE cgn_router_requests_total counter
 cgn_router_requests_total{api="chat",model="m",code="200"} 5
@@ -214,7 +214,8 @@ func TestReferencesAreUpToDate(t *testing.T) {
 	}
 }
 
-// TestVariablesOfOthers: every program takes an environment that has all that only the others know, and is warned of what is in a section of its own.
+// TestVariablesOfOthers: every program takes an environment that has all that only the others know,
+// and is warned of what is in a section of its own.
 func TestVariablesOfOthers(t *testing.T) {
 	var all strings.Builder
 	if err := writeVariables(&all); err != nil {

@@ -51,7 +51,8 @@ func onTerminal(t *testing.T, columns, rows int, args ...string) *watched {
 	return w
 }
 
-// until reads what the program writes until done, which it is within a time that only a fault exceeds.
+// until reads what the program writes until done, which it is within a time that only a fault
+// exceeds.
 func (w *watched) until(what string, done func() bool) {
 	w.t.Helper()
 	buffer := make([]byte, 1<<16)
@@ -95,8 +96,9 @@ func largeFleet(t *testing.T) string {
 	var nodes []map[string]any
 	for i := range 40 {
 		n := map[string]any{"id": fmt.Sprintf("gpu-rack-07-node-%03d", i), "address": fmt.Sprintf("http://10.0.0.%d:8000", i), "models": []string{"org/a-model-with-a-name"}, "state": "healthy",
-			"eligible": true, "in_flight": i, "max_concurrent": 64, "sm": 0.5, "watts": 300, "learned_lifetime_s": 60,
-			"signals": map[string]any{"from": "stream", "cpus": 1.5, "engine_wait": 0.125, "run_delay_p99_ms": 2.5, "rtt_p50_ms": 0.25, "retransmitted": 0.0075}}
+			"eligible": true, "in_flight": i, "max_concurrent": 64, "learned_lifetime_s": 60,
+			"signals": map[string]any{"from": "stream", "sm_pct": 50, "power_watts": 300, "cpu_pct": 150, "engine_wait_pct": 12.5,
+				"runq_us_p99": 2500, "srtt_us_p50": 250, "retrans_ppm": 7500}}
 		switch i {
 		case 38:
 			n["state"], n["eligible"], n["reason"], n["last_error"] = "open", false, "it failed", "dial tcp 10.0.0.38:8000: \x1b[2Jconnect: connection refused, and more that is said at length"
@@ -124,7 +126,8 @@ func wantLines(t *testing.T, lines []string, parts ...string) {
 	want(t, strings.Join(lines, "\n"), parts...)
 }
 
-// TestTopFitsTheTerminal: whatever its size, and when that changes, the headline and the nodes that fail are seen, and what is not is said.
+// TestTopFitsTheTerminal: whatever its size, and when that changes, the headline and the nodes that
+// fail are seen, and what is not is said.
 func TestTopFitsTheTerminal(t *testing.T) {
 	w := onTerminal(t, 80, 24, "top", "--admin", largeFleet(t), "--interval", "1h")
 	at80 := w.frame("24 rows of 80 columns")
@@ -168,7 +171,8 @@ func TestTopFitsTheTerminal(t *testing.T) {
 	}
 }
 
-// TestTopGivesTheTerminalBack: after whatever ends it, the cursor, the screen and the keys are as before.
+// TestTopGivesTheTerminalBack: after whatever ends it, the cursor, the screen and the keys are as
+// before.
 func TestTopGivesTheTerminalBack(t *testing.T) {
 	url := largeFleet(t)
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP} {

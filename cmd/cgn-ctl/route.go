@@ -140,7 +140,7 @@ func blocksCell(c *leg.ExplainedNode) string {
 func writeExplanation(t *table, e *leg.Explanation) {
 	t.line(fmt.Sprintf("model %s, %s, %d blocks of prompt, mode %s\n", dash(e.Model), e.API, e.Blocks, e.Mode))
 	t.row("", "NODE", "BLOCKS", "OVERLAP", "PENDING", "LOAD", "POWER", "CAPACITY", "SCORE", "IN FLIGHT", "MEASURED", "NOTE")
-	powered := slices.ContainsFunc(e.Candidates, func(c leg.ExplainedNode) bool { return c.Watts != nil })
+	powered := slices.ContainsFunc(e.Candidates, func(c leg.ExplainedNode) bool { return !c.Signals.Power.At.IsZero() })
 	for _, c := range e.Candidates {
 		cells := []any{"", c.Node, blocksCell(&c)}
 		if c.Node == e.Winner {
@@ -161,7 +161,7 @@ func writeExplanation(t *table, e *leg.Explanation) {
 		if c.Others > 0 {
 			inFlight += "+" + strconv.Itoa(c.Others)
 		}
-		t.row(append(cells, inFlight+"/"+limitCell(c.Slots), signalsCell(&c), note)...)
+		t.row(append(cells, inFlight+"/"+limitCell(c.Slots), signalsCell(&c.Signals), note)...)
 	}
 	if e.Winner != "" {
 		t.line(fmt.Sprintf("\n%s: %s", e.Winner, e.Why))

@@ -12,9 +12,10 @@ import (
 
 // nodeColumns are what `top` shows of a node.
 var nodeColumns = []column{
-	{name: "NODE", least: 28, middle: true}, {name: "STATE", rank: 1}, {name: "IN FLIGHT", rank: 2}, {name: "QUEUED", rank: 4},
-	{name: "CPU WAIT %", rank: 5}, {name: "RTT", rank: 6}, {name: "RESENT %", rank: 7}, {name: "SM %", rank: 8}, {name: "KV %", rank: 9},
-	{name: "WAIT P99", rank: 10}, {name: "CPU %", rank: 11}, {name: "WATTS", rank: 12}, {name: "BELIEVED", rank: 13}, {name: "PREDICTION", rank: 14},
+	{name: "NODE", least: 28, middle: true}, {name: "STATE", rank: 1}, {name: "IN FLIGHT", rank: 2},
+	{name: "QUEUED", rank: 4}, {name: "CPU WAIT %", rank: 5}, {name: "RTT", rank: 6}, {name: "RESENT %", rank: 7},
+	{name: "SM %", rank: 8}, {name: "KV %", rank: 9}, {name: "WAIT P99", rank: 10}, {name: "CPU %", rank: 11},
+	{name: "WATTS", rank: 12}, {name: "BELIEVED", rank: 13}, {name: "PREDICTION", rank: 14},
 	{name: "MODELS", rank: 15, least: 12}, {name: "ADDRESS", rank: 16}, {name: "NOTE", rank: 3, least: 20},
 }
 
@@ -37,9 +38,10 @@ func (n *fleetNode) cells(predictions map[string]float64) []string {
 		state = "suspect"
 	}
 	return []string{
-		n.ID, state, fmt.Sprintf("%d/%s", n.InFlight, limitCell(int(n.MaxConcurrent))), number(n.EngineQueue, 0),
-		percentOf(s.EngineWait), millis(n.roundTrip()), percentOf(n.resent()), percent(n.SM), percent(n.KVUsage),
-		millis(s.RunDelayMs), percent(s.CPU), number(n.Watts, 0), fmt.Sprintf("%.0fs", n.Lifetime), prediction,
+		n.ID, state, fmt.Sprintf("%d/%s", n.InFlight, limitCell(int(n.MaxConcurrent))), number(scaled(s.QueueDepth, 1), 0),
+		percentOf(scaled(s.EngineWaitPct, 1e-2)), millis(n.roundTrip()), percentOf(n.resent()),
+		percent(scaled(s.SMPct, 1e-2)), percent(scaled(s.CacheUsage(), 1)), millis(scaled(s.RunqUsP99, 1e-3)),
+		percent(scaled(s.CPUPct, 1e-2)), number(scaled(s.Drawn(), 1), 0), fmt.Sprintf("%.0fs", n.Lifetime), prediction,
 		dash(strings.Join(n.Models, ",")), n.Address, dash(n.note()),
 	}
 }
@@ -70,17 +72,18 @@ func (n *fleetNode) note() string {
 	return strings.TrimSpace(reason + " (" + n.LastError + ")")
 }
 
-// roundTrip is what the node's kernel has measured, else this router's host.
+// roundTrip is in milliseconds, by the node's kernel, or that of the router's host.
 func (n *fleetNode) roundTrip() *float64 {
-	if n.Signals.RTTMs == nil && n.Path != nil {
+	rtt := scaled(n.Signals.SRTTUsP50, 1e-3)
+	if rtt == nil && n.Path != nil {
 		return n.Path.RTTMs
 	}
-	return n.Signals.RTTMs
+	return rtt
 }
 
 // resent is the larger share of the two directions, as the policy has it.
 func (n *fleetNode) resent() *float64 {
-	share := n.Signals.Retransmits
+	share := scaled(n.Signals.RetransPPM, 1e-6)
 	if n.Path == nil || n.Path.Retransmitted == nil || share != nil && *share >= *n.Path.Retransmitted {
 		return share
 	}

@@ -6,10 +6,13 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 const goodNode = `{"node_id":"n1","address":"http://10.0.0.1:7070","role":"decode","engine":"vllm","models":["m"],"tp":2,
-"max_concurrent":8,"in_flight":3,"queue_depth":0,"sm_pct":42.5,"ready":true,"stamp":1700000000000,"from_the_future":{"a":[1]}}`
+"max_concurrent":8,"engine_slots":16,"heartbeat_s":20,"in_flight":3,"queue_depth":0,"sm_pct":42.5,"ready":true,"stamp":1700000000000,"from_the_future":{"a":[1]}}`
 
 func TestUnknownIsNotZero(t *testing.T) {
 	h, err := ParseNodeHealth("n1", []byte(goodNode))
@@ -19,7 +22,7 @@ func TestUnknownIsNotZero(t *testing.T) {
 	if v, known := h.QueueDepth.Get(); v != 0 || !known {
 		t.Errorf("queue_depth 0 reads as %v %v", v, known)
 	}
-	if _, known := h.PowerWatts.Get(); known {
+	if _, known := h.Watts.Get(); known {
 		t.Error("absent power_watts is known")
 	}
 	if !math.IsNaN(float64(h.CPUPct.Float32())) {
@@ -29,7 +32,8 @@ func TestUnknownIsNotZero(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := string(out); strings.Contains(s, "power_watts") || !strings.Contains(s, `"queue_depth":0`) || !strings.Contains(s, `"sm_pct":42.5`) {
+	if s := string(out); strings.Contains(s, "power_watts") || !strings.Contains(s, `"queue_depth":0`) ||
+		!strings.Contains(s, `"sm_pct":42.5`) {
 		t.Errorf("written as %s", s)
 	}
 	again, err := ParseNodeHealth("n1", out)
@@ -51,6 +55,11 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"percentage":       {edit(`42.5`, `420`), "sm_pct"},
 		"negative":         {edit(`"in_flight":3`, `"in_flight":-3`), "in_flight"},
 		"slots":            {edit(`"max_concurrent":8`, `"max_concurrent":-8`), "max_concurrent"},
+		"engine's slots":   {edit(`"engine_slots":16`, `"engine_slots":2000000`), "engine_slots"},
+		"heartbeat":        {edit(`"heartbeat_s":20`, `"heartbeat_s":301`), "heartbeat_s"},
+		"negative beat":    {edit(`"heartbeat_s":20`, `"heartbeat_s":-1`), "heartbeat_s"},
+		"age":              {edit(`"sm_pct":42.5`, `"sm_age_ms":-1`), "age"},
+		"endless age":      {edit(`"sm_pct":42.5`, `"sm_age_ms":1e13`), "age"},
 		"empty model":      {edit(`["m"]`, `[""]`), "models"},
 		"too large":        {goodNode + strings.Repeat(" ", maxValueBytes), "bytes"},
 		"models is a text": {edit(`["m"]`, `"m"`), "models"},
@@ -63,8 +72,12 @@ func TestBadValuesAreRefused(t *testing.T) {
 
 func TestFitMakesWhatAnEngineSaysAnnounceable(t *testing.T) {
 	h := NodeHealth{
-		NodeID: "n1", Address: "http://10.0.0.1:1", MaxConcurrent: -4, InFlight: Known(-1), QueueDepth: Known(2),
-		TotalBlocks: Known(1e300), CPUPct: Known(12), Models: []string{"", "m", strings.Repeat("x", 513)},
+		NodeID: "n1", Address: "http://10.0.0.1:1", EngineSlots: -4,
+		Models: []string{"", "m", strings.Repeat("x", 513)},
+		Load: load.Load{
+			Engine: load.Engine{InFlight: load.Known(-1), QueueDepth: load.Known(2), TotalBlocks: load.Known(1e300)},
+			Kernel: load.Kernel{CPUPct: load.Known(12)},
+		},
 	}
 	for i := range 2000 {
 		h.Models = append(h.Models, strings.Repeat("<", 100)+strconv.Itoa(i)) // six bytes each in JSON
@@ -80,11 +93,22 @@ func TestFitMakesWhatAnEngineSaysAnnounceable(t *testing.T) {
 	if err != nil || len(out) > maxValueBytes || len(h.Models) < 50 || h.Models[0] != "m" {
 		t.Errorf("%d bytes with %d models, %v", len(out), len(h.Models), err)
 	}
-	if h.MaxConcurrent != 0 || !h.InFlight.IsZero() || !h.TotalBlocks.IsZero() {
+	if h.EngineSlots != 0 || !h.InFlight.IsZero() || !h.TotalBlocks.IsZero() {
 		t.Errorf("not unknown: %+v", h)
 	}
-	if h.QueueDepth != Known(2) || h.CPUPct != Known(12) {
+	if h.QueueDepth != load.Known(2) || h.CPUPct != load.Known(12) {
 		t.Errorf("what was right has changed: %+v", h)
+	}
+}
+
+// TestHeartbeat: an agent is taken at its word, but never for faster than those that say nothing.
+func TestHeartbeat(t *testing.T) {
+	for says, want := range map[float64]time.Duration{
+		0: 5 * time.Second, 0.1: 5 * time.Second, 7.5: 7500 * time.Millisecond, 300: MaxHeartbeat,
+	} {
+		if got := (&NodeHealth{HeartbeatS: says}).Heartbeat(); got != want {
+			t.Errorf("%g s: %v, want %v", says, got, want)
+		}
 	}
 }
 
@@ -115,7 +139,8 @@ func TestCordonsAndModels(t *testing.T) {
 	if c := ParseCordon([]byte(`{"drain":true,"reason":"kernel"}`)); !c.Drain || c.Reason != "kernel" {
 		t.Errorf("%+v", c)
 	}
-	if m, err := ParseModel("org/m", []byte(`{"aliases":["gpt-4"],"cascade":["x"]}`)); err != nil || m.Aliases[0] != "gpt-4" {
+	if m, err := ParseModel("org/m", []byte(`{"aliases":["gpt-4"],"cascade":["x"]}`)); err != nil ||
+		m.Aliases[0] != "gpt-4" {
 		t.Errorf("%+v %v", m, err)
 	}
 	for _, bad := range []string{`{"aliases":"x"}`, `{"aliases":[""]}`, `[`} {

@@ -68,7 +68,7 @@ type Registrar struct {
 // NewRegistrar prepares a registration; Run does the work.
 func NewRegistrar(c *Client, reg Registration) *Registrar {
 	if reg.Heartbeat <= 0 {
-		reg.Heartbeat = 5 * time.Second
+		reg.Heartbeat = DefaultHeartbeat
 	}
 	if reg.Instance == "" {
 		reg.Instance = rand.Text()

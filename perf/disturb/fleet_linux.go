@@ -20,7 +20,8 @@ import (
 	"github.com/cognitora/dataplane/perf/process"
 )
 
-// Addresses of what runs in the hub, and ports of the nodes: each has its own, as the kernel counts by port.
+// Addresses of what runs in the hub, and ports of the nodes: each has its own, as the kernel counts
+// by port.
 const (
 	etcdAt      = "127.0.0.1:2379"
 	routerAt    = "127.0.0.1:8080"
@@ -48,10 +49,11 @@ type fleet struct {
 // startFleet starts everything, undisturbed, and waits until the router sends to all nodes.
 func startFleet(ctx context.Context, c *Config, m Mode, dir string, groups controlGroups) (*fleet, error) {
 	f := &fleet{c: c, mode: m, dir: dir}
-	f.admin = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", f.path("admin.sock"))
-	}}}
+	}
+	f.admin = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DialContext: dial}}
 	err := f.start(groups)
 	if err == nil {
 		err = f.awaitReady(ctx)
@@ -83,7 +85,8 @@ func (f *fleet) start(groups controlGroups) (err error) {
 	if f.etcd, err = etcdserver.Start(f.path("etcd"), "127.0.0.1:0"); err != nil {
 		return err
 	}
-	if f.door, err = f.star.Hub.Door(netip.AddrPortFrom(netip.IPv4Unspecified(), etcdPort), f.etcd.Endpoint()); err != nil {
+	if f.door, err = f.star.Hub.Door(netip.AddrPortFrom(netip.IPv4Unspecified(), etcdPort),
+		f.etcd.Endpoint()); err != nil {
 		return err
 	}
 	for i := range f.star.Hosts {
@@ -98,10 +101,12 @@ func (f *fleet) start(groups controlGroups) (err error) {
 }
 
 func (f *fleet) startRouter() (err error) {
-	argv := []string{f.bin("cgn-router"), "--listen", routerAt, "--admin", "unix://" + f.path("admin.sock"), "--etcd", "http://" + etcdAt,
+	argv := []string{f.bin("cgn-router"), "--listen", routerAt, "--admin", "unix://" + f.path("admin.sock"),
+		"--etcd", "http://" + etcdAt,
 		"--policy-file", f.path("policy.json"), "--drain-delay", "0s", "--drain-timeout", "0s", "--router.watch_nodes=" + strconv.FormatBool(f.mode.signals)}
 	if f.mode.signals {
-		f.events, err = startIn(f.star.Hub, f.dir, "events", nil, f.bin("cgn-ctl"), "bpf", "serve", "--root", pins(), "--socket", f.path("events.sock"))
+		f.events, err = startIn(f.star.Hub, f.dir, "events", nil, f.bin("cgn-ctl"), "bpf", "serve", "--root", pins(),
+			"--socket", f.path("events.sock"))
 		if err != nil {
 			return err
 		}
@@ -127,15 +132,18 @@ func (f *fleet) startNode(i int, groups controlGroups) error {
 	f.groups = append(f.groups, g)
 	f.nodes = append(f.nodes, nil)
 	engine := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(enginePort+i)).String()
-	sim := g.within(f.bin("cgn-ctl"), "sim", "--listen", engine, "--step-cpu", f.c.StepCPU.String(), "--decode-step", f.c.DecodeStep.String(),
+	sim := g.within(f.bin("cgn-ctl"), "sim", "--listen", engine, "--step-cpu", f.c.StepCPU.String(),
+		"--decode-step", f.c.DecodeStep.String(),
 		"--prefill-rate", fmt.Sprint(f.c.PrefillRate), "--max-seqs", strconv.Itoa(f.c.MaxConcurrent), "--cache-blocks", "65536", "--seed", strconv.Itoa(i))
 	telemetry := "off"
 	if f.mode.signals {
 		telemetry = "bpf"
 	}
-	agent := g.within(f.bin("cgn-agent"), "--node-id", id, "--engine", "http://"+engine, "--max-concurrent", strconv.Itoa(f.c.MaxConcurrent),
-		"--listen", netip.AddrPortFrom(h.Addr, uint16(frontPort+i)).String(), "--insecure-listen", "--admin", "unix://"+f.path(id+".sock"),
-		"--etcd", "http://"+netip.AddrPortFrom(h.Hub, etcdPort).String(), "--telemetry", telemetry, "--agent.drain_delay", "0s", "--drain-timeout", "0s")
+	agent := g.within(f.bin("cgn-agent"), "--node-id", id, "--engine", "http://"+engine,
+		"--max-concurrent", strconv.Itoa(f.c.MaxConcurrent),
+		"--listen", netip.AddrPortFrom(h.Addr, uint16(frontPort+i)).String(), "--insecure-listen",
+		"--admin", "unix://"+f.path(id+".sock"), "--etcd", "http://"+netip.AddrPortFrom(h.Hub, etcdPort).String(),
+		"--telemetry", telemetry, "--agent.drain_delay", "0s", "--drain-timeout", "0s")
 	env := []string{"CGN_TELEMETRY_BPF_ROOT=" + pins(), "CGN_GPU_NVML=off"}
 	for name, argv := range map[string][]string{"engine": sim, "agent": agent} {
 		p, err := startIn(h.Side, f.dir, id+"-"+name, env, argv...)
@@ -150,7 +158,8 @@ func (f *fleet) startNode(i int, groups controlGroups) error {
 // disturb starts the hogs and the loss.
 func (f *fleet) disturb() error {
 	for i := range f.c.Hogs {
-		p, err := startIn(f.star.Hosts[hogged].Side, f.dir, fmt.Sprintf("hog-%d", i), nil, f.groups[hogged].within("/bin/sh", "-c", "while :; do :; done")...)
+		p, err := startIn(f.star.Hosts[hogged].Side, f.dir, fmt.Sprintf("hog-%d", i), nil,
+			f.groups[hogged].within("/bin/sh", "-c", "while :; do :; done")...)
 		if err != nil {
 			return err
 		}
@@ -174,7 +183,9 @@ type fleetView struct {
 	Nodes []struct {
 		ID       string
 		Eligible bool
-		Signals  struct{ CPUs *float64 } // known once the agent has found its engine's processes
+		Signals  struct {
+			CPU *float64 `json:"cpu_pct"` // known once the agent has found its engine's processes
+		}
 	}
 }
 
@@ -188,7 +199,7 @@ func (f *fleet) awaitReady(ctx context.Context) error {
 		}
 		ready := 0
 		for _, n := range v.Nodes {
-			if n.Eligible && (!f.mode.signals || n.Signals.CPUs != nil) {
+			if n.Eligible && (!f.mode.signals || n.Signals.CPU != nil) {
 				ready++
 			}
 		}

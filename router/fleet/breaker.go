@@ -10,7 +10,7 @@ import (
 // Outcome is how a request fared, as far as its node is to blame.
 type Outcome uint8
 
-// What Report takes.
+// The outcomes.
 const (
 	OK           Outcome = iota // an answer began, whatever its status below 500
 	ConnectError                // refused, unreachable or timed out while connecting
@@ -23,7 +23,8 @@ const (
 )
 
 func (o Outcome) String() string {
-	return [...]string{"ok", "connect error", "reset", "server error", "first-byte timeout", "busy", "health check failed", "no packet is acknowledged"}[o]
+	return [...]string{"ok", "connect error", "reset", "server error", "first-byte timeout", "busy",
+		"health check failed", "no packet is acknowledged"}[o]
 }
 
 // State of a breaker.
@@ -48,25 +49,26 @@ const (
 	failuresToOpen      = 3  // in a row
 	windowMin           = 10 // outcomes before the ratio of the last 32 counts; half of them failed opens
 	winsToClose         = 3
-	// checksToClose in a row, over checkedFor at least, close a half-open breaker: health checks where they see what opened it,
-	// else completion checks.
+	// checksToClose in a row, over checkedFor at least, close a half-open breaker: health checks
+	// where they see the fault that opened it, else completion checks.
 	checksToClose = 3
 	checkedFor    = 2 * time.Second
 	backoffFirst  = 250 * time.Millisecond
-	// backoffLast is short because a node that returns is to have its share back within 2 s; at most one request a second
-	// tries a node that goes on failing, and is retried elsewhere.
+	// backoffLast is short because a node that returns is to have its share back within 2 s; at
+	// most one request a second tries a node that goes on failing, and is retried elsewhere.
 	backoffLast = time.Second
 	// trialEvery grants another trial request where the earlier ones have said nothing yet.
 	trialEvery = 500 * time.Millisecond
 	// flapWithin: failing again so soon after a recovery doubles the backoff.
 	flapWithin = 10 * time.Second
-	// asideProofFirst is how long a node stays aside at least when its completion check cannot prove that it computes.
+	// asideProofFirst is how long a node stays aside at least when its completion check cannot
+	// prove that it computes.
 	asideProofFirst = time.Second
 	asideProofLast  = 16 * time.Second
 )
 
-// breaker is one node's health. eligible, admit on a healthy node and report(OK) on a node without recent failures take
-// no lock; transitions do.
+// breaker is one node's health. eligible, admit on a healthy node and report(OK) on a node without
+// recent failures take no lock; transitions do.
 type breaker struct {
 	state   atomic.Int32
 	blame   atomic.Uint32 // the Outcome that opened it
@@ -79,25 +81,51 @@ type breaker struct {
 	moved   atomic.Int64                     // last sign of life from a request (Unix ns)
 	changed func(from, to State, why string) // called without mu
 
-	mu          sync.Mutex
-	said        transition // what changed is to be told once mu is free
-	consecutive int
-	refused     int // connect errors in a row
-	probesLost  int // failed health checks in a row
-	window      uint32
-	seen        int // outcomes in window
-	doubts      doubts
-	wins        int
-	unwell      bool      // a health check has failed while it was out of service
-	checks      int       // checks passed in a row while half-open
-	checkedFrom time.Time // the first of them
-	backoff     time.Duration
-	flapping    bool
-	closedAt    time.Time
-	asideAt     time.Time
-	asides      int // times set aside without having been healthy for flapWithin
-	asideWhy    string
+	mu       sync.Mutex // guards the fields below
+	said     transition // to be told once mu is free
+	failures failures
+	doubts   doubts
+	trial    trial
+	unwell   bool // a health check has failed while it was out of service
+	backoff  time.Duration
+	flapping bool // it has failed again within flapWithin of a recovery
+	closedAt time.Time
+	aside    aside
 }
+
+// failures are counted against a healthy node.
+type failures struct {
+	consecutive int    // outcomes in a row
+	refused     int    // connect errors in a row
+	probesLost  int    // health checks in a row
+	window      uint32 // the last 32 outcomes, the newest lowest; 1: a failure
+	seen        int    // outcomes in window
+}
+
+// trial is the progress of a half-open node.
+type trial struct {
+	wins        int       // trial requests that were answered
+	checks      int       // checks passed in a row
+	checkedFrom time.Time // the first of them
+}
+
+// aside is when the node was set aside last.
+type aside struct {
+	at    time.Time
+	times int // without having been healthy for flapWithin
+}
+
+// check is the result of a health check.
+type check uint8
+
+const (
+	checkWell    check = iota
+	checkFailed        // no answer in time, or a bad one
+	checkRefused       // nobody listens
+	// checkConfirmed is checkRefused after a request's connection had failed: both together are
+	// enough.
+	checkConfirmed
+)
 
 // transition is a change of state; why is empty where there was none.
 type transition struct {
@@ -105,7 +133,8 @@ type transition struct {
 	why      string
 }
 
-// unlock ends what began with b.mu.Lock, and then tells of the change of state that it has brought. There is one at most.
+// unlock unlocks b.mu, and then tells of the change of state that was made under it. There is one
+// at most.
 func (b *breaker) unlock() {
 	t := b.said
 	b.said = transition{}
@@ -156,7 +185,8 @@ func openReason(blame Outcome) string {
 	}
 }
 
-// triesLive: a node that answers its health check and fails requests can only be tried with requests.
+// triesLive: a node that answers its health check and fails requests can only be tried with
+// requests.
 func (b *breaker) triesLive() bool { return Outcome(b.blame.Load()) == ServerError }
 
 // admit takes a trial permit where one is needed.
@@ -218,30 +248,33 @@ func (b *breaker) countHealthy(o Outcome, now time.Time) {
 	if o == Busy {
 		return
 	}
-	b.window <<= 1
-	b.seen = min(b.seen+1, 32)
+	f := &b.failures
+	f.window <<= 1
+	f.seen = min(f.seen+1, 32)
 	if o == OK {
-		b.consecutive, b.refused = 0, 0
+		f.consecutive, f.refused = 0, 0
 		b.doubts.answer()
-		b.clean.Store(b.window == 0 && b.doubts.window == 0)
+		b.clean.Store(f.window == 0 && b.doubts.window == 0)
 		return
 	}
 	b.clean.Store(false)
-	b.window |= 1
-	b.consecutive++
+	f.window |= 1
+	f.consecutive++
 	if o == ConnectError {
-		b.refused++
+		f.refused++
 	}
-	failed := bits.OnesCount32(b.window)
-	if b.refused >= connectErrorsToOpen || b.consecutive >= failuresToOpen || b.seen >= windowMin && 2*failed >= b.seen {
+	failed := bits.OnesCount32(f.window)
+	if f.refused >= connectErrorsToOpen || f.consecutive >= failuresToOpen ||
+		f.seen >= windowMin && 2*failed >= f.seen {
 		b.fail(o, now)
 	}
 }
 
-// fail opens the breaker, or sets the node aside where requests hang: only an answered completion proves anything then.
+// fail opens the breaker, or sets the node aside where requests hang: only an answered completion
+// proves anything then.
 func (b *breaker) fail(o Outcome, now time.Time) {
 	if o == Timeout {
-		b.aside(now, "first bytes do not come")
+		b.putAside(now, "first bytes do not come")
 		return
 	}
 	from := State(b.state.Load())
@@ -258,12 +291,12 @@ func (b *breaker) fail(o Outcome, now time.Time) {
 	b.opens.Add(1)
 }
 
-func (b *breaker) aside(now time.Time, why string) {
+func (b *breaker) putAside(now time.Time, why string) {
 	if now.Sub(b.closedAt) > flapWithin && State(b.state.Load()) == Healthy {
-		b.asides = 0
+		b.aside.times = 0
 	}
-	b.asides++
-	b.asideAt, b.asideWhy = now, why
+	b.aside.times++
+	b.aside.at = now
 	b.unwell = false
 	b.proven.Store(false)
 	b.blame.Store(uint32(Timeout))
@@ -272,7 +305,7 @@ func (b *breaker) aside(now time.Time, why string) {
 }
 
 func (b *breaker) close(now time.Time, why string) {
-	b.consecutive, b.refused, b.probesLost, b.window, b.seen, b.doubts = 0, 0, 0, 0, 0, doubts{}
+	b.failures, b.doubts = failures{}, doubts{}
 	b.clean.Store(true)
 	b.closedAt = now
 	b.move(Healthy, why)
@@ -288,7 +321,7 @@ func (b *breaker) setAside(reason string) {
 	b.mu.Lock()
 	defer b.unlock()
 	if s := State(b.state.Load()); s == Healthy || s == HalfOpen {
-		b.aside(time.Now(), reason)
+		b.putAside(time.Now(), reason)
 	}
 }
 
@@ -304,12 +337,12 @@ func (b *breaker) progressed() {
 	}
 }
 
-// checked takes the result of a health check. refused: nobody listens; doubted: a request's connection has failed before it, so that both together are enough.
-func (b *breaker) checked(ok, refused, doubted bool, last time.Time) {
+// checked takes the result of a health check. last is when the check before it was made.
+func (b *breaker) checked(c check, last time.Time) {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.unlock()
-	if ok {
+	if c == checkWell {
 		b.checkedWell(now)
 		return
 	}
@@ -318,23 +351,23 @@ func (b *breaker) checked(ok, refused, doubted bool, last time.Time) {
 		b.unwell = true
 		return
 	}
-	if !refused && b.moved.Load() >= last.UnixNano() {
+	if c == checkFailed && b.moved.Load() >= last.UnixNano() {
 		return // busy: it has answered requests since the last check
 	}
-	b.probesLost++
-	b.checks = 0
-	if refused {
-		b.refused++
+	b.failures.probesLost++
+	b.trial.checks = 0
+	if c != checkFailed {
+		b.failures.refused++
 	}
-	if b.refused >= connectErrorsToOpen || refused && doubted {
+	if b.failures.refused >= connectErrorsToOpen || c == checkConfirmed {
 		b.fail(ConnectError, now)
-	} else if b.probesLost >= 2 {
+	} else if b.failures.probesLost >= 2 {
 		b.fail(probeFailure, now)
 	}
 }
 
 func (b *breaker) checkedWell(now time.Time) {
-	b.probesLost, b.refused = 0, 0
+	b.failures.probesLost, b.failures.refused = 0, 0
 	switch State(b.state.Load()) {
 	case Unproven:
 		b.close(now, "health check is well")

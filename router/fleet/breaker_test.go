@@ -42,7 +42,7 @@ func TestWhatOpensABreaker(t *testing.T) {
 		"three, one OK between":   {[]Outcome{Reset, Reset, OK, Reset}, Healthy},
 		"three timeouts":          {[]Outcome{Timeout, Timeout, Timeout}, Aside},
 		"half of ten":             {[]Outcome{OK, Reset, OK, Reset, OK, Reset, OK, Reset, OK, Reset, OK, Reset}, Open},
-		"a third of many":         {[]Outcome{OK, OK, Reset, OK, OK, Reset, OK, OK, Reset, OK, OK, Reset, OK, OK, Reset}, Healthy},
+		"a third of many":         {slices.Repeat([]Outcome{OK, OK, Reset}, 5), Healthy},
 		"sixty answers below 500": {make([]Outcome, 60), Healthy},
 	} {
 		b := newBreaker(Healthy)
@@ -89,7 +89,7 @@ func TestAFlappingNodeWaits(t *testing.T) {
 		b := newBreaker(Healthy)
 		trials := 0
 		for until := time.Now().Add(20 * time.Second); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
-			b.checked(true, false, false, time.Now()) // its health check is always well
+			b.checked(checkWell, time.Now()) // its health check is always well
 			for b.admit() {
 				trials++
 				b.report(Reset)
@@ -102,7 +102,10 @@ func TestAFlappingNodeWaits(t *testing.T) {
 }
 
 func TestAReturningNodeIsBackWithinTwoSeconds(t *testing.T) {
-	for _, o := range []Outcome{ConnectError, Reset, ServerError, probeFailure} {
+	checks := map[Outcome]check{
+		ConnectError: checkRefused, Reset: checkFailed, ServerError: checkWell, probeFailure: checkFailed,
+	}
+	for o := range checks {
 		inBubble(t, func(t *testing.T) {
 			b := newBreaker(Healthy)
 			b.mu.Lock()
@@ -110,7 +113,7 @@ func TestAReturningNodeIsBackWithinTwoSeconds(t *testing.T) {
 			b.mu.Unlock()
 			for range 40 { // 20 s of failing
 				time.Sleep(500 * time.Millisecond)
-				b.checked(o == ServerError, o == ConnectError, false, time.Now())
+				b.checked(checks[o], time.Now())
 				if b.admit() {
 					b.report(o)
 				}
@@ -120,7 +123,7 @@ func TestAReturningNodeIsBackWithinTwoSeconds(t *testing.T) {
 			for i := 1; State(b.state.Load()) != Healthy; i++ {
 				time.Sleep(100 * time.Millisecond) // a request every 100 ms, answered at once
 				if i%5 == 0 {
-					b.checked(true, false, false, time.Now())
+					b.checked(checkWell, time.Now())
 				}
 				if b.admit() {
 					b.report(OK)
@@ -138,7 +141,7 @@ func TestSetAsideUntilThereIsProgress(t *testing.T) {
 		b := newBreaker(Healthy)
 		b.setAside("its peers move on")
 		b.is(t, Aside)
-		b.checked(true, false, false, time.Now()) // a server that accepts is what we know already
+		b.checked(checkWell, time.Now()) // a server that accepts is what we know already
 		time.Sleep(time.Minute)
 		if ok, reason := b.eligible(time.Now()); ok || b.admit() || reason != "set aside: it makes no progress" {
 			t.Fatal(ok, reason)
@@ -169,9 +172,9 @@ func TestHealthChecks(t *testing.T) {
 		if ok, reason := b.eligible(time.Now()); ok || b.admit() {
 			t.Fatal(reason)
 		}
-		b.checked(false, true, false, time.Now())
+		b.checked(checkRefused, time.Now())
 		b.is(t, Unproven)
-		b.checked(true, false, false, time.Now())
+		b.checked(checkWell, time.Now())
 		b.is(t, Healthy)
 
 		time.Sleep(time.Minute)
@@ -179,13 +182,13 @@ func TestHealthChecks(t *testing.T) {
 		time.Sleep(time.Second)
 		b.report(OK)
 		for range 5 {
-			b.checked(false, false, false, last) // slow to say, but it has just answered a request
+			b.checked(checkFailed, last) // slow to say, but it has just answered a request
 		}
 		b.is(t, Healthy)
 		last = time.Now().Add(1)
-		b.checked(false, false, false, last)
+		b.checked(checkFailed, last)
 		b.is(t, Healthy)
-		b.checked(false, false, false, last)
+		b.checked(checkFailed, last)
 		b.is(t, Open)
 		if _, reason := b.eligible(time.Now()); reason != "breaker open: health check fails" {
 			t.Fatal(reason)
@@ -205,7 +208,7 @@ func TestBusyAnswers(t *testing.T) {
 		b.report(Busy)
 		b.is(t, Open)
 		time.Sleep(backoffFirst)
-		b.checked(true, false, false, time.Now())
+		b.checked(checkWell, time.Now())
 		b.is(t, HalfOpen)
 		for range 3 {
 			if !b.admit() || b.admit() {
@@ -233,7 +236,7 @@ func TestChangesAreToldWithoutTheLock(t *testing.T) {
 		told = append(told, to)
 	})
 	b.reports(Reset, 3)
-	b.checked(true, false, false, time.Now())
+	b.checked(checkWell, time.Now())
 	b.setAside("stuck")
 	b.progressed()
 	if want := []State{Open, HalfOpen, Aside, HalfOpen}; !slices.Equal(told, want) {

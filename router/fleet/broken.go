@@ -5,16 +5,21 @@ import (
 	"time"
 )
 
-// togetherWithin is how far apart broken connections of a node may be for them to have broken by the same event.
+// togetherWithin is how far apart broken connections of a node may be for them to have broken by
+// the same event.
 const togetherWithin = time.Second
 
-// broken remembers the last burst of requests whose connection to the node has broken, each within togetherWithin of the one
-// before, and when a connection to it failed last.
+// broken remembers the last burst of requests whose connection to the node has broken, each within
+// togetherWithin of the one before, and when a connection to it failed last.
 type broken struct {
 	mu          sync.Mutex
 	first, last time.Time
 	requests    int
 	failed      time.Time
+
+	// closedAt is when the node was checked because it had closed a connection. It is owned by the
+	// goroutine that looks.
+	closedAt time.Time
 }
 
 // note takes a ConnectError or a Reset.
@@ -32,8 +37,8 @@ func (b *broken) note(o Outcome, now time.Time) {
 	b.requests++
 }
 
-// BrokeForOthers tells whether the connection of another request broke within a second of the one that broke at at and was
-// reported: what is common to both is the node.
+// BrokeForOthers tells whether the connection of another request broke within a second of the one
+// that broke at at and was reported: both have only the node in common.
 func (n *Node) BrokeForOthers(at time.Time) bool { return n.broken.forOthers(at) }
 
 // FailedLately tells whether a connection to the node was refused or broke within the last second.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/enginemetrics"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 const (
@@ -18,13 +19,14 @@ const (
 	metricsRetry   = time.Minute // for an engine without /metrics
 )
 
-// discovery is what an engine says of itself. It is immutable.
+// discovery is an engine's own description. It is immutable.
 type discovery struct {
 	asked       bool   // it was asked for its models
-	refusal     string // what it answered instead of a list of them
+	refusal     string // its answer instead of a list of them
 	models      []string
 	engine      string
 	blockTokens int
+	engineSlots int32 // requests at once; 0: it does not say
 }
 
 // discover reads /v1/models. A server that does not have it serves what is configured for it.
@@ -41,8 +43,15 @@ func (p *prober) discover(ctx context.Context) error {
 	d.asked, d.refusal = true, ""
 	switch {
 	case status == http.StatusOK:
+		before := d.engine
 		if d.models, d.engine, err = readModels(body); err != nil {
 			return err
+		}
+		if d.engine != before {
+			d.engineSlots = 0
+		}
+		if d.engine == llamaCPP {
+			d.engineSlots = p.slots(ctx, d.engineSlots)
 		}
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		if !p.clientKeys() {
@@ -59,7 +68,8 @@ func (p *prober) discover(ctx context.Context) error {
 	return nil
 }
 
-// refusal describes an answer that is no list of models. Servers tell who speaks HTTP to their HTTPS port.
+// refusal describes an answer that is no list of models. Servers say when they are spoken to over
+// HTTP on their HTTPS port.
 func refusal(status int, body []byte) string {
 	text := fmt.Sprintf("its /v1/models answers %d", status)
 	if status == http.StatusBadRequest && bytes.Contains(body[:min(len(body), 1<<10)], []byte("HTTPS")) {
@@ -81,11 +91,11 @@ func (n *Node) noModels() string {
 	return d.noModels()
 }
 
-// clientKeys tells whether the engine may ask for the keys of clients: its model is configured and a key of its own is not.
-// The model list cannot be read then and need not be.
+// clientKeys tells whether the engine may ask for the keys of clients: its model is configured and
+// a key of its own is not. The model list cannot be read then and need not be.
 func (p *prober) clientKeys() bool { return p.line.Load().auth == "" && len(p.node.Info().Models) > 0 }
 
-// publish lets the fleet's goroutine know what was found.
+// publish lets the fleet's goroutine know of d.
 func (p *prober) publish(ctx context.Context, d discovery) {
 	if reflect.DeepEqual(d, p.discovered()) {
 		return
@@ -136,9 +146,13 @@ func readModels(body []byte) (models []string, engine string, err error) {
 	return models, engine, nil
 }
 
-var engineKinds = map[string]string{"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama_cpp"}
+const llamaCPP = "llama_cpp"
 
-// scrape reads the engine's own metrics where that is due. An engine without them is unknown, not idle.
+// engineKinds are the kinds of engine by owned_by of their models.
+var engineKinds = map[string]string{"vllm": "vllm", "sglang": "sglang", "llamacpp": llamaCPP}
+
+// scrape reads the engine's own metrics where that is due. An engine without them is unknown, not
+// idle.
 func (p *prober) scrape(ctx context.Context) {
 	now := time.Now()
 	if now.Before(p.metricsAt) {
@@ -154,40 +168,30 @@ func (p *prober) scrape(ctx context.Context) {
 		return
 	}
 	stats := enginemetrics.Parse(page)
-	p.node.setLoad(loadOf(&stats, p.node.ours(time.Now()), now))
+	p.node.setLoad(scraped(&stats, now), time.Now())
 	p.learn(ctx, &stats)
 }
 
-// loadOf makes telemetry of a scrape. ours is what this router had in flight meanwhile: what the engine holds beyond that
-// is somebody else's.
-func loadOf(stats *enginemetrics.Stats, ours int32, now time.Time) Load {
-	l := unknownLoad
-	l.At = now
+// scraped is the load in a scrape that was asked for at now. Figures that the engine does not
+// export are unknown.
+func scraped(stats *enginemetrics.Stats, now time.Time) beat {
+	var e load.Engine
 	if stats.Known(enginemetrics.Running) {
-		l.EngineBusy = float32(stats.Running)
+		e.InFlight = load.Known(stats.Running + stats.Waiting)
+	}
+	if stats.Known(enginemetrics.Waiting) {
+		e.QueueDepth = load.Known(stats.Waiting)
 	}
 	if stats.Known(enginemetrics.KVUsage) {
-		l.KVUsage = float32(stats.KVUsage)
+		e.KVUsage = load.Known(stats.KVUsage)
 	}
-	l.Others = foreign(stats.Running+stats.Waiting, ours) // what is not known is 0
-	if stats.Known(enginemetrics.Waiting) {
-		l.EngineQueue = float32(stats.Waiting)
-		l.Waiting = foreignWaiting(stats.Running+stats.Waiting, stats.Waiting, ours)
-	}
-	return l
+	b := beat{Load: load.Load{Engine: e}, from: Metrics, trust: defaultTrust}
+	b.Fit()
+	b.Arrived(now)
+	return b
 }
 
-// foreign is how many of the requests that the engine holds are not ours.
-func foreign(held float64, ours int32) int32 {
-	return int32(max(0, min(held-float64(ours), 1<<20)))
-}
-
-// foreignWaiting is how many of the waiting requests are not ours: never more than the engine holds beyond ours.
-func foreignWaiting(held, waiting float64, ours int32) int32 {
-	return min(foreign(waiting, 0), foreign(held, ours))
-}
-
-// learn takes from the metrics what changes with an engine's start.
+// learn takes the start of the engine from its metrics, and its figures that only change with it.
 func (p *prober) learn(ctx context.Context, stats *enginemetrics.Stats) {
 	if stats.Known(enginemetrics.StartTime) {
 		if p.startTime != 0 && stats.StartTime != p.startTime {
@@ -195,9 +199,36 @@ func (p *prober) learn(ctx context.Context, stats *enginemetrics.Stats) {
 		}
 		p.startTime = stats.StartTime
 	}
+	d := p.discovered()
 	if stats.Known(enginemetrics.BlockTokens) {
-		d := p.discovered()
 		d.blockTokens = int(stats.BlockTokens)
-		p.publish(ctx, d)
 	}
+	if stats.Known(enginemetrics.MaxSlots) {
+		d.engineSlots = slotsOf(stats.MaxSlots)
+	}
+	p.publish(ctx, d)
+}
+
+// slotsOf is how many requests at once an engine says that it computes; 0: unknown, or impossible.
+func slotsOf(said float64) int32 {
+	if said < 1 || said > load.MaxRequests {
+		return 0
+	}
+	return int32(said)
+}
+
+// slots asks a llama.cpp server how many requests it computes at once. Where it does not say, the
+// last answer stays.
+func (p *prober) slots(ctx context.Context, last int32) int32 {
+	status, body, err := p.get(ctx, "/props")
+	if err != nil || status != http.StatusOK {
+		return last
+	}
+	var props struct {
+		TotalSlots float64 `json:"total_slots"`
+	}
+	if json.Unmarshal(body, &props) != nil {
+		return last
+	}
+	return slotsOf(props.TotalSlots)
 }

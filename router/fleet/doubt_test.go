@@ -108,7 +108,7 @@ func TestLastResort(t *testing.T) {
 			t.Fatal("a node that cannot be reached")
 		}
 		time.Sleep(time.Second)
-		n.health.checked(true, false, false, time.Now())
+		n.health.checked(checkWell, time.Now())
 		if n.State() != HalfOpen || !n.Acquire() || n.Acquire() || !n.AcquireLastResort() {
 			t.Fatalf("%v: want one trial request, and more where no other node is left", n.State())
 		}

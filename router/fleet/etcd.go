@@ -63,7 +63,8 @@ func (f *Fleet) follow(ctx context.Context, prefix string, h cluster.Handler) {
 
 func (f *Fleet) loseEtcd(err error) {
 	if !f.etcd.heard {
-		f.opts.Log.Warn("etcd does not answer, so its nodes are not known yet; trying on", "endpoints", f.opts.Cluster.Endpoints(), "error", err)
+		f.opts.Log.Warn("etcd does not answer, so its nodes are not known yet; trying on", "endpoints",
+			f.opts.Cluster.Endpoints(), "error", err)
 		return
 	}
 	if f.etcd.stale {
@@ -73,8 +74,9 @@ func (f *Fleet) loseEtcd(err error) {
 	f.opts.Log.Warn("etcd does not answer; serving with the nodes known last", "error", err)
 }
 
-// listNodes brings the etcd members in line with a whole listing. After an outage nodes that are not listed stay for the
-// grace period: their agents may only not have had the time to register again.
+// listNodes brings the etcd members in line with a whole listing. After an outage nodes that are
+// not listed stay for the grace period: their agents may only not have had the time to register
+// again.
 func (f *Fleet) listNodes(l cluster.Listing) {
 	now := time.Now()
 	if f.etcd.stale && l.AfterOutage {
@@ -104,7 +106,8 @@ func (f *Fleet) listNodes(l cluster.Listing) {
 	}
 }
 
-// putNode takes one heartbeat. A value that cannot be used changes nothing; of one that names places that are none, the rest is used.
+// putNode takes one heartbeat. A value that cannot be used changes nothing; of one that names
+// places that are none, the rest is used.
 func (f *Fleet) putNode(e cluster.Entry) {
 	id := strings.TrimPrefix(e.Key, cluster.NodesPrefix)
 	health, err := cluster.ParseNodeHealth(id, e.Value)
@@ -160,7 +163,7 @@ func (f *Fleet) update(m *member, h *cluster.NodeHealth) {
 	}
 	m.health, m.missing = h, time.Time{}
 	m.node.setFlag(flagNotReady, !h.Ready)
-	m.node.setLoad(loadOfHealth(h, m.node.ours(now), now))
+	m.node.setLoad(beatOf(h, now), now)
 	f.followSignals(m, h)
 	if info := etcdInfo(h); !sameInfo(info, m.node.Info()) {
 		m.node.setInfo(info)
@@ -177,8 +180,8 @@ func (f *Fleet) deleteNode(key string) {
 	}
 }
 
-// sweepEtcd removes what did not come back after an outage and notices heartbeats that have stopped. While etcd does not
-// answer nothing is held against anybody.
+// sweepEtcd removes what did not come back after an outage and notices heartbeats that have
+// stopped. While etcd does not answer nothing is held against anybody.
 func (f *Fleet) sweepEtcd(now time.Time) {
 	if f.etcd.stale {
 		return
@@ -187,24 +190,34 @@ func (f *Fleet) sweepEtcd(now time.Time) {
 		if m.node.Source != Etcd {
 			continue
 		}
-		if !m.missing.IsZero() && now.Sub(m.missing) > f.opts.Grace {
+		if !m.missing.IsZero() && now.Sub(m.missing) > m.patience(f.opts.Grace) {
 			f.remove(id)
 			continue
 		}
-		m.node.setFlag(flagSilent, m.missing.IsZero() && now.Sub(m.stampAt) > f.opts.StaleAfter)
+		m.node.setFlag(flagSilent, m.missing.IsZero() && now.Sub(m.stampAt) > m.patience(f.opts.StaleAfter))
 		f.tell(m)
 	}
+}
+
+// patience is limit, which is for agents with the default heartbeat, by the heartbeat of this one.
+func (m *member) patience(limit time.Duration) time.Duration {
+	if m.health == nil {
+		return limit
+	}
+	return time.Duration(float64(limit) * float64(m.health.Heartbeat()) / float64(cluster.DefaultHeartbeat))
 }
 
 func etcdInfo(h *cluster.NodeHealth) *Info {
 	return &Info{
 		Address: h.Address, Role: h.Role, Engine: h.Engine, Models: h.Models, Upstream: h.Models,
 		Device: h.Device, DType: h.DType, TP: h.TP, VRAMBytes: h.VRAMBytes, MaxConcurrent: int32(h.MaxConcurrent),
-		BlockTokens: h.BlockTokens, KVAddress: h.KVAddress, KVEvents: h.KVEvents, KVEpoch: h.KVEpoch, Instance: h.Instance, Version: h.Version,
+		EngineSlots: int32(h.EngineSlots), BlockTokens: h.BlockTokens,
+		KVAddress: h.KVAddress, KVEvents: h.KVEvents, KVEpoch: h.KVEpoch, Instance: h.Instance, Version: h.Version,
 	}
 }
 
-// listCordons lifts the cordons that are not listed, unless etcd lost its data: nobody lifted them then.
+// listCordons lifts the cordons that are not listed, unless etcd lost its data: nobody lifted them
+// then.
 func (f *Fleet) listCordons(l cluster.Listing) {
 	listed := map[string]bool{}
 	for _, e := range l.Entries {
@@ -265,8 +278,8 @@ func (f *Fleet) applyCordon(n *Node) {
 	n.setFlag(flagDraining, on && c.Drain)
 }
 
-// listModels forgets the models that are not listed, unless etcd lost its data. One whose value is malformed stays as it
-// was known last.
+// listModels forgets the models that are not listed, unless etcd lost its data. One whose value is
+// malformed stays as it was known last.
 func (f *Fleet) listModels(l cluster.Listing) {
 	listed := map[string]bool{}
 	for _, e := range l.Entries {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/etcdserver"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 func pemOf(der []byte) string {
@@ -37,7 +38,8 @@ func newEtcdFleet(t *testing.T, change func(o *Options)) *etcdFleet {
 	e.startEtcd()
 	t.Cleanup(func() { e.close() })
 	var err error
-	if e.client, err = cluster.Dial(cluster.Config{Endpoints: []string{e.at}, RequestTimeout: time.Second}); err != nil {
+	if e.client, err = cluster.Dial(cluster.Config{Endpoints: []string{e.at},
+		RequestTimeout: time.Second}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.client.Close() })
@@ -89,8 +91,12 @@ func (e *etcdFleet) agent(h cluster.NodeHealth) (stop func()) {
 }
 
 func node(id, url string) cluster.NodeHealth {
-	return cluster.NodeHealth{NodeID: id, Address: url, Models: []string{"m"}, Engine: "vllm", MaxConcurrent: 4, Ready: true,
-		SMPct: cluster.Known(50), InFlight: cluster.Known(3), QueueDepth: cluster.Known(1), PowerWatts: cluster.Known(300)}
+	return cluster.NodeHealth{NodeID: id, Address: url, Models: []string{"m"}, Engine: "vllm", MaxConcurrent: 4,
+		EngineSlots: 9, Ready: true,
+		Load: load.Load{
+			Engine: load.Engine{InFlight: load.Known(3), QueueDepth: load.Known(1)},
+			GPU:    load.GPU{SMPct: load.Known(50)}, Power: load.Power{Watts: load.Known(300)},
+		}}
 }
 
 func TestNodesOfEtcd(t *testing.T) {
@@ -100,7 +106,8 @@ func TestNodesOfEtcd(t *testing.T) {
 	stop := e.agent(node("n1", eng.URL))
 	eventually(t, e.Fleet, "joined", serves("m", 1))
 	n := e.Load().Node("n1")
-	if l := n.Load(); l.SM != 0.5 || l.Watts != 300 || l.Waiting != 1 || known(l.KVUsage) != nil || n.MaxConcurrent() != 4 {
+	if l := n.Load(); l.SMPct != load.Known(50) || l.Drawn() != load.Known(300) || l.Waiting != 1 ||
+		l.CacheUsage() != (load.Gauge{}) || n.MaxConcurrent() != 4 || n.Info().EngineSlots != 9 {
 		t.Fatalf("%+v", l)
 	}
 	if eng.count("/metrics") != 0 {
@@ -113,7 +120,8 @@ func TestNodesOfEtcd(t *testing.T) {
 	ctx := context.Background()
 	check := func(what, want string) {
 		t.Helper()
-		eventually(t, e.Fleet, what, func(*Snapshot) bool { _, reason := n.Eligible(time.Now()); return reason == want })
+		eventually(t, e.Fleet, what,
+			func(*Snapshot) bool { _, reason := n.Eligible(time.Now()); return reason == want })
 	}
 	if err := e.client.PutCordon(ctx, "n1", cluster.Cordon{}); err != nil {
 		t.Fatal(err)
@@ -133,11 +141,13 @@ func TestNodesOfEtcd(t *testing.T) {
 	}
 	eventually(t, e.Fleet, "the alias", serves("gpt-4", 1))
 	e.put(cluster.ModelKey("m"), "{")
-	eventually(t, e.Fleet, "the refusal", func(s *Snapshot) bool { return len(s.Problems) == 1 && serves("gpt-4", 1)(s) })
+	eventually(t, e.Fleet, "the refusal",
+		func(s *Snapshot) bool { return len(s.Problems) == 1 && serves("gpt-4", 1)(s) })
 
 	n.AcquireAlways()
 	stop()
-	eventually(t, e.Fleet, "gone with its agent", func(s *Snapshot) bool { return s.Node("n1") == nil && s.Model([]byte("m")) != nil })
+	eventually(t, e.Fleet, "gone with its agent",
+		func(s *Snapshot) bool { return s.Node("n1") == nil && s.Model([]byte("m")) != nil })
 	n.Release()
 }
 
@@ -156,7 +166,8 @@ func TestAMalformedValueDropsNothing(t *testing.T) {
 	if e.Load().Node("n1") != n {
 		t.Fatal("the node was dropped or replaced")
 	}
-	eventually(t, e.Fleet, "its silence", func(*Snapshot) bool { _, r := n.Eligible(time.Now()); return r == "its heartbeat is stale" })
+	eventually(t, e.Fleet, "its silence",
+		func(*Snapshot) bool { _, r := n.Eligible(time.Now()); return r == "its heartbeat is stale" })
 	ref := n.Ref()
 	e.put(cluster.NodeKey("n1"), strings.Replace(string(value), `"stamp":1`, `"stamp":2,"kv_epoch":9`, 1))
 	eventually(t, e.Fleet, "back with an empty cache", func(s *Snapshot) bool {
@@ -164,7 +175,8 @@ func TestAMalformedValueDropsNothing(t *testing.T) {
 	})
 	moved := strings.Replace(strings.Replace(string(value), `"stamp":1`, `"stamp":3`, 1), eng.URL, eng.URL+"/x", 1)
 	e.put(cluster.NodeKey("n1"), moved)
-	eventually(t, e.Fleet, "a new incarnation", func(s *Snapshot) bool { return s.Node("n1") != nil && s.Node("n1") != n })
+	eventually(t, e.Fleet, "a new incarnation",
+		func(s *Snapshot) bool { return s.Node("n1") != nil && s.Node("n1") != n })
 }
 
 func TestAMalformedModelStaysAsItWas(t *testing.T) {
@@ -173,7 +185,8 @@ func TestAMalformedModelStaysAsItWas(t *testing.T) {
 	entry := func(name, value string) cluster.Entry {
 		return cluster.Entry{Key: cluster.ModelKey(name), Value: []byte(value)}
 	}
-	f.listModels(cluster.Listing{Entries: []cluster.Entry{entry("a", `{"aliases":["x"]}`), entry("b", `{"aliases":["y"]}`)}})
+	f.listModels(cluster.Listing{Entries: []cluster.Entry{entry("a", `{"aliases":["x"]}`),
+		entry("b", `{"aliases":["y"]}`)}})
 	f.listModels(cluster.Listing{Entries: []cluster.Entry{entry("a", `{"aliases":[`)}})
 	if m := f.etcd.models["a"]; m == nil || len(m.Aliases) != 1 || m.Aliases[0] != "x" {
 		t.Errorf("the malformed model is now %+v", m)
@@ -204,7 +217,8 @@ func TestAStaticNodeHidesItsNamesake(t *testing.T) {
 // TestEtcdThatNeverAnswered: it is said once, and no nodes are claimed that nobody knows.
 func TestEtcdThatNeverAnswered(t *testing.T) {
 	t.Parallel()
-	client, err := cluster.Dial(cluster.Config{Endpoints: []string{"127.0.0.1:1"}, RequestTimeout: 100 * time.Millisecond})
+	client, err := cluster.Dial(cluster.Config{Endpoints: []string{"127.0.0.1:1"},
+		RequestTimeout: 100 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,10 +227,13 @@ func TestEtcdThatNeverAnswered(t *testing.T) {
 	o := fast()
 	o.Cluster, o.Log = client, slog.New(slog.NewTextHandler(lineWriter(said), nil))
 	f := run(t, o)
-	if line := <-said; !strings.Contains(line, "level=WARN") || !strings.Contains(line, "etcd does not answer, so its nodes are not known yet") || !strings.Contains(line, "127.0.0.1:1") {
+	if line := <-said; !strings.Contains(line, "level=WARN") ||
+		!strings.Contains(line, "etcd does not answer, so its nodes are not known yet") ||
+		!strings.Contains(line, "127.0.0.1:1") {
 		t.Errorf("logged %s", line)
 	}
-	if ready, detail := f.Load().Ready(time.Now()); ready || !strings.Contains(detail, "etcd has not answered since the start") {
+	if ready, detail := f.Load().Ready(time.Now()); ready ||
+		!strings.Contains(detail, "etcd has not answered since the start") {
 		t.Errorf("ready %v: %s", ready, detail)
 	}
 }
@@ -232,8 +249,9 @@ func (w lineWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// TestEtcdComesBackEmpty: the nodes known last go on serving while etcd is away, and stay when it comes back without them
-// until their agents have had the time to register again. Nothing ever interrupts a node that answers.
+// TestEtcdComesBackEmpty: the nodes known last go on serving while etcd is away, and stay when it
+// comes back without them until their agents have had the time to register again. Nothing ever
+// interrupts a node that answers.
 func TestEtcdComesBackEmpty(t *testing.T) {
 	t.Parallel()
 	e := newEtcdFleet(t, func(o *Options) { o.Grace = 3 * time.Second })
@@ -266,8 +284,10 @@ func TestEtcdComesBackEmpty(t *testing.T) {
 	if was, err := e.client.Uncordon(context.Background(), "n2"); was || err != nil {
 		t.Errorf("etcd had the cordon still: %v, %v", was, err)
 	}
-	eventually(t, e.Fleet, "the cordon that only routers remember lifted", func(*Snapshot) bool { _, reason := n2.Eligible(time.Now()); return reason != "cordoned" })
-	eventually(t, e.Fleet, "the dead one gone after the grace period", func(s *Snapshot) bool { return s.Node("n2") == nil })
+	eventually(t, e.Fleet, "the cordon that only routers remember lifted",
+		func(*Snapshot) bool { _, reason := n2.Eligible(time.Now()); return reason != "cordoned" })
+	eventually(t, e.Fleet, "the dead one gone after the grace period",
+		func(s *Snapshot) bool { return s.Node("n2") == nil })
 	close(stop)
 	if err := <-watched; err != nil {
 		t.Error(err)

@@ -35,7 +35,8 @@ type Options struct {
 	Index    Index           // nil: no prefix index
 	Resolver Resolver        // nil = net.DefaultResolver
 	Pool     relay.PoolOptions
-	// Warm is how many connections are opened to a node ahead of its requests, when it joins and when it is back; 0: none.
+	// Warm is how many connections are opened to a node ahead of its requests, when it joins and
+	// when it is back; 0: none.
 	Warm int
 	Log  *slog.Logger // nil = slog.Default
 	// Lag is told how long ago, at most, what an agent tells of has changed. Nil: nobody.
@@ -50,12 +51,15 @@ type Options struct {
 	ModelsInterval    time.Duration // /v1/models of a healthy static node; 30 s
 	ResolveInterval   time.Duration // DNS names; 10 s
 	FirstWord         time.Duration // a new static backend is waited for to say what it serves; 60 s
-	// Grace is how long nodes are kept that etcd does not list after an outage, so that their agents have time to register
-	// again; 45 s, three leases.
+	// Grace is how long nodes are kept that etcd does not list after an outage, so that their
+	// agents have time to register again; 45 s, three leases. For an agent whose heartbeat is
+	// longer than the default it is as many of its own leases.
 	Grace time.Duration
-	// StaleAfter is how old a heartbeat may grow while etcd answers; 30 s.
+	// StaleAfter is how old a heartbeat may grow while etcd answers; 30 s, six heartbeats. For an
+	// agent whose heartbeat is longer than the default it is as many of its own.
 	StaleAfter time.Duration
-	// Proven takes static nodes for healthy before their first check: for simulations, in which nobody checks.
+	// Proven takes static nodes for healthy before their first check: for simulations, in which
+	// nobody checks.
 	Proven bool
 }
 
@@ -84,8 +88,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Fleet follows the nodes and publishes snapshots. One goroutine, that of Run, owns everything that changes; the others
-// send it functions to call.
+// Fleet follows the nodes and publishes snapshots. One goroutine, that of Run, owns everything that
+// changes; the others send it functions to call.
 type Fleet struct {
 	opts      Options
 	snap      atomic.Pointer[Snapshot]
@@ -137,8 +141,8 @@ const (
 	maxAddressesOf = 64 // nodes of one DNS name
 )
 
-// New checks the backends and reads the files they name. The first snapshot holds the static nodes that need no DNS, none
-// of them proven yet; Run goes on from there.
+// New checks the backends and reads the files they name. The first snapshot holds the static nodes
+// that need no DNS, none of them proven yet; Run goes on from there.
 func New(o Options) (*Fleet, error) {
 	f := &Fleet{
 		opts:     o.withDefaults(),
@@ -162,13 +166,15 @@ func New(o Options) (*Fleet, error) {
 	return f, nil
 }
 
-// Load returns the latest snapshot. It allocates nothing and is valid for as long as the caller keeps it.
+// Load returns the latest snapshot. It allocates nothing and is valid for as long as the caller
+// keeps it.
 func (f *Fleet) Load() *Snapshot { return f.snap.Load() }
 
 // Malformed counts values in etcd that were refused; what was known before stayed in force.
 func (f *Fleet) Malformed() uint64 { return f.malformed.Load() }
 
-// Run follows all sources until ctx ends, then closes the nodes' pools and returns nil. Call it once.
+// Run follows all sources until ctx ends, then closes the nodes' pools and returns nil. Call it
+// once.
 func (f *Fleet) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	f.ctx = ctx
@@ -278,7 +284,7 @@ func (f *Fleet) start(m *member) {
 	f.wg.Go(func() {
 		m.node.probe.run(ctx)
 		select {
-		case <-m.node.drained:
+		case <-m.node.end.drained:
 		case <-f.ctx.Done():
 		}
 		m.node.Pool.Close()
@@ -307,7 +313,8 @@ func (f *Fleet) remove(id string) {
 	f.dirty = true
 }
 
-// joinIndex gives the node a new incarnation in the prefix index; what was believed of the old one is gone.
+// joinIndex gives the node a new incarnation in the prefix index; what was believed of the old one
+// is gone.
 func (f *Fleet) joinIndex(n *Node) {
 	if f.opts.Index == nil {
 		return
@@ -337,7 +344,8 @@ func (f *Fleet) breakerMoved(n *Node, from, to State, why string) {
 	}
 }
 
-// tell logs it when the node's agent, its heartbeat or a cordon takes it out of service or brings it back.
+// tell logs it when the node's agent, its heartbeat or a cordon takes it out of service or brings
+// it back.
 func (f *Fleet) tell(m *member) {
 	n, before := m.node, m.told
 	m.told = ""

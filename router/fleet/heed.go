@@ -9,12 +9,15 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
-// Events of the kernel are no evidence of their own: they may be of other processes' connections, which may go other ways. They are the occasion to look at once at what
-// there is to see: at the node's connections after a retransmission timeout, at its health after a connection that failed or was closed. What follows is as after any look.
+// Events of the kernel are no evidence of their own: they may be of other processes' connections,
+// which may go other ways. They are the occasion to look at once at what there is to see: at the
+// node's connections after a retransmission timeout, at its health after a connection that failed
+// or was closed. What follows is as after any look.
 
 const (
 	toldQueue = 256 // events that wait to be looked into
-	// closedQuiet is how long after an answer to a check closed connections mean nothing: there are servers that close after each answer.
+	// closedQuiet is how long after an answer to a check closed connections mean nothing: there are
+	// servers that close after each answer.
 	closedQuiet = 100 * time.Millisecond
 	// closedEvery is the time between two checks because of closed connections.
 	closedEvery = time.Second
@@ -22,7 +25,8 @@ const (
 	leastRTO = 200 * time.Millisecond
 )
 
-// Tell takes what the kernel has told of a connection of this host. It does not block: what there is no room for is counted, and left to the next look.
+// Tell takes an event of a connection of this host. It does not block: what there
+// is no room for is counted, and left to the next look.
 func (f *Fleet) Tell(e peerevents.Event) {
 	select {
 	case f.told <- told{e, time.Now()}:
@@ -47,7 +51,8 @@ func (t *told) now(now time.Time) peerevents.Event {
 // Untold counts the events that there was no room for.
 func (f *Fleet) Untold() uint64 { return f.untold.Load() }
 
-// Peers are the addresses at the other ends of connections to nodes, as far as they are known, each once.
+// Peers are the addresses at the other ends of connections to nodes, as far as they are known, each
+// once.
 func (f *Fleet) Peers() []netip.AddrPort {
 	nodes := f.Load().Nodes
 	all, seen := make([]netip.AddrPort, 0, len(nodes)), make(map[netip.AddrPort]bool, len(nodes))
@@ -60,7 +65,7 @@ func (f *Fleet) Peers() []netip.AddrPort {
 	return all
 }
 
-// news is what was told of one peer.
+// news is the events of one peer.
 type news struct {
 	timeouts  []peerevents.Event // at most looksMax
 	recovered []peerevents.Event // a packet came in after timeouts; likewise
@@ -135,8 +140,9 @@ func (f *Fleet) heedNode(looker *relay.Looker, n *Node, what *news) {
 	switch {
 	case what.failed:
 		n.probe.doubtAnew()
-	case what.closed && n.silence(now) > closedQuiet && now.Sub(n.closedAt) > closedEvery && n.Pool.Prune() == 0:
-		n.closedAt = now
+	case what.closed && n.suspicion.silence(now) > closedQuiet && now.Sub(n.broken.closedAt) > closedEvery &&
+		n.Pool.Prune() == 0:
+		n.broken.closedAt = now
 		n.probe.doubtAnew()
 	}
 }
@@ -150,7 +156,8 @@ func (p *prober) doubtAnew() {
 // uses tells whether the connection for checks that was made last has that local port.
 func (p *prober) uses(port uint16) bool { return port != 0 && p.port.Load() == uint32(port) }
 
-// ofCheck is what a timeout of a check's connection means, or its end. Each one doubles the time that the kernel waits for the next.
+// ofCheck is what a timeout of a check's connection means, or its end. Each one doubles the time
+// that the kernel waits for the next.
 func ofCheck(e peerevents.Event) relay.Link {
 	if e.Kind == peerevents.Recovered {
 		return relay.Link{Heard: e.Age}

@@ -1,5 +1,5 @@
-// Package fleet knows the nodes: where they are, what they serve, whether they are well, and how much is in flight on
-// each. It publishes immutable snapshots that requests read without a lock.
+// Package fleet knows the nodes: where they are, what they serve, whether they are well, and how
+// much is in flight on each. It publishes immutable snapshots that requests read without a lock.
 package fleet
 
 import (
@@ -11,7 +11,6 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
-	"github.com/cognitora/dataplane/router/signals"
 )
 
 // Source is where a node comes from.
@@ -23,7 +22,7 @@ const (
 	Etcd   Source = "etcd"
 )
 
-// subject is what problems with a node from there are about.
+// subject is the kind of problems with a node from there.
 func (s Source) subject() subjectKind {
 	if s == Etcd {
 		return ofNodeKey
@@ -31,39 +30,41 @@ func (s Source) subject() subjectKind {
 	return ofBackend
 }
 
-// Node is one incarnation of an engine behind one address. The pointer stays the same from the node's arrival until it
-// leaves the fleet, in every snapshot; a request may use it after that for as long as it has it in flight. All methods are
-// safe for concurrent use.
+// Node is one incarnation of an engine behind one address. The pointer stays the same from the
+// node's arrival until it leaves the fleet, in every snapshot; a request may use it after that for
+// as long as it has it in flight. All methods are safe for concurrent use.
 type Node struct {
 	ID     string
 	IDHash uint64 // for rendezvous hashing; the same in every router
 	Source Source
 	Pool   *relay.Pool // closed by the fleet once the node has left and nothing is in flight on it
 
-	info       atomic.Pointer[Info]
-	load       atomic.Pointer[Load]
-	ref        atomic.Uint32
-	inFlight   atomic.Int32
-	slots      atomic.Int32     // max_concurrent minus the requests of others that wait in the engine
-	slotsMu    sync.Mutex       // makes load and slots follow the newest of info, beat and pushed, which have a writer each
-	beat       Load             // of the last heartbeat or scrape; guarded by slotsMu
-	pushed     *signals.Reading // of the agent's stream; nil: there is none; guarded by slotsMu
-	pushedOurs int32            // what lately was as it came; guarded by slotsMu
-	recent
-	flags    atomic.Uint32
-	cordon   atomic.Pointer[string] // what the cordon says, with its reason; nil: there is none
-	health   breaker
-	probe    *prober
-	drained  chan struct{} // closed when the node has left and nothing is in flight
-	last     atomic.Bool   // drained is closed
-	path     atomic.Pointer[Path]
-	pathPast pathPast  // of TakePaths
-	closedAt time.Time // when a connection that the node has closed had it checked; of the goroutine that looks
-	suspicion
-	broken broken
+	info     atomic.Pointer[Info]
+	load     atomic.Pointer[Load]
+	ref      atomic.Uint32
+	inFlight atomic.Int32
+	slots    atomic.Int32 // max_concurrent minus what waits in the engine for others
+	slotsMu  sync.Mutex   // makes load and slots follow the newest of info and told
+	told     sources      // guarded by slotsMu
+	recent   recent
+
+	flags     atomic.Uint32
+	cordon    atomic.Pointer[string] // what the cordon says, with its reason; nil: there is none
+	health    breaker
+	suspicion suspicion
+	broken    broken
+	probe     *prober
+	path      pathState
+	end       ending
 }
 
-// Info is what is known of a node that changes rarely. It is immutable: a change makes a new one.
+// ending is the end of a node: it has left, and nothing is in flight on it.
+type ending struct {
+	drained chan struct{} // closed then
+	closed  atomic.Bool   // drained is
+}
+
+// Info is the facts of a node that change rarely. It is immutable: a change makes a new one.
 type Info struct {
 	Address       string // URL
 	Role          cluster.Role
@@ -73,10 +74,11 @@ type Info struct {
 	Device, DType string
 	TP            int
 	VRAMBytes     int64
-	MaxConcurrent int32  // requests at once; 0 = no limit
+	MaxConcurrent int32  // requests at once that an operator has stated; 0 = no limit
+	EngineSlots   int32  // requests at once, as the engine says; 0 = unknown
 	BlockTokens   int    // tokens per KV block of the engine; 0 = unknown
 	KVAddress     string // of the host's cache daemon; empty: none
-	KVEvents      string // where the node's agent says itself what its engine has, as a cache daemon would; empty: nowhere
+	KVEvents      string // where the node's agent serves its engine's blocks; empty: nowhere
 	KVEpoch       uint64 // etcd nodes: changes when the engine's cache starts empty
 	Instance      string // etcd nodes: the agent that owns the key
 	Version       string
@@ -90,7 +92,8 @@ func (i *Info) VRAM() float32 {
 	return float32(i.VRAMBytes)
 }
 
-// Throughput is tensor-parallel width times the dtype's rate relative to 16-bit floats, NaN if either is unknown.
+// Throughput is tensor-parallel width times the dtype's rate relative to 16-bit floats, NaN if
+// either is unknown.
 func (i *Info) Throughput() float32 { return policy.Throughput(i.TP, i.DType) }
 
 // hashID is FNV-1a: stable over processes and versions.
@@ -103,15 +106,15 @@ func hashID(id string) uint64 {
 }
 
 func newNode(id string, source Source, info *Info, pool *relay.Pool) *Node {
-	n := &Node{ID: id, IDHash: hashID(id), Source: source, Pool: pool, drained: make(chan struct{})}
-	n.beat = unknownLoad
-	n.load.Store(&unknownLoad)
+	n := &Node{ID: id, IDHash: hashID(id), Source: source, Pool: pool, end: ending{drained: make(chan struct{})}}
+	n.told.from, n.told.trust = Nobody, defaultTrust
+	n.load.Store(&Load{From: Nobody})
 	n.setInfo(info)
 	return n
 }
 
-// retarget makes requests and checks go over new connections, with another key or CA. It is called by the fleet's goroutine
-// only.
+// retarget makes requests and checks go over new connections, with another key or CA. It is called
+// by the fleet's goroutine only.
 func (n *Node) retarget(t relay.Target) {
 	n.Pool.Retarget(t)
 	n.probe.retarget(t)
@@ -125,10 +128,11 @@ func (n *Node) setInfo(info *Info) {
 	n.setSlots()
 }
 
-// Info is what is known of the node.
+// Info is the facts of the node that change rarely.
 func (n *Node) Info() *Info { return n.info.Load() }
 
-// Ref is the node's incarnation in the prefix index. It changes when the engine has come back with an empty cache.
+// Ref is the node's incarnation in the prefix index. It changes when the engine has come back with
+// an empty cache.
 func (n *Node) Ref() prefix.Ref { return prefix.Ref(n.ref.Load()) }
 
 // InFlight is the number of requests that this router has in flight on the node.
@@ -143,7 +147,8 @@ func (n *Node) Full() bool {
 	return limit > 0 && n.InFlight() >= limit
 }
 
-// UpstreamModel is the name that the engine expects for the canonical model name; the same string unless it differs.
+// UpstreamModel is the name that the engine expects for the canonical model name; the same string
+// unless it differs.
 func (n *Node) UpstreamModel(canonical string) string {
 	info := n.info.Load()
 	for i, name := range info.Models {
@@ -176,14 +181,15 @@ func (n *Node) reserve() bool {
 			return false
 		}
 		if n.inFlight.CompareAndSwap(now, now+1) {
-			n.rise(now + 1)
+			n.recent.rise(now + 1)
 			return true
 		}
 	}
 }
 
-// AcquireAlways counts one request as in flight whatever the node's state, for a request that can go nowhere else.
-func (n *Node) AcquireAlways() { n.rise(n.inFlight.Add(1)) }
+// AcquireAlways counts one request as in flight whatever the node's state, for a request that can
+// go nowhere else.
+func (n *Node) AcquireAlways() { n.recent.rise(n.inFlight.Add(1)) }
 
 // Release takes back one Acquire.
 func (n *Node) Release() {
@@ -201,8 +207,8 @@ func (n *Node) leave() {
 }
 
 func (n *Node) finish() {
-	if n.last.CompareAndSwap(false, true) {
-		close(n.drained)
+	if n.end.closed.CompareAndSwap(false, true) {
+		close(n.end.drained)
 	}
 }
 
@@ -256,8 +262,9 @@ func (n *Node) flagReason(flags uint32) string {
 	}
 }
 
-// Report tells how a request fared on the node. A 4xx or 501 is an OK: it says nothing against the node. Of a 5xx the caller
-// has to know that the node is to blame; until then there is ReportDoubt. A connection that fails makes the node be checked at once: it may be down, and one request alone
+// Report tells how a request fared on the node. A 4xx or 501 is an OK: it says nothing against the
+// node. Of a 5xx the caller has to know that the node is to blame; until then there is ReportDoubt.
+// A connection that fails makes the node be checked at once: it may be down, and one request alone
 // does not tell. It returns whether the node has been set aside for it.
 func (n *Node) Report(o Outcome) (aside bool) {
 	aside = n.health.report(o)
@@ -268,8 +275,9 @@ func (n *Node) Report(o Outcome) (aside bool) {
 	return aside
 }
 
-// SetAside takes the node out of the pick because it makes no progress although its peers do. It comes back, by trial
-// requests, once NoteProgress is called or a one-token completion sent by the prober is answered.
+// SetAside takes the node out of the pick because it makes no progress although its peers do. It
+// comes back, by trial requests, once NoteProgress is called or a one-token completion sent by the
+// prober is answered.
 func (n *Node) SetAside(reason string) { n.health.setAside(reason) }
 
 // NoteProgress says that bytes of some response came from the node.
@@ -278,7 +286,8 @@ func (n *Node) NoteProgress() { n.health.progressed() }
 // State is the state of the node's breaker.
 func (n *Node) State() State { return State(n.health.state.Load()) }
 
-// Unanswered is how long the node's health checks have failed without a pause; 0 if the last one has not.
+// Unanswered is how long the node's health checks have failed without a pause; 0 if the last one
+// has not.
 func (n *Node) Unanswered(now time.Time) time.Duration {
 	since := n.probe.failing.Load()
 	if since == 0 {

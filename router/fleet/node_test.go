@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/load"
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
@@ -45,13 +46,21 @@ func TestAcquireNeverExceedsTheSlots(t *testing.T) {
 	}
 }
 
+// held is a heartbeat of an engine that has so many requests, some of them waiting.
+func held(have, waiting float64) beat {
+	return beat{
+		Load: load.Load{Engine: load.Engine{InFlight: load.Known(have), QueueDepth: load.Known(waiting)}},
+		from: Heartbeat, trust: defaultTrust,
+	}
+}
+
 func TestWaitingOfOthersTakesSlots(t *testing.T) {
 	n := testNode("n", 4)
-	n.setLoad(Load{Waiting: 3})
+	n.setLoad(held(3, 3), time.Now())
 	if !n.Acquire() || n.Acquire() {
 		t.Fatal("want one free slot beside three waiting requests")
 	}
-	n.setLoad(Load{})
+	n.setLoad(beat{}, time.Now())
 	if !n.Acquire() {
 		t.Fatal("the slots did not come back")
 	}
@@ -61,17 +70,19 @@ func TestWaitingOfOthersTakesSlots(t *testing.T) {
 	}
 }
 
-// TestOursAreNotOthers: a figure of the engine's that is a little older than our count does not make others of our requests that have ended since.
+// TestOursAreNotOthers: a figure of the engine's that is a little older than our count does not
+// make others of our requests that have ended since.
 func TestOursAreNotOthers(t *testing.T) {
 	n := testNode("n", 64)
 	n.Source = Etcd
 	now := time.Now()
-	tell := func(held, waiting float64, want int32) {
+	tell := func(have, waiting float64, want int32) {
 		t.Helper()
-		h := &cluster.NodeHealth{InFlight: cluster.Known(held), QueueDepth: cluster.Known(waiting)}
-		n.setLoad(loadOfHealth(h, n.ours(now), now))
+		b := held(have, waiting)
+		b.Arrived(now)
+		n.setLoad(b, now)
 		if got := n.Load().Others; got != want {
-			t.Errorf("%v held, %d in flight: %d of others, want %d", held, n.InFlight(), got, want)
+			t.Errorf("%v held, %d in flight: %d of others, want %d", have, n.InFlight(), got, want)
 		}
 	}
 	for range 10 {
@@ -93,8 +104,8 @@ func TestOursAreNotOthers(t *testing.T) {
 	if n.Load().Others != 3 {
 		t.Errorf("%+v", n.Load())
 	}
-	n.age(now.Add(trustFor + time.Second))
-	if l := n.Load(); l.Others != 0 || known(l.EngineBusy) != nil {
+	n.age(now.Add(defaultTrust + time.Second))
+	if l := n.Load(); l.Others != 0 || l.Running() != (load.Gauge{}) || l.From != Nobody {
 		t.Errorf("too old: %+v", l)
 	}
 }
@@ -106,7 +117,7 @@ func TestSlotsFollowBothOfTheirSources(t *testing.T) {
 		info.MaxConcurrent = 100 + round
 		var wg sync.WaitGroup
 		wg.Go(func() { n.setInfo(&info) })
-		wg.Go(func() { n.setLoad(Load{Waiting: round % 7}) })
+		wg.Go(func() { n.setLoad(held(float64(round%7), float64(round%7)), time.Now()) })
 		wg.Wait()
 		if want := 100 + round - round%7; n.slots.Load() != want {
 			t.Fatalf("round %d: %d slots, want %d", round, n.slots.Load(), want)
@@ -171,12 +182,12 @@ func TestDrainedOnceTheLastRequestEnds(t *testing.T) {
 	n.AcquireAlways()
 	n.leave()
 	select {
-	case <-n.drained:
+	case <-n.end.drained:
 		t.Fatal("drained with a request in flight")
 	default:
 	}
 	n.Release()
-	<-n.drained
+	<-n.end.drained
 	n.AcquireAlways()
 	n.Release() // a late one does no harm
 }
@@ -231,7 +242,8 @@ func TestSnapshotNames(t *testing.T) {
 	if z := s.Model([]byte("z")); z == nil || len(z.Nodes) != 0 {
 		t.Fatalf("configured model without nodes: %+v", z)
 	}
-	if s.Model([]byte("nope")) != nil || s.Node("b") != b || s.Node("x") != nil || len(s.Models()) != 3 || len(s.Problems) != 2 {
+	if s.Model([]byte("nope")) != nil || s.Node("b") != b || s.Node("x") != nil || len(s.Models()) != 3 ||
+		len(s.Problems) != 2 {
 		t.Fatalf("%+v", s.Problems)
 	}
 }

@@ -3,14 +3,16 @@ package fleet
 import (
 	"context"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/cognitora/dataplane/router/policy"
 )
 
-// Path is what the kernel of the router's host counts of its connections to a node, those of other processes included. It is immutable.
+// Path is the counts of the router's kernel for its host's connections to a node, those of other
+// processes included. It is immutable.
 type Path struct {
-	RTT, RTTMin time.Duration // smoothed, and smallest recent one, of the connection that was looked at last; 0: not known
+	RTT, RTTMin time.Duration // smoothed, and smallest recent one, of the last connection; 0: unknown
 	RTTAt       time.Time     // when it was last seen to be measured anew; zero: not yet
 	Segments    uint64        // sent with payload, those sent again included, since the kernel counts
 	Retransmits uint64        // of these, sent again
@@ -21,20 +23,26 @@ type Path struct {
 	At          time.Time     // when it was read
 }
 
-// Counts are what is read of one peer: the fields of Path whose names they have.
+// Counts are those of one peer, under the names of Path.
 type Counts struct {
 	RTT, RTTMin                                     time.Duration
 	Looks                                           uint64 // at the round trip; it has grown where RTT is new
 	Segments, Retransmits, Timeouts, Resets, Failed uint64
 }
 
-// pathPast is what was read of a node before.
+// pathPast is the earlier counts of a node.
 type pathPast struct {
 	peer      netip.AddrPort
 	looks     uint64
 	older     pathCounts // 10 to 20 s old, once there is such
 	old       pathCounts // less than 10 s old
 	lastRTTAt time.Time
+}
+
+// pathState is a node's path.
+type pathState struct {
+	now  atomic.Pointer[Path]
+	past pathPast // owned by the goroutine of TakePaths
 }
 
 type pathCounts struct {
@@ -47,19 +55,21 @@ const (
 	pathWindow  = 10 * time.Second
 )
 
-// Resent is the share of the segments on the way between this host and the node that are sent again, of the way that loses more; NaN: of neither is it known.
+// Resent is the share of segments between this host and the node that are sent again, in the
+// direction that loses more; NaN: unknown in both.
 func (n *Node) Resent() float32 {
-	from := n.Load().Retransmits
+	from := n.Load().RetransPPM.Float32() / 1e6
 	if p := n.Path(); p != nil && !(p.Share <= from) && known(p.Share) != nil {
 		return p.Share
 	}
 	return from
 }
 
-// Path is what the kernel counts of connections to the node; nil: nobody tells.
-func (n *Node) Path() *Path { return n.path.Load() }
+// Path is the kernel's counts for connections to the node; nil: nobody tells.
+func (n *Node) Path() *Path { return n.path.now.Load() }
 
-// TakePaths reads the counts of at most 64 nodes, which take turns. A node of which nothing can be read has no path. It is called by one goroutine.
+// TakePaths reads the counts of at most 64 nodes, which take turns. A node without counts has no
+// path. It is called by one goroutine.
 func (f *Fleet) TakePaths(read func(netip.AddrPort) (Counts, bool), now time.Time) {
 	nodes := f.Load().Nodes
 	for range min(len(nodes), pathsAtOnce) {
@@ -82,12 +92,13 @@ func (n *Node) readPath(read func(netip.AddrPort) (Counts, bool), now time.Time)
 }
 
 func (n *Node) forgetPath() {
-	n.path.Store(nil)
-	n.pathPast = pathPast{}
+	n.path.now.Store(nil)
+	n.path.past = pathPast{}
 }
 
-// Renew has nodes asked over new connections; requests under way finish on theirs. The kernel never tells of connections that were made before it began to count, and
-// which these are cannot be asked: other processes may be connected to the same node.
+// Renew has nodes asked over new connections; requests under way finish on theirs. The kernel never
+// tells of connections that were made before it began to count, and which these are cannot be
+// asked: other processes may be connected to the same node.
 func (f *Fleet) Renew(ctx context.Context) {
 	f.send(ctx, func(f *Fleet) {
 		for _, m := range f.members {
@@ -113,8 +124,10 @@ func (f *Fleet) ForgetPaths() {
 }
 
 func (n *Node) takePath(at netip.AddrPort, c *Counts, now time.Time) {
-	past := &n.pathPast
-	if last := n.Path(); at != past.peer || last != nil && (c.Segments < last.Segments || c.Retransmits < last.Retransmits) { // other counts than those read before
+	past := &n.path.past
+	// other counts than those read before
+	last := n.Path()
+	if at != past.peer || last != nil && (c.Segments < last.Segments || c.Retransmits < last.Retransmits) {
 		*past = pathPast{peer: at}
 	}
 	if c.Looks != past.looks {
@@ -131,7 +144,7 @@ func (n *Node) takePath(at netip.AddrPort, c *Counts, now time.Time) {
 	if sent := is.segments - past.older.segments; sent > 0 {
 		share = min(float32(is.retransmits-past.older.retransmits)/float32(sent), 1)
 	}
-	n.path.Store(&Path{
+	n.path.now.Store(&Path{
 		RTT: c.RTT, RTTMin: c.RTTMin, RTTAt: past.lastRTTAt, Segments: c.Segments, Retransmits: c.Retransmits,
 		Timeouts: c.Timeouts, Resets: c.Resets, Failed: c.Failed, Share: share, At: now,
 	})

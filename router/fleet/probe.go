@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
@@ -28,8 +27,8 @@ const (
 	completionEvery   = time.Second
 )
 
-// prober asks one node how it is: its health, and, of a static node, its models and metrics. It has connections of its
-// own, so that a check tells whether the node accepts new ones.
+// prober asks one node how it is: its health, and, of a static node, its models and metrics. It has
+// connections of its own, so that a check tells whether the node accepts new ones.
 type prober struct {
 	fleet   *Fleet
 	node    *Node
@@ -149,7 +148,8 @@ func (p *prober) run(ctx context.Context) {
 	}
 }
 
-// rest waits until something is due. The wait varies by a tenth, so that nodes do not fall into step.
+// rest waits until something is due. The wait varies by a tenth, so that nodes do not fall into
+// step.
 func (p *prober) rest(ctx context.Context) bool {
 	o := &p.fleet.opts
 	wait := o.ProbeIntervalDown
@@ -171,8 +171,9 @@ func (p *prober) rest(ctx context.Context) bool {
 	return pause(ctx, p.haste(time.Since(p.checkedAt)))
 }
 
-// haste is how long to wait with a check that is to be at once, since after the one before. The first few follow each other quickly: the one before may have met a
-// server in the middle of its end, which has reset it, where the next one is refused.
+// haste is how long to wait with a check that is to be at once, since after the one before. The
+// first few follow each other quickly: the one before may have met a server in the middle of its
+// end, which has reset it, where the next one is refused.
 func (p *prober) haste(since time.Duration) time.Duration {
 	if since > p.fleet.opts.ProbeIntervalDown {
 		p.hurried = 0
@@ -210,7 +211,8 @@ func (p *prober) checkHealth(ctx context.Context) {
 	doubted := p.doubted.Swap(false)
 	if p.changed.Swap(false) {
 		p.modelsAt, p.warm = time.Time{}, false
-	} else if !doubted && !p.node.Suspect() && p.node.State() == Healthy && p.lastError() == "" && now.Sub(last) < p.fleet.opts.ProbeInterval*9/10 {
+	} else if !doubted && !p.node.Suspect() && p.node.State() == Healthy && p.lastError() == "" &&
+		now.Sub(last) < p.fleet.opts.ProbeInterval*9/10 {
 		return
 	}
 	p.checkedAt = now
@@ -221,22 +223,22 @@ func (p *prober) checkHealth(ctx context.Context) {
 	if ctx.Err() != nil || relay.IsLocal(err) {
 		return // says nothing of the node
 	}
-	refused := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT)
+	result := resultOf(err, doubted)
 	p.note(err)
 	p.complain(err, now)
 	if err == nil && p.wasRefused {
 		p.restarted(ctx)
 	}
-	p.wasRefused = refused
+	p.wasRefused = result >= checkRefused
 	p.warmUp(ctx, err == nil)
-	p.node.health.checked(err == nil, refused, doubted, last)
+	p.node.health.checked(result, last)
 	if err != nil {
 		p.node.unanswered(now)
 	}
 }
 
-// warmUp opens connections ahead of the requests to a node that was not well before, or is new. A failure is not told: it is the
-// next request's or check's to find.
+// warmUp opens connections ahead of the requests to a node that was not well before, or is new. A
+// failure is not told: it is the next request's or check's to find.
 func (p *prober) warmUp(ctx context.Context, well bool) {
 	if p.warm && well && p.node.State() != Open {
 		return
@@ -246,8 +248,9 @@ func (p *prober) warmUp(ctx context.Context, well bool) {
 	}
 }
 
-// keepsIdle reports whether the node is known to bear connections on which nothing is asked: agents, vLLM and SGLang do. A server
-// with a thread for each connection, or with one thread, would be blocked by them.
+// keepsIdle reports whether the node is known to bear connections on which nothing is asked:
+// agents, vLLM and SGLang do. A server with a thread for each connection, or with one thread, would
+// be blocked by them.
 func (p *prober) keepsIdle() bool {
 	engine := p.discovered().engine
 	return p.node.Source == Etcd || engine == "vllm" || engine == "sglang"
@@ -264,7 +267,8 @@ func (p *prober) note(err error) {
 	p.failed.Store(&text)
 }
 
-// health: a server that does not know /health is alive, one that says 5xx is not (llama.cpp says 503 while it loads).
+// health: a server that does not know /health is alive, one that says 5xx is not (llama.cpp says
+// 503 while it loads).
 func (p *prober) health(ctx context.Context) error {
 	wait := p.fleet.opts.ProbeTimeout
 	if p.node.Suspect() {
@@ -282,8 +286,9 @@ func (p *prober) health(ctx context.Context) error {
 	return nil
 }
 
-// tryCompletion asks a node of which only that can show that it is well for one token, next to earlier attempts that are still out: a request that
-// hangs now may hang for ever, although a later one is answered.
+// tryCompletion asks a node of which only that can show that it is well for one token, next to
+// earlier attempts that are still out: a request that hangs now may hang for ever, although a later
+// one is answered.
 func (p *prober) tryCompletion(ctx context.Context) {
 	models := p.node.Info().Models
 	now := time.Now()
@@ -377,6 +382,6 @@ func (p *prober) send(ctx context.Context, method, path string, body []byte) (*h
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, plainError(err))
 	}
-	p.node.answered(time.Now())
+	p.node.suspicion.answered(time.Now())
 	return resp, nil
 }

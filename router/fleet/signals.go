@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/load"
 	"github.com/cognitora/dataplane/router/signals"
 )
 
@@ -25,17 +26,17 @@ type stream struct {
 	nodes map[string]*Node // that have named it, by id
 }
 
-// got hands each node its reading. A node that the agent does not tell of has none.
-func (s *stream) got(told []signals.Reading) (any bool) {
+// got hands each node its reading. A node without one falls back to its heartbeats.
+func (s *stream) got(told []load.Reading) (any bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, n := range s.nodes {
-		i := slices.IndexFunc(told, func(r signals.Reading) bool { return r.Node == id })
+		i := slices.IndexFunc(told, func(r load.Reading) bool { return r.Node == id })
 		if i < 0 {
 			n.take(nil)
 			continue
 		}
-		n.take(&told[i])
+		n.take(&told[i].Load)
 		any = true
 	}
 	return any || len(s.nodes) == 0
@@ -49,7 +50,8 @@ func (s *stream) lost() {
 	}
 }
 
-// followSignals has the agent's stream followed where the node says that there is one: one for all its nodes. It is called by the fleet's goroutine only.
+// followSignals has the agent's stream followed where the node says that there is one: one for all
+// nodes of the agent. It is called by the fleet's goroutine only.
 func (f *Fleet) followSignals(m *member, h *cluster.NodeHealth) {
 	at := streamAt{h.PushAddress, strings.HasPrefix(h.Address, "https://")}
 	if m.signalsAt == at || f.ctx == nil {
@@ -102,7 +104,7 @@ func (f *Fleet) leaveSignals(m *member) {
 	m.signalsAt = streamAt{}
 }
 
-// Signals counts what the agents' streams have done.
+// Signals counts the work of the agents' streams.
 func (f *Fleet) Signals() *signals.Stats { return &f.signals }
 
 // sweepLoads forgets telemetry that has become too old, whether etcd answers or not.

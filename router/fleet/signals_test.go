@@ -3,17 +3,21 @@ package fleet
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math"
 	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cognitora/dataplane/agent/push"
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/load"
 	"github.com/cognitora/dataplane/router/policy"
 )
 
-// TestSignals: while the agent's stream runs it counts, then the last heartbeat does, and once that is too old nothing is known. None of that is zero.
+// TestSignals: while the agent's stream runs it counts, then the last heartbeat does, and once that
+// is too old nothing is known. Unknown is not zero.
 func TestSignals(t *testing.T) {
 	e := newEtcdFleet(t, nil)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -24,48 +28,112 @@ func TestSignals(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx, l) }()
-	reading := push.Reading{Node: "n", At: time.Now(), SMPct: cluster.Known(80), SM: time.Now(), RunqUsP99: cluster.Known(1500), EngineWaitPct: cluster.Known(25), Kernel: time.Now(), InFlight: cluster.Known(3), Queue: cluster.Known(2)}
-	s.Offer([]push.Reading{reading})
+	now := load.Taken{Time: time.Now()}
+	s.Offer(now.Time, []load.Reading{{Node: "n", Load: load.Load{
+		Engine: load.Engine{At: now, InFlight: load.Known(3), QueueDepth: load.Known(2)},
+		Kernel: load.Kernel{At: now, RunqUsP99: load.Known(1500), EngineWaitPct: load.Known(25)},
+		GPU:    load.GPU{At: now, SMPct: load.Known(80)},
+	}}})
 	at := newEngine(t, nil).URL
-	e.put(cluster.NodesPrefix+"n", fmt.Sprintf(`{"node_id":"n","address":%q,"push_address":%q,"models":["m"],"ready":true,"stamp":1,"max_concurrent":8,"sm_pct":40,"sm_age_ms":2000,"power_watts":300}`, at, l.Addr().String()))
+	e.put(cluster.NodesPrefix+"n",
+		fmt.Sprintf(`{"node_id":"n","address":%q,"push_address":%q,"models":["m"],"ready":true,"stamp":1,"max_concurrent":8,"sm_pct":40,"sm_age_ms":2000,"power_watts":300}`, at, l.Addr().String()))
 	var n *Node
-	eventually(t, e.Fleet, "the stream", func(snap *Snapshot) bool { n = snap.Node("n"); return n != nil && n.Load().Pushed })
-	// What the stream does not tell is not known, whatever the heartbeat has said.
-	if l := n.Load(); math.Abs(float64(l.SM)-0.8) > 1e-6 || math.Abs(float64(l.RunDelay)-0.0015) > 1e-9 || known(l.Watts) != nil || l.Waiting != 2 || l.Others != 3 || l.EngineBusy != 1 || l.SMAt.IsZero() || known(l.CPU) != nil {
-		t.Errorf("by the stream: %+v", l)
+	eventually(t, e.Fleet, "the stream",
+		func(snap *Snapshot) bool { n = snap.Node("n"); return n != nil && n.Load().From == Stream })
+	// Figures that the stream does not tell are unknown, whatever the heartbeat has said.
+	l1 := n.Load()
+	if l1.SMPct != load.Known(80) || l1.RunqUsP99 != load.Known(1500) || l1.EngineWaitPct != load.Known(25) ||
+		l1.Running() != load.Known(1) {
+		t.Errorf("by the stream: %+v", l1)
 	}
-	if v := n.View(time.Now()); v.Signals.From != "stream" || v.Signals.EngineWait == nil || *v.Signals.EngineWait != 0.25 || v.Signals.KernelAgeMs == nil || v.Signals.WattsAgeMs != nil {
+	if l1.Waiting != 2 || l1.Others != 3 || l1.GPU.At.IsZero() || l1.CPUPct != (load.Gauge{}) ||
+		l1.Power != (load.Power{}) {
+		t.Errorf("by the stream: %+v", l1)
+	}
+	if v := n.View(time.Now()); v.Signals.From != Stream || v.Signals.Load != l1.Load {
 		t.Errorf("%+v", v.Signals)
 	}
 	stop()
 	if err := <-served; err != nil {
 		t.Error(err)
 	}
-	eventually(t, e.Fleet, "the heartbeat again", func(*Snapshot) bool { return !n.Load().Pushed })
-	if l := n.Load(); math.Abs(float64(l.SM)-0.4) > 1e-6 || l.Watts != 300 || l.Waiting != 0 || known(l.RunDelay) != nil || known(l.EngineWait) != nil || l.At.Sub(l.SMAt) != 2*time.Second {
-		t.Errorf("by the heartbeat: %+v", l)
+	eventually(t, e.Fleet, "the heartbeat again", func(*Snapshot) bool { return n.Load().From == Heartbeat })
+	l2 := n.Load()
+	if l2.SMPct != load.Known(40) || l2.Drawn() != load.Known(300) || l2.Waiting != 0 || l2.Kernel != (load.Kernel{}) {
+		t.Errorf("by the heartbeat: %+v", l2)
 	}
-	if v := n.View(time.Now()); v.Signals.From != "heartbeat" {
-		t.Errorf("%+v", v.Signals)
+	if age := l2.Power.At.Sub(l2.GPU.At.Time); age < 2*time.Second {
+		t.Errorf("the sample of SM is %v older than the heartbeat", age)
 	}
 }
 
-// TestOldIsUnknown: a sample that is older than may be is not known any more, each by its own age.
+// TestOldIsUnknown: a sample that is too old is not known any more, each by its own age.
 func TestOldIsUnknown(t *testing.T) {
 	now := time.Now()
-	h := &cluster.NodeHealth{SMPct: cluster.Known(40), SMAgeMs: cluster.Known(2000), PowerWatts: cluster.Known(300), InFlight: cluster.Known(3), QueueDepth: cluster.Known(2)}
-	l := loadOfHealth(h, 0, now)
-	l.forget(now.Add(trustFor - time.Second)) // the sample of SM is two seconds older than the heartbeat
-	if known(l.SM) != nil || l.Watts != 300 || l.Waiting != 2 {
+	n := testNode("n", 8)
+	n.setLoad(beatOf(&cluster.NodeHealth{Load: load.Load{
+		Engine: load.Engine{InFlight: load.Known(3), QueueDepth: load.Known(2)},
+		GPU:    load.GPU{At: load.Taken{Time: now.Add(-2 * time.Second)}, SMPct: load.Known(40)},
+		Power:  load.Power{Watts: load.Known(300)},
+	}}, now), now)
+	n.age(now.Add(defaultTrust - time.Second))
+	if l := n.Load(); l.GPU != (load.GPU{}) || l.Watts != load.Known(300) || l.Waiting != 2 || l.From != Heartbeat {
 		t.Errorf("later: %+v", l)
 	}
-	l.forget(now.Add(trustFor + time.Second))
-	if known(l.SM) != nil || known(l.Watts) != nil || l.From() != "nobody" || l.Waiting != 0 || l.Others != 0 || known(l.EngineQueue) != nil {
+	n.age(now.Add(defaultTrust + time.Second))
+	if l := n.Load(); *l != (Load{From: Nobody}) {
 		t.Errorf("too late: %+v", l)
 	}
 }
 
-// TestOneStreamForAllNodes: nodes of one agent share a stream; each has its own reading, one that leaves or is not told of has none, and the last one ends it.
+// TestHeartbeatsSetThePace: a sample counts for three heartbeats of its agent, and a node is taken
+// out after six without one; an agent that says less than the default, or nothing, has the default.
+func TestHeartbeatsSetThePace(t *testing.T) {
+	for says, pace := range map[float64]time.Duration{0: 5 * time.Second, 0.1: 5 * time.Second, 60: time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			f, err := New(Options{Log: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := node("n", "http://127.0.0.1:1")
+			h.HeartbeatS, h.Stamp = says, 1
+			f.update(f.addEtcd(&h), &h)
+			n := f.members["n"].node
+			began := time.Now()
+			until := func(what string, want time.Duration, still func() bool) {
+				t.Helper()
+				for ; still(); f.sweepLoads(time.Now()) {
+					time.Sleep(time.Second)
+					f.sweepEtcd(time.Now())
+				}
+				if got := time.Since(began); got <= want || got > want+2*time.Second {
+					t.Errorf("an agent that says %g s: %s for %v, want %v", says, what, got, want)
+				}
+			}
+			f.sweepLoads(began)
+			until("its load is known", 3*pace, func() bool { return n.Load().From == Heartbeat })
+			until("it is picked", 6*pace, func() bool { ok, _ := n.Eligible(time.Now()); return ok })
+			if _, reason := n.Eligible(time.Now()); reason != "its heartbeat is stale" {
+				t.Errorf("it is out: %s", reason)
+			}
+			again := h
+			again.Stamp = 2
+			if f.update(f.members["n"], &again); n.Load().From != Heartbeat {
+				t.Error("it is not heard again")
+			}
+			if ok, reason := n.Eligible(time.Now()); !ok {
+				t.Errorf("it is back: %s", reason)
+			}
+			// After an outage it has three leases to come back.
+			began = time.Now()
+			f.listNodes(cluster.Listing{AfterOutage: true})
+			until("it may come back", 9*pace, func() bool { return f.members["n"] != nil })
+		})
+	}
+}
+
+// TestOneStreamForAllNodes: nodes of one agent share a stream, and each has its own reading. One
+// that leaves, or that the agent does not tell of, has none. The last one ends the stream.
 func TestOneStreamForAllNodes(t *testing.T) {
 	e := newEtcdFleet(t, nil)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -83,33 +151,38 @@ func TestOneStreamForAllNodes(t *testing.T) {
 		}
 	})
 	tell := func(sm map[string]float64) {
-		var all []push.Reading
+		var all []load.Reading
 		for _, id := range []string{"a", "b", "c"} {
 			if v, told := sm[id]; told {
-				all = append(all, push.Reading{Node: id, At: time.Now(), SMPct: cluster.Known(v), SM: time.Now()})
+				gpu := load.GPU{At: load.Taken{Time: time.Now()}, SMPct: load.Known(v)}
+				all = append(all, load.Reading{Node: id, Load: load.Load{GPU: gpu}})
 			}
 		}
-		s.Offer(all)
+		s.Offer(time.Now(), all)
 	}
 	tell(map[string]float64{"a": 10, "b": 20})
 	for _, id := range []string{"a", "b", "c"} {
-		e.put(cluster.NodesPrefix+id, fmt.Sprintf(`{"node_id":%q,"address":%q,"push_address":%q,"models":["m"],"ready":true,"stamp":1}`, id, newEngine(t, nil).URL, l.Addr().String()))
+		e.put(cluster.NodesPrefix+id,
+			fmt.Sprintf(`{"node_id":%q,"address":%q,"push_address":%q,"models":["m"],"ready":true,"stamp":1}`, id,
+				newEngine(t, nil).URL, l.Addr().String()))
 	}
 	sm := func(id string, pct float64) func(*Snapshot) bool {
 		return func(snap *Snapshot) bool {
 			n := snap.Node(id)
-			return n != nil && n.Load().Pushed && math.Abs(float64(n.Load().SM)-pct/100) < 1e-6
+			return n != nil && n.Load().From == Stream && n.Load().SMPct == load.Known(pct)
 		}
 	}
 	eventually(t, e.Fleet, "a", sm("a", 10))
 	eventually(t, e.Fleet, "b", sm("b", 20))
-	eventually(t, e.Fleet, "c, which it does not tell of", func(snap *Snapshot) bool { return snap.Node("c") != nil && !snap.Node("c").Load().Pushed })
+	eventually(t, e.Fleet, "c, which it does not tell of",
+		func(snap *Snapshot) bool { return snap.Node("c") != nil && snap.Node("c").Load().From != Stream })
 	if st := s.Stats(); st.Followers != 1 {
 		t.Errorf("%d streams", st.Followers)
 	}
 	tell(map[string]float64{"b": 30, "c": 40})
 	eventually(t, e.Fleet, "c", sm("c", 40))
-	eventually(t, e.Fleet, "a, of which nothing is told any more", func(snap *Snapshot) bool { return !snap.Node("a").Load().Pushed })
+	eventually(t, e.Fleet, "a, of which nothing is told any more",
+		func(snap *Snapshot) bool { return snap.Node("a").Load().From != Stream })
 	eventually(t, e.Fleet, "b goes on", sm("b", 30))
 	for _, id := range []string{"a", "b", "c"} {
 		if st := s.Stats(); st.Followers != 1 {
@@ -120,21 +193,26 @@ func TestOneStreamForAllNodes(t *testing.T) {
 		}
 		eventually(t, e.Fleet, id+" leaves", func(snap *Snapshot) bool { return snap.Node(id) == nil })
 	}
-	eventually(t, e.Fleet, "the stream ends with the last of them", func(*Snapshot) bool { return s.Stats().Followers == 0 })
+	eventually(t, e.Fleet, "the stream ends with the last of them",
+		func(*Snapshot) bool { return s.Stats().Followers == 0 })
 }
 
-// TestResent: the way that loses more counts, of those that are known.
+// TestResent: the direction that loses more counts, of those that are known.
 func TestResent(t *testing.T) {
 	u := policy.Unknown()
-	for _, c := range []struct{ from, to, want float32 }{{0.01, u, 0.01}, {u, 0.02, 0.02}, {0.01, 0.02, 0.02}, {0.02, 0.01, 0.02}, {u, u, u}, {0, 0, 0}} {
+	for _, c := range []struct{ from, to, want float32 }{
+		{0.01, u, 0.01}, {u, 0.02, 0.02}, {0.01, 0.02, 0.02}, {0.02, 0.01, 0.02}, {u, u, u}, {0, 0, 0},
+	} {
 		n := &Node{}
-		l := unknownLoad
-		l.Retransmits = c.from
-		n.load.Store(&l)
+		l := &Load{}
+		if known(c.from) != nil {
+			l.RetransPPM = load.Known(math.Round(float64(c.from) * 1e6))
+		}
+		n.load.Store(l)
 		if got := n.Resent(); known(c.to) == nil && got != c.want && known(got) != nil {
 			t.Errorf("%v from the node: %v", c.from, got)
 		}
-		n.path.Store(&Path{Share: c.to})
+		n.path.now.Store(&Path{Share: c.to})
 		if got := n.Resent(); got != c.want && (known(got) != nil || known(c.want) != nil) {
 			t.Errorf("%v from the node, %v to it: %v, want %v", c.from, c.to, got, c.want)
 		}

@@ -34,7 +34,8 @@ func (s *staticState) names() (names []string) {
 	return names
 }
 
-// prepare validates a list of backends and reads its files, so that a bad list is refused as a whole.
+// prepare validates a list of backends and reads its files, so that a bad list is refused as a
+// whole.
 func prepare(backends []Backend) ([]prepared, error) {
 	if err := CheckBackends(backends); err != nil {
 		return nil, err
@@ -50,10 +51,11 @@ func prepare(backends []Backend) ([]prepared, error) {
 	return all, nil
 }
 
-// Reload replaces the static backends and reads the files they name. Nodes whose id and URL are the same stay, with their
-// models, health and requests in flight; where the key or CA has changed, the next requests and checks go over new
-// connections with the new ones. Nodes that are gone finish what they have. A bad list is refused and changes nothing.
-// It returns when the list is in force, or with the error of ctx, and then the list never comes into force. Run must be running.
+// Reload replaces the static backends and reads the files they name. Nodes whose id and URL are the
+// same stay, with their models, health and requests in flight; where the key or CA has changed, the
+// next requests and checks go over new connections with the new ones. Nodes that are gone finish
+// what they have. A bad list is refused and changes nothing. It returns when the list is in force,
+// or with the error of ctx, and then the list never comes into force. Run must be running.
 func (f *Fleet) Reload(ctx context.Context, backends []Backend) error {
 	desired, err := prepare(backends)
 	if err != nil {
@@ -167,7 +169,8 @@ func (f *Fleet) refresh(m *member) {
 func staticInfo(b Backend, d discovery) *Info {
 	role, _ := cluster.ParseRole(b.Role) // checked by prepare
 	info := &Info{
-		Address: b.URL, Role: role, Engine: d.engine, MaxConcurrent: int32(b.MaxConcurrent), BlockTokens: d.blockTokens,
+		Address: b.URL, Role: role, Engine: d.engine, MaxConcurrent: int32(b.MaxConcurrent),
+		EngineSlots: d.engineSlots, BlockTokens: d.blockTokens,
 		Models: d.models, Upstream: d.models, KVAddress: b.KV,
 	}
 	if b.Model != "" {
@@ -183,7 +186,8 @@ func staticInfo(b Backend, d discovery) *Info {
 // sameInfo compares all of an Info.
 func sameInfo(a, b *Info) bool { return reflect.DeepEqual(a, b) }
 
-// resolveLoop looks the backends' DNS names up, at once when the list changes and again every ResolveInterval.
+// resolveLoop looks the backends' DNS names up, at once when the list changes and again every
+// ResolveInterval.
 func (f *Fleet) resolveLoop(ctx context.Context) {
 	var names []string
 	tick := time.NewTicker(f.opts.ResolveInterval)
@@ -229,7 +233,8 @@ func (f *Fleet) resolve(ctx context.Context, name string) {
 	})
 }
 
-// lookupProblem says in the same words what is the same problem: resolvers put port numbers into theirs.
+// lookupProblem says in the same words what is the same problem: resolvers put port numbers into
+// theirs.
 func lookupProblem(err error) string {
 	var dns *net.DNSError
 	switch {
@@ -241,7 +246,8 @@ func lookupProblem(err error) string {
 	return "look-up failed: " + err.Error()
 }
 
-// usable sorts a name's addresses. Where there are both kinds only IPv4 is used: the two are one server.
+// usable sorts a name's addresses. Where there are both kinds only IPv4 is used: the two are one
+// server.
 func usable(found []netip.Addr) []netip.Addr {
 	var v4, v6 []netip.Addr
 	for _, ip := range found {

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/load"
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
@@ -117,7 +118,8 @@ func TestUnixSocketAndKey(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "e.sock")
 	e := newEngine(t, listen(t, "unix", path), "m")
 	e.set(func(e *engine) { e.key = "sk-1" })
-	f := run(t, fast(Backend{URL: "unix://" + path, ID: "without"}, Backend{URL: "unix://" + path, ID: "with", APIKeyFile: write(t, "key", "sk-1\n")}))
+	f := run(t, fast(Backend{URL: "unix://" + path, ID: "without"},
+		Backend{URL: "unix://" + path, ID: "with", APIKeyFile: write(t, "key", "sk-1\n")}))
 	eventually(t, f, "with its key", serves("m", 1))
 	eventually(t, f, "a hint without", func(s *Snapshot) bool {
 		return strings.Contains(s.Node("without").whyNot(time.Now()), "api_key_file=")
@@ -170,7 +172,8 @@ func TestTelemetry(t *testing.T) {
 		return serves("m", 1)(s) && s.Model([]byte("m")).Nodes[0].Load().Waiting == 10
 	})
 	n := f.Load().Model([]byte("m")).Nodes[0]
-	if l := n.Load(); l.EngineBusy != 60 || l.EngineQueue != 10 || l.KVUsage != 0.5 || known(l.SM) != nil {
+	if l := n.Load(); l.Running() != load.Known(60) || l.QueueDepth != load.Known(10) ||
+		l.CacheUsage() != load.Known(0.5) || l.From != Metrics {
 		t.Fatalf("%+v", l)
 	}
 	taken := 0
@@ -183,15 +186,60 @@ func TestTelemetry(t *testing.T) {
 	eventually(t, f, "the block size", func(*Snapshot) bool { return n.Info().BlockTokens == 32 })
 	ref := n.Ref()
 	e.set(func(e *engine) { e.metrics = fmt.Sprintf(vllmPage, 0, 0, 2000) })
-	eventually(t, f, "the restart seen in its start time", func(*Snapshot) bool { return n.Ref() != ref && n.Load().Waiting == 0 })
+	eventually(t, f, "the restart seen in its start time",
+		func(*Snapshot) bool { return n.Ref() != ref && n.Load().Waiting == 0 })
 
 	eventually(t, f, "the other one", serves("q", 1))
 	q := f.Load().Model([]byte("q")).Nodes[0]
-	if l := q.Load(); known(l.EngineBusy) != nil || !l.At.IsZero() {
+	if l := q.Load(); *l != (Load{From: Nobody}) {
 		t.Fatalf("without /metrics: %+v", l)
 	}
 	if e.count("/metrics") > 4 || quiet.count("/metrics") > 1 {
 		t.Fatalf("scraped %d and %d times", e.count("/metrics"), quiet.count("/metrics"))
+	}
+}
+
+// TestEngineSlots: an engine's own number of slots is known, whichever way it tells it, and is no
+// limit that an operator has stated.
+func TestEngineSlots(t *testing.T) {
+	t.Parallel()
+	var slots atomic.Int32
+	slots.Store(6)
+	llama := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/models":
+			io.WriteString(w, `{"data":[{"id":"l","owned_by":"llamacpp"}]}`)
+		case "/props":
+			fmt.Fprintf(w, `{"total_slots":%d}`, slots.Load())
+		case "/health":
+		default:
+			w.WriteHeader(http.StatusNotFound)
+		}
+	}))
+	t.Cleanup(llama.Close)
+	sglang := newEngine(t, nil, "s")
+	sglang.set(func(e *engine) { e.metrics = "sglang:num_running_reqs 0\nsglang:max_running_requests 48\n" })
+	silent := newEngine(t, nil, "v")
+	f := run(t, fast(Backend{URL: llama.URL, MaxConcurrent: 3}, Backend{URL: sglang.URL}, Backend{URL: silent.URL}))
+	info := func(model string) *Info { return f.Load().Model([]byte(model)).Nodes[0].Info() }
+	told := func(model string, want int32) {
+		t.Helper()
+		eventually(t, f, "the slots of "+model, func(s *Snapshot) bool {
+			return serves(model, 1)(s) && info(model).EngineSlots == want
+		})
+	}
+	told("l", 6)
+	told("s", 48)
+	told("v", 0)
+	if l, s := info("l"), info("s"); l.MaxConcurrent != 3 || s.MaxConcurrent != info("v").MaxConcurrent {
+		t.Errorf("stated: %d of llama.cpp, %d of SGLang", l.MaxConcurrent, s.MaxConcurrent)
+	}
+	slots.Store(9)
+	told("l", 9)
+	for said, want := range map[float64]int32{-1: 0, 0: 0, 1: 1, 1 << 20: 1 << 20, 1<<20 + 1: 0} {
+		if got := slotsOf(said); got != want {
+			t.Errorf("%g slots count as %d, want %d", said, got, want)
+		}
 	}
 }
 
@@ -220,7 +268,8 @@ func TestReloadKeepsWhatIsUnchanged(t *testing.T) {
 	if ok, reason := nb.Eligible(time.Now()); ok || reason != "left the fleet" || o.Index.(*index).len() != 2 {
 		t.Fatal("b is still in service", reason)
 	}
-	if ex, err := nb.Pool.Send(&relay.Request{Method: "GET", Path: "/health"}, time.Now().Add(time.Second)); err != nil {
+	if ex, err := nb.Pool.Send(&relay.Request{Method: "GET", Path: "/health"},
+		time.Now().Add(time.Second)); err != nil {
 		t.Fatal("the pool closed under a request:", err)
 	} else {
 		ex.Close()
@@ -304,7 +353,8 @@ func TestViewIsJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := view.Nodes[0]
-	if v.State != "healthy" || !v.Eligible || !slices.Equal(v.Upstream, []string{"raw"}) || v.SM != nil || view.Models[0].Nodes[0] != "n" {
+	if v.State != "healthy" || !v.Eligible || !slices.Equal(v.Upstream, []string{"raw"}) ||
+		v.Signals.Load.GPU != (load.GPU{}) || view.Models[0].Nodes[0] != "n" {
 		t.Fatalf("%s", out)
 	}
 }

@@ -9,10 +9,12 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
-// How dead nodes are found that send no reset: the kernel is asked about the connections to them that are in use.
+// How dead nodes are found that send no reset: the kernel is asked about the connections to them
+// that are in use.
 const (
 	lookEvery = 50 * time.Millisecond
-	// looksAtOnce bounds the connections of one round, which take turns: at about 1 µs each that is 2 % of a core at most.
+	// looksAtOnce bounds the connections of one round, which take turns: at about 1 µs each that is
+	// 2 % of a core at most.
 	looksAtOnce = 1024
 	looksMin    = 4  // of a node
 	looksMax    = 64 // of a node
@@ -20,29 +22,34 @@ const (
 	suspectProbe = time.Second
 )
 
-// suspicion is what packets without acknowledgement say of a node. A first retransmission timeout of one of its connections makes it suspect; a
-// second one, or a health check without an answer, opens its breaker; whatever comes from it meanwhile clears it.
+// suspicion is by packets without acknowledgement. A first retransmission timeout
+// of one of its connections makes it suspect; a second one, or a health check without an answer,
+// opens its breaker; anything that comes from it meanwhile clears it.
 type suspicion struct {
 	since   atomic.Int64  // Unix ns; 0: it is not suspect
 	times   atomic.Uint64 // how often it has become so
 	cut     atomic.Uint64 // requests that were ended with it
 	heard   atomic.Int64  // when it last answered a check (Unix ns)
-	by      atomic.Uint32 // what has made it suspect, the last time: a noticed
+	by      atomic.Uint32 // the evidence of the last time: a noticed
 	changed func(why string)
 
-	mu sync.Mutex // makes changes of since and what is told of them one step
+	mu sync.Mutex // makes a change of since and the news of it one step
 }
 
-// Suspect says whether packets to the node go unacknowledged, so that it is to be picked only where most of a model's nodes are suspect.
-func (s *suspicion) Suspect() bool { return s.since.Load() != 0 }
+// Suspect says whether packets to the node go unacknowledged, so that it is to be picked only where
+// most of a model's nodes are suspect.
+func (n *Node) Suspect() bool { return n.suspicion.since.Load() != 0 }
 
-// Suspected counts how often the node has become suspect, and the requests that were cut because it acknowledged nothing.
-func (s *suspicion) Suspected() (times, cut uint64) { return s.times.Load(), s.cut.Load() }
+// Suspected counts how often the node has become suspect, and the requests that were cut because it
+// acknowledged nothing.
+func (n *Node) Suspected() (times, cut uint64) {
+	return n.suspicion.times.Load(), n.suspicion.cut.Load()
+}
 
 // SuspectReason is why a suspect node gets no requests.
 const SuspectReason = "suspect: packets to it are not acknowledged; it gets requests only while most nodes of the model are suspect"
 
-// noticed is by what a look at a node's connections was made.
+// noticed is the occasion of a look at a node's connections.
 type noticed uint32
 
 const (
@@ -51,16 +58,17 @@ const (
 )
 
 func (n noticed) String() string {
-	return [...]string{"a packet to it was not acknowledged in time", "the kernel has told that a packet to it was not acknowledged in time"}[n]
+	return [...]string{"a packet to it was not acknowledged in time",
+		"the kernel has told that a packet to it was not acknowledged in time"}[n]
 }
 
 // Suspicion is why the node is suspect, and since when; an empty why: it is not.
-func (s *suspicion) Suspicion() (why string, since time.Time) {
-	at := s.since.Load()
+func (n *Node) Suspicion() (why string, since time.Time) {
+	at := n.suspicion.since.Load()
 	if at == 0 {
 		return "", since
 	}
-	return noticed(s.by.Load()).String(), time.Unix(0, at)
+	return noticed(n.suspicion.by.Load()).String(), time.Unix(0, at)
 }
 
 func (s *suspicion) suspect(now time.Time, by noticed) {
@@ -91,6 +99,13 @@ func (s *suspicion) clear(at time.Time) {
 	}
 }
 
+// drop ends the suspicion without a word: the breaker has told more.
+func (s *suspicion) drop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.since.Store(0)
+}
+
 // answered notes an answer to a check, whatever it says.
 func (s *suspicion) answered(now time.Time) {
 	s.heard.Store(now.UnixNano())
@@ -102,21 +117,21 @@ func (s *suspicion) silence(now time.Time) time.Duration {
 	return now.Sub(time.Unix(0, s.heard.Load()))
 }
 
-// unanswered is told that a check which began at began has failed. If the node was suspect all the while, it is out.
+// unanswered is told that a check which began at began has failed. If the node was suspect all the
+// while, it is out.
 func (n *Node) unanswered(began time.Time) {
-	if since := n.since.Load(); since != 0 && since <= began.UnixNano() {
+	if since := n.suspicion.since.Load(); since != 0 && since <= began.UnixNano() {
 		n.eject()
 	}
 }
 
-// eject takes the node out of service, and closes the connections that wait for requests: nothing on their way is known to arrive.
+// eject takes the node out of service, and closes the connections that wait for requests: nothing
+// on their way is known to arrive.
 func (n *Node) eject() {
 	if n.health.silent() {
 		n.Pool.DropIdle()
 	}
-	n.mu.Lock()
-	n.since.Store(0) // without a word: its breaker has told more
-	n.mu.Unlock()
+	n.suspicion.drop()
 }
 
 // silent opens the breaker of a node that could get requests. It tells whether it did.
@@ -131,8 +146,9 @@ func (b *breaker) silent() bool {
 	return false
 }
 
-// weigh says how many packets in a row the node has left unanswered: on one connection, and since then on none of the others anything came. heard is how
-// long ago the node was last heard of otherwise; what is returned in its place takes the connections into account.
+// weigh says how many packets in a row the node has left unanswered: on one connection, and since
+// then on none of the others anything came. heard is how long ago the node was last heard of
+// otherwise; last takes the connections into account too.
 func weigh(links []relay.Link, heard time.Duration) (lost int, last time.Duration) {
 	for i := range links {
 		heard = min(heard, links[i].Heard)
@@ -145,26 +161,27 @@ func weigh(links []relay.Link, heard time.Duration) (lost int, last time.Duratio
 	return lost, heard
 }
 
-// consider draws the consequences of what the kernel knows of the node's connections.
+// consider draws the consequences of a look at the node's connections.
 func (n *Node) consider(links []relay.Link, by noticed, now time.Time) {
-	lost, heard := weigh(links, n.silence(now))
+	lost, heard := weigh(links, n.suspicion.silence(now))
 	takes := n.State() == Healthy || n.State() == HalfOpen
 	switch {
 	case lost >= 2:
 		n.eject()
 		for i := range links {
 			if l := &links[i]; l.Lost >= 2 && l.Since <= heard && l.Cut() {
-				n.cut.Add(1)
+				n.suspicion.cut.Add(1)
 			}
 		}
 	case lost == 1 && takes:
-		n.suspect(now, by)
+		n.suspicion.suspect(now, by)
 	case lost == 0 && n.Suspect():
-		n.clear(now.Add(-heard))
+		n.suspicion.clear(now.Add(-heard))
 	}
 }
 
-// lookLoop looks at the nodes until ctx ends: every now and then, and where the kernel tells of something.
+// lookLoop looks at the nodes until ctx ends: every now and then, and where the kernel tells of
+// something.
 func (f *Fleet) lookLoop(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -181,7 +198,8 @@ func (f *Fleet) lookLoop(ctx context.Context) {
 	}
 }
 
-// lookRound looks at the nodes that have requests in flight, of which there were busy in the last round, and returns how many there are.
+// lookRound looks at the nodes that have requests in flight, and returns their number. busy is that
+// of the last round.
 func (f *Fleet) lookRound(looker *relay.Looker, busy int) int {
 	share := min(max(looksAtOnce/max(busy, 1), looksMin), looksMax)
 	busy = 0

@@ -19,7 +19,8 @@ func suspected(t *testing.T) (n *Node, told *[]string) {
 	return n, told
 }
 
-// lost is a connection with so many timeouts, the last packets of which went ago and to which nothing has come since before.
+// lost is a connection with so many timeouts, the last packets of which went ago and to which
+// nothing has come since before.
 func lost(timeouts int, ago time.Duration) relay.Link {
 	return relay.Link{Lost: timeouts, Since: ago, Heard: ago + time.Second}
 }
@@ -36,19 +37,28 @@ func TestSuspicion(t *testing.T) {
 			state   State
 			told    []string
 		}{
-			"all is well":     {rounds: [][]relay.Link{{well(time.Minute), well(0)}}, state: Healthy},
-			"nothing in use":  {rounds: [][]relay.Link{nil}, state: Healthy},
-			"first timeout":   {rounds: [][]relay.Link{{well(time.Second), lost(1, 200*time.Millisecond)}}, suspect: true, state: Healthy, told: []string{became}},
-			"told once":       {rounds: [][]relay.Link{{lost(1, 200*time.Millisecond)}, {lost(1, 250*time.Millisecond)}}, suspect: true, state: Healthy, told: []string{became}},
-			"alive elsewhere": {rounds: [][]relay.Link{{lost(1, 200*time.Millisecond), well(100 * time.Millisecond)}}, state: Healthy},
-			"second timeout": {rounds: [][]relay.Link{{lost(1, 200*time.Millisecond)}, {lost(2, 300*time.Millisecond)}}, state: Open,
+			"all is well":    {rounds: [][]relay.Link{{well(time.Minute), well(0)}}, state: Healthy},
+			"nothing in use": {rounds: [][]relay.Link{nil}, state: Healthy},
+			"first timeout": {rounds: [][]relay.Link{{well(time.Second), lost(1, 200*time.Millisecond)}},
+				suspect: true, state: Healthy, told: []string{became}},
+			"told once": {rounds: [][]relay.Link{{lost(1, 200*time.Millisecond)},
+				{lost(1, 250*time.Millisecond)}}, suspect: true, state: Healthy, told: []string{became}},
+			"alive elsewhere": {rounds: [][]relay.Link{{lost(1, 200*time.Millisecond), well(100 * time.Millisecond)}},
+				state: Healthy},
+			"second timeout": {rounds: [][]relay.Link{{lost(1, 200*time.Millisecond)},
+				{lost(2, 300*time.Millisecond)}}, state: Open,
 				told: []string{became, "open: no packet is acknowledged"}},
-			"both at once":           {rounds: [][]relay.Link{{lost(2, 300*time.Millisecond)}}, state: Open, told: []string{"open: no packet is acknowledged"}},
-			"one path alone is dead": {rounds: [][]relay.Link{{lost(6, 10*time.Second), well(20 * time.Millisecond)}}, state: Healthy},
-			"acknowledged":           {rounds: [][]relay.Link{{lost(1, 200*time.Millisecond)}, {well(10 * time.Millisecond)}}, state: Healthy, told: []string{became, ""}},
-			"any acknowledgement": {rounds: [][]relay.Link{{lost(1, 200*time.Millisecond)}, {lost(1, 250*time.Millisecond), well(20 * time.Millisecond)}}, state: Healthy,
+			"both at once": {rounds: [][]relay.Link{{lost(2, 300*time.Millisecond)}}, state: Open,
+				told: []string{"open: no packet is acknowledged"}},
+			"one path alone is dead": {rounds: [][]relay.Link{{lost(6, 10*time.Second), well(20 * time.Millisecond)}},
+				state: Healthy},
+			"acknowledged": {rounds: [][]relay.Link{{lost(1, 200*time.Millisecond)},
+				{well(10 * time.Millisecond)}}, state: Healthy, told: []string{became, ""}},
+			"any acknowledgement": {rounds: [][]relay.Link{{lost(1, 200*time.Millisecond)},
+				{lost(1, 250*time.Millisecond), well(20 * time.Millisecond)}}, state: Healthy,
 				told: []string{became, ""}},
-			"its requests have left": {rounds: [][]relay.Link{{lost(1, 200*time.Millisecond)}, nil, {well(time.Second)}}, suspect: true, state: Healthy, told: []string{became}},
+			"its requests have left": {rounds: [][]relay.Link{{lost(1, 200*time.Millisecond)}, nil,
+				{well(time.Second)}}, suspect: true, state: Healthy, told: []string{became}},
 		} {
 			n, told := suspected(t)
 			for _, links := range c.rounds {
@@ -56,13 +66,15 @@ func TestSuspicion(t *testing.T) {
 				n.consider(links, byLook, time.Now())
 			}
 			if n.Suspect() != c.suspect || n.State() != c.state || !slices.Equal(*told, c.told) {
-				t.Errorf("%s: suspect %v, %v, told %q; want %v, %v, %q", name, n.Suspect(), n.State(), *told, c.suspect, c.state, c.told)
+				t.Errorf("%s: suspect %v, %v, told %q; want %v, %v, %q", name, n.Suspect(), n.State(), *told,
+					c.suspect, c.state, c.told)
 			}
 		}
 	})
 }
 
-// TestSuspicionAndChecks: a check that is answered clears a suspicion and outweighs older timeouts; one that is not ejects a node that was suspect all the while.
+// TestSuspicionAndChecks: a check that is answered clears a suspicion and outweighs older timeouts;
+// one that is not ejects a node that was suspect all the while.
 func TestSuspicionAndChecks(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		time.Sleep(time.Hour)
@@ -70,7 +82,7 @@ func TestSuspicionAndChecks(t *testing.T) {
 		dead := []relay.Link{lost(1, 200*time.Millisecond)}
 		n.consider(dead, byLook, time.Now())
 		time.Sleep(10 * time.Millisecond)
-		n.answered(time.Now())
+		n.suspicion.answered(time.Now())
 		if n.Suspect() {
 			t.Error("suspect after an answer")
 		}
@@ -97,13 +109,13 @@ func TestSuspicionAndChecks(t *testing.T) {
 		if times, _ := n.Suspected(); n.Suspect() || times != 2 {
 			t.Errorf("suspect while it is out, %d times in all", times)
 		}
-		n.health.checked(true, false, false, time.Now())
+		n.health.checked(checkWell, time.Now())
 		n.health.is(t, HalfOpen)
 		time.Sleep(checkedFor)
-		n.health.checked(true, false, false, time.Now())
+		n.health.checked(checkWell, time.Now())
 		time.Sleep(checkedFor)
-		n.health.checked(true, false, false, time.Now())
-		n.health.checked(true, false, false, time.Now())
+		n.health.checked(checkWell, time.Now())
+		n.health.checked(checkWell, time.Now())
 		n.health.is(t, Healthy)
 	})
 }
@@ -112,9 +124,9 @@ func TestSuspicionAndChecks(t *testing.T) {
 func TestRefusedAfterADoubt(t *testing.T) {
 	b := newBreaker(Healthy)
 	b.report(Reset)
-	b.checked(false, true, true, time.Now())
+	b.checked(checkConfirmed, time.Now())
 	b.is(t, Open)
 	b = newBreaker(Healthy)
-	b.checked(false, true, false, time.Now())
+	b.checked(checkRefused, time.Now())
 	b.is(t, Healthy)
 }

@@ -1,11 +1,16 @@
 package fleet
 
-import "time"
+import (
+	"errors"
+	"syscall"
+	"time"
+)
 
-// onTrial is what a node is that was out of service and has yet to show that it is well.
+// onTrial is said of a node that was out of service and has yet to show that it is well.
 const onTrial = "on trial after a failure: a few requests at a time"
 
-// seenByChecks: what opened the breaker is something that a health check would meet too, or has met since.
+// seenByChecks tells whether a health check would meet the fault that opened the breaker, or has
+// met it since.
 func (b *breaker) seenByChecks() bool {
 	switch Outcome(b.blame.Load()) {
 	case ConnectError, Reset, probeFailure, silent:
@@ -14,8 +19,8 @@ func (b *breaker) seenByChecks() bool {
 	return b.unwell
 }
 
-// wantsCompletion tells whether only an answered completion can show that the node is well again. It is aside, returning, or failing with server
-// errors and due for another try.
+// wantsCompletion tells whether only an answered completion can show that the node is well again.
+// It is aside, returning, or failing with server errors and due for another try.
 func (b *breaker) wantsCompletion(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -51,7 +56,7 @@ func (b *breaker) takePermit(now time.Time) bool {
 
 func (b *breaker) countTrial(o Outcome, now time.Time) {
 	if o == Busy { // the trial has shown nothing, so there is another one
-		if b.permits.Load() < 1<<b.wins {
+		if b.permits.Load() < 1<<b.trial.wins {
 			b.permits.Add(1)
 		}
 		return
@@ -61,34 +66,49 @@ func (b *breaker) countTrial(o Outcome, now time.Time) {
 		return
 	}
 	b.proven.Store(true)
-	b.wins++
-	if b.wins >= winsToClose {
+	b.trial.wins++
+	if b.trial.wins >= winsToClose {
 		b.close(now, "trial requests were answered")
 		return
 	}
-	b.permits.Store(1 << b.wins)
+	b.permits.Store(1 << b.trial.wins)
 }
 
 func (b *breaker) halfOpen(now time.Time) {
-	b.wins, b.checks, b.checkedFrom = 0, 0, now
+	b.trial = trial{checkedFrom: now}
 	b.permits.Store(1)
 	b.tried.Store(0)
 	b.retryAt.Store(now.Add(trialEvery).UnixNano())
 	b.move(HalfOpen, "answers again")
 }
 
-// trialChecked counts a passed check of a node on trial, so that one whose failure such checks would see is not kept there for want of
-// requests. Enough of them over the given time end the trial.
+// trialChecked counts a passed check of a node on trial, so that one whose failure such checks
+// would see is not kept there for want of requests. Enough of them over the given time end the
+// trial.
 func (b *breaker) trialChecked(now time.Time, over time.Duration, why string) {
-	if b.checks++; b.checks == 1 {
-		b.checkedFrom = now
+	if b.trial.checks++; b.trial.checks == 1 {
+		b.trial.checkedFrom = now
 	}
-	if b.checks >= checksToClose && now.Sub(b.checkedFrom) >= over {
+	if b.trial.checks >= checksToClose && now.Sub(b.trial.checkedFrom) >= over {
 		b.close(now, why)
 	}
 }
 
-// completion is what became of a completion check.
+// resultOf judges a check by its error. doubted: a request's connection had failed before it.
+func resultOf(err error, doubted bool) check {
+	refused := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT)
+	switch {
+	case err == nil:
+		return checkWell
+	case refused && doubted:
+		return checkConfirmed
+	case refused:
+		return checkRefused
+	}
+	return checkFailed
+}
+
+// completion is the result of a completion check.
 type completion uint8
 
 const (
@@ -97,16 +117,17 @@ const (
 	incomplete                   // a 5xx, or none came
 )
 
-// completed takes the result of a completion check that was sent at the given time. busy: requests are in flight on the node. While
-// a trial request waits for its answer that one is to tell, because a node may compute one token and hang on what is longer.
+// completed takes the result of a completion check that was sent at the given time. busy: requests
+// are in flight on the node. While a trial request waits for its answer that one is to tell,
+// because a node may compute one token and hang on a longer answer.
 func (b *breaker) completed(c completion, sent time.Time, busy bool) {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.unlock()
 	switch State(b.state.Load()) {
 	case Aside:
-		wait := min(asideProofFirst<<min(b.asides-1, 8), asideProofLast)
-		if c == computed || c == declined && now.Sub(b.asideAt) >= wait {
+		wait := min(asideProofFirst<<min(b.aside.times-1, 8), asideProofLast)
+		if c == computed || c == declined && now.Sub(b.aside.at) >= wait {
 			b.halfOpen(now)
 			b.completedTrial(c, sent, busy)
 		}
@@ -125,13 +146,13 @@ func (b *breaker) completed(c completion, sent time.Time, busy bool) {
 func (b *breaker) completedTrial(c completion, sent time.Time, busy bool) {
 	switch {
 	case busy && b.tried.Load() > b.moved.Load():
-		b.checks = 0
+		b.trial.checks = 0
 	case c == computed:
 		b.proven.Store(true)
 		b.trialChecked(time.Now(), checkedFor, "completion checks are well")
 	case c == declined:
 		b.trialChecked(time.Now(), asideProofLast, "completion checks are answered")
-	case sent.After(b.checkedFrom): // others may hang since before
-		b.checks = 0
+	case sent.After(b.trial.checkedFrom): // others may hang since before
+		b.trial.checks = 0
 	}
 }

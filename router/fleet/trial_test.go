@@ -13,7 +13,7 @@ func TestTrickleGrowsWithSuccess(t *testing.T) {
 		if b.admit() {
 			t.Fatal("a refused node is tried with a request; its health check can tell")
 		}
-		b.checked(true, false, false, time.Now())
+		b.checked(checkWell, time.Now())
 		b.is(t, HalfOpen)
 		for _, permits := range []int{1, 2, 4} {
 			for i := range permits {
@@ -32,7 +32,8 @@ func TestTrickleGrowsWithSuccess(t *testing.T) {
 
 // TestChecksEndATrialWithoutRequests, where they would see what opened the breaker.
 func TestChecksEndATrialWithoutRequests(t *testing.T) {
-	for o, want := range map[Outcome]State{ConnectError: Healthy, Reset: Healthy, probeFailure: Healthy, ServerError: HalfOpen, Timeout: HalfOpen} {
+	for o, want := range map[Outcome]State{ConnectError: Healthy, Reset: Healthy, probeFailure: Healthy,
+		ServerError: HalfOpen, Timeout: HalfOpen} {
 		inBubble(t, func(t *testing.T) {
 			b := newBreaker(Healthy)
 			b.mu.Lock()
@@ -47,23 +48,23 @@ func TestChecksEndATrialWithoutRequests(t *testing.T) {
 					t.Fatal("no trial")
 				}
 			default:
-				b.checked(true, false, false, time.Now())
+				b.checked(checkWell, time.Now())
 			}
 			b.is(t, HalfOpen)
-			check := func(ok bool) {
+			ends := func(c check) {
 				time.Sleep(500 * time.Millisecond)
-				b.checked(ok, false, false, time.Now())
+				b.checked(c, time.Now())
 			}
 			for range 4 {
-				check(true)
+				ends(checkWell)
 			}
 			b.is(t, HalfOpen) // 1.5 s since the first of four
-			check(false)
+			ends(checkFailed)
 			for range 4 {
-				check(true)
+				ends(checkWell)
 			}
 			b.is(t, HalfOpen) // in a row
-			check(true)
+			ends(checkWell)
 			if got := State(b.state.Load()); got != want {
 				t.Errorf("after %v: %v, want %v", o, got, want)
 			}
@@ -71,7 +72,8 @@ func TestChecksEndATrialWithoutRequests(t *testing.T) {
 	}
 }
 
-// TestCompletionsEndATrialWithoutRequests, where health checks see nothing of what opened the breaker.
+// TestCompletionsEndATrialWithoutRequests, where health checks see nothing of what opened the
+// breaker.
 func TestCompletionsEndATrialWithoutRequests(t *testing.T) {
 	for _, o := range []Outcome{ServerError, Timeout} {
 		inBubble(t, func(t *testing.T) {
@@ -139,17 +141,17 @@ func TestHealthChecksThatFailedTooEndATrial(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b := newBreaker(Healthy)
 		b.reports(ServerError, 3)
-		b.checked(false, false, false, time.Now())
+		b.checked(checkFailed, time.Now())
 		time.Sleep(backoffLast)
 		for range 6 {
-			b.checked(true, false, false, time.Now())
+			b.checked(checkWell, time.Now())
 			time.Sleep(500 * time.Millisecond)
 		}
 		b.is(t, Healthy)
 		b.reports(ServerError, 3) // and this time only requests fail
 		time.Sleep(backoffLast)
 		for range 6 {
-			b.checked(true, false, false, time.Now())
+			b.checked(checkWell, time.Now())
 			time.Sleep(500 * time.Millisecond)
 		}
 		b.is(t, Open)
@@ -162,11 +164,11 @@ func TestFewSlowChecksDoNotEndATrial(t *testing.T) {
 		b := newBreaker(Healthy)
 		b.reports(Reset, 3)
 		for range checksToClose { // the first makes it half-open
-			b.checked(true, false, false, time.Now())
+			b.checked(checkWell, time.Now())
 			b.is(t, HalfOpen)
 			time.Sleep(5 * time.Second)
 		}
-		b.checked(true, false, false, time.Now())
+		b.checked(checkWell, time.Now())
 		b.is(t, Healthy)
 	})
 }
@@ -176,7 +178,7 @@ func TestALostTrialDoesNotBlockTheReturn(t *testing.T) {
 		b := newBreaker(Healthy)
 		b.reports(ConnectError, 2)
 		time.Sleep(time.Second)
-		b.checked(true, false, false, time.Now())
+		b.checked(checkWell, time.Now())
 		if !b.admit() || b.admit() {
 			t.Fatal("want exactly one trial")
 		}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 // View is a snapshot for people, as /debug/fleet shows it.
@@ -14,7 +15,7 @@ type View struct {
 	StaleSince *time.Time  `json:"stale_since,omitempty"`
 	Nodes      []NodeView  `json:"nodes"`
 	Models     []ModelInfo `json:"models"`
-	Partial    bool        `json:"partial"` // a backend, or etcd, has never yet said what it serves
+	Partial    bool        `json:"partial"` // a backend, or etcd, has never yet named its models
 	Problems   []Problem   `json:"problems,omitempty"`
 }
 
@@ -26,49 +27,46 @@ type ModelInfo struct {
 	Prefill []string `json:"prefill,omitempty"`
 }
 
-// NodeView is one node of a View. Unknown telemetry is left out.
+// NodeView is one node of a View.
 type NodeView struct {
-	ID            string   `json:"id"`
-	Source        Source   `json:"source"`
-	Address       string   `json:"address"`
-	Role          string   `json:"role"`
-	Engine        string   `json:"engine,omitempty"`
-	Models        []string `json:"models"`
-	Upstream      []string `json:"upstream_models,omitempty"` // where they are called otherwise by the engine
-	State         string   `json:"state"`                     // of its breaker, or "no model"
-	Eligible      bool     `json:"eligible"`
-	Suspect       bool     `json:"suspect"`               // packets to it are not acknowledged
-	SuspectWhy    string   `json:"suspect_why,omitempty"` // what has shown it
-	SuspectMs     *int64   `json:"suspect_ms,omitempty"`  // how long it has been so
-	Reason        string   `json:"reason,omitempty"`      // why it takes no requests, or few
-	LastError     string   `json:"last_error,omitempty"`
-	InFlight      int32    `json:"in_flight"`
-	MaxConcurrent int32    `json:"max_concurrent,omitempty"` // no limit where it is left out
-	Others        int32    `json:"in_flight_of_others"`      // that other routers and clients have on it, with
-	Waiting       int32    `json:"waiting_of_others"`
-	EngineBusy    *float64 `json:"engine_running,omitempty"`
-	EngineQueue   *float64 `json:"engine_waiting,omitempty"`
-	SM            *float64 `json:"sm,omitempty"`
-	Watts         *float64 `json:"watts,omitempty"`
-	KVUsage       *float64 `json:"kv_usage,omitempty"`
-	LoadAgeMs     *int64   `json:"load_age_ms,omitempty"` // since the heartbeat or scrape
-	Signals       Signals  `json:"signals"`
-	Path          *PathOf  `json:"path,omitempty"` // what the kernel of the router's host counts of connections to the node
-	Opens         uint64   `json:"breaker_opens"`
-	Version       string   `json:"version,omitempty"`
+	ID       string   `json:"id"`
+	Source   Source   `json:"source"`
+	Address  string   `json:"address"`
+	Role     string   `json:"role"`
+	Engine   string   `json:"engine,omitempty"`
+	Models   []string `json:"models"`
+	Upstream []string `json:"upstream_models,omitempty"` // where they are called otherwise by the engine
+	Version  string   `json:"version,omitempty"`
+	Standing
+
+	InFlight      int32 `json:"in_flight"`
+	MaxConcurrent int32 `json:"max_concurrent,omitempty"` // no limit where it is left out
+	EngineSlots   int32 `json:"engine_slots,omitempty"`
+	Others        int32 `json:"in_flight_of_others"` // that other routers and clients have on it, with
+	Waiting       int32 `json:"waiting_of_others"`
+
+	Signals Signals `json:"signals"`
+	Path    *PathOf `json:"path,omitempty"` // of the router's connections to it, by its host's kernel
 }
 
-// Signals is what a node's agent measures, with the ages of the samples. What is unknown is left out.
+// Standing is whether a node takes requests, and why not.
+type Standing struct {
+	State      string `json:"state"` // of its breaker, or "no model"
+	Eligible   bool   `json:"eligible"`
+	Suspect    bool   `json:"suspect"`               // packets to it are not acknowledged
+	SuspectWhy string `json:"suspect_why,omitempty"` // the evidence
+	SuspectMs  *int64 `json:"suspect_ms,omitempty"`  // how long it has been so
+	Reason     string `json:"reason,omitempty"`      // why it takes no requests, or few
+	LastError  string `json:"last_error,omitempty"`
+	Opens      uint64 `json:"breaker_opens"`
+}
+
+// Signals is a node's load as it is known. In JSON it has the figures under the names of the
+// heartbeat in etcd, with the ages of their samples; unknown ones are left out.
 type Signals struct {
-	From        string   `json:"from"`                       // stream, heartbeat or nobody
-	CPU         *float64 `json:"cpus,omitempty"`             // that the engine's processes use
-	EngineWait  *float64 `json:"engine_wait,omitempty"`      // threads of them that wait for a CPU, on average
-	RunDelayMs  *float64 `json:"run_delay_p99_ms,omitempty"` // of all threads of the host
-	RTTMs       *float64 `json:"rtt_p50_ms,omitempty"`
-	Retransmits *float64 `json:"retransmitted,omitempty"` // share of the segments
-	KernelAgeMs *int64   `json:"kernel_age_ms,omitempty"` // of the sample of these
-	SMAgeMs     *int64   `json:"sm_age_ms,omitempty"`
-	WattsAgeMs  *int64   `json:"watts_age_ms,omitempty"`
+	From      Origin     `json:"from"`
+	EngineAge load.Taken `json:"engine_age_ms,omitzero"` // in_flight, queue_depth and blocks
+	load.Load
 }
 
 // PathOf is a Path in milliseconds.
@@ -91,7 +89,8 @@ func (p *Path) View(now time.Time) *PathOf {
 		return nil
 	}
 	v := &PathOf{
-		Retransmitted: known(p.Share), Segments: p.Segments, Retransmits: p.Retransmits, Timeouts: p.Timeouts, Resets: p.Resets, Failed: p.Failed,
+		Retransmitted: known(p.Share), Segments: p.Segments, Retransmits: p.Retransmits,
+		Timeouts: p.Timeouts, Resets: p.Resets, Failed: p.Failed,
 		AgeMs: now.Sub(p.At).Milliseconds(),
 	}
 	if p.RTT > 0 {
@@ -105,26 +104,12 @@ func ms(d time.Duration) *float64 {
 	return &v
 }
 
-// From says where the figures come from: stream, heartbeat or nobody.
-func (l *Load) From() string {
-	switch {
-	case l.Pushed:
-		return "stream"
-	case !l.KernelAt.IsZero() || !l.SMAt.IsZero() || !l.WattsAt.IsZero():
-		return "heartbeat"
-	}
-	return "nobody"
+// Signals describes the load for people.
+func (l *Load) Signals() Signals {
+	return Signals{From: l.From, EngineAge: l.Engine.At, Load: l.Load}
 }
 
-// Signals describes what the agent has measured, at now.
-func (l *Load) Signals(now time.Time) Signals {
-	return Signals{
-		From: l.From(), CPU: known(l.CPU), EngineWait: known(l.EngineWait), RunDelayMs: known(l.RunDelay * 1000), RTTMs: known(l.RTT * 1000), Retransmits: known(l.Retransmits),
-		KernelAgeMs: ageMs(now, l.KernelAt), SMAgeMs: ageMs(now, l.SMAt), WattsAgeMs: ageMs(now, l.WattsAt),
-	}
-}
-
-// ageMs is nil of what has never been.
+// ageMs is nil for a zero time.
 func ageMs(now, at time.Time) *int64 {
 	if at.IsZero() {
 		return nil
@@ -135,7 +120,8 @@ func ageMs(now, at time.Time) *int64 {
 
 // View describes the snapshot and its nodes as they are now.
 func (s *Snapshot) View(now time.Time) View {
-	v := View{Rev: s.Rev, Stale: s.Stale, Partial: s.Partial, Problems: s.Problems, Nodes: make([]NodeView, 0, len(s.Nodes)), Models: make([]ModelInfo, 0, len(s.models))}
+	v := View{Rev: s.Rev, Stale: s.Stale, Partial: s.Partial, Problems: s.Problems,
+		Nodes: make([]NodeView, 0, len(s.Nodes)), Models: make([]ModelInfo, 0, len(s.models))}
 	if s.Stale {
 		v.StaleSince = &s.StaleSince
 	}
@@ -143,20 +129,21 @@ func (s *Snapshot) View(now time.Time) View {
 		v.Nodes = append(v.Nodes, n.View(now))
 	}
 	for _, m := range s.models {
-		v.Models = append(v.Models, ModelInfo{Name: m.Name, Aliases: m.Aliases, Nodes: ids(m.Nodes), Prefill: ids(m.Prefill)})
+		v.Models = append(v.Models, ModelInfo{Name: m.Name, Aliases: m.Aliases, Nodes: ids(m.Nodes),
+			Prefill: ids(m.Prefill)})
 	}
 	return v
 }
 
 // View describes the node as it is now.
 func (n *Node) View(now time.Time) NodeView {
-	info, load := n.Info(), n.Load()
+	info, l := n.Info(), n.Load()
 	v := NodeView{
-		ID: n.ID, Source: n.Source, Address: info.Address, Role: string(info.Role), Engine: info.Engine, Models: info.Models,
-		State: n.State().String(), LastError: n.probe.lastError(), Opens: n.Opens(), Version: info.Version,
-		InFlight: n.InFlight(), MaxConcurrent: info.MaxConcurrent, Others: load.Others, Waiting: load.Waiting,
-		EngineBusy: known(load.EngineBusy), EngineQueue: known(load.EngineQueue),
-		SM: known(load.SM), Watts: known(load.Watts), KVUsage: known(load.KVUsage), LoadAgeMs: ageMs(now, load.At), Signals: load.Signals(now), Path: n.Path().View(now),
+		ID: n.ID, Source: n.Source, Address: info.Address, Role: string(info.Role),
+		Engine: info.Engine, Models: info.Models,
+		Standing: Standing{State: n.State().String(), LastError: n.probe.lastError(), Opens: n.Opens()},
+		InFlight: n.InFlight(), MaxConcurrent: info.MaxConcurrent, EngineSlots: info.EngineSlots,
+		Others: l.Others, Waiting: l.Waiting, Signals: l.Signals(), Path: n.Path().View(now), Version: info.Version,
 	}
 	v.Eligible, v.Reason = n.Eligible(now)
 	switch {

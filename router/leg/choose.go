@@ -170,9 +170,10 @@ func (n *member) candidate(reach holdings.Reach, coming int32) policy.Candidate 
 	return policy.Candidate{
 		IDHash: n.IDHash, Matched: reach.Device, Coming: coming, Host: reach.Host, Disk: reach.Disk,
 		Pending:  blocksOf(n.waits.Queued()),
-		InFlight: n.InFlight(), Others: load.Others, MaxConcurrent: info.MaxConcurrent,
-		SM: load.SM, Watts: load.Watts, VRAM: info.VRAM(), Throughput: info.Throughput(),
-		EngineWait: load.EngineWait, Retransmits: n.Resent(),
+		InFlight: n.InFlight(), Others: load.Others,
+		MaxConcurrent: info.MaxConcurrent, EngineSlots: info.EngineSlots,
+		SM: load.SMPct.Float32() / 100, Watts: load.Drawn().Float32(), VRAM: info.VRAM(), Throughput: info.Throughput(),
+		EngineWait: load.EngineWaitPct.Float32() / 100, Retransmits: n.Resent(),
 	}
 }
 

@@ -42,8 +42,6 @@ type ExplainedNode struct {
 	Capacity float64 `json:"capacity"`
 	Score    float64 `json:"score"`
 
-	SM      *float64      `json:"sm,omitempty"`    // 0..1
-	Watts   *float64      `json:"watts,omitempty"` // unknown ones are left out
 	Signals fleet.Signals `json:"signals"`
 }
 
@@ -98,7 +96,7 @@ func (l *Leg) describe(i int, now time.Time) ExplainedNode {
 		Node: n.ID, Matched: int(r.Device), Coming: int(max(l.prompt.Coming(i), r.Device)),
 		Host: int(max(r.Host, r.Device)), Disk: int(max(r.Disk, r.Host, r.Device)), Total: l.prompt.Blocks,
 		InFlight: int(n.InFlight()), Others: int(view.Others), Slots: int(n.MaxConcurrent()),
-		Pending: int(blocksOf(n.waits.Queued())), SM: view.SM, Watts: view.Watts, Signals: view.Signals,
+		Pending: int(blocksOf(n.waits.Queued())), Signals: view.Signals,
 	}
 }
 

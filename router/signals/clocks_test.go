@@ -7,34 +7,41 @@ import (
 	"time"
 
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+
+	"github.com/cognitora/dataplane/internal/load"
 )
 
-// TestClockSteps: a router's times are of its own clock, whatever the agent's says or does between two answers: ages are what travels. One that
-// claims to have held a request for longer than the router has waited, or that something moved before it could, makes nothing of the future.
+// TestClockSteps: a router's times are of its own clock, whatever the agent's says between two
+// answers, because ages travel. An agent that claims to have held a request for longer than the
+// router has waited makes no time of the future.
 func TestClockSteps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		us := func(d time.Duration) *uint64 { v := uint64(d.Microseconds()); return &v }
 		for what, held := range map[string]uint64{
 			"as it was": 30_000, "not at all, its clock was set back": 0, "an hour, its clock was set forth": 3_600_000_000, "for ever": math.MaxUint64,
 		} {
-			var got []Reading
+			var got []load.Reading
 			var lags []time.Duration
-			o := &Options{Got: func(r []Reading) bool { got = r; return true }, Stats: &Stats{Lag: func(d time.Duration) { lags = append(lags, d) }}}
+			o := &Options{Got: func(r []load.Reading) bool { got = r; return true },
+				Stats: &Stats{Lag: func(d time.Duration) { lags = append(lags, d) }}}
 			asked := time.Now()
 			time.Sleep(50 * time.Millisecond)
 			now := time.Now()
 			err := o.take(&pb.FollowResponse{HeldUs: held, Nodes: []*pb.NodeLoad{
-				{KernelAgeUs: us(20 * time.Millisecond), SmAgeUs: us(0), PowerAgeUs: us(time.Hour), UnmovedUs: us(70 * time.Millisecond)},
+				{KernelAgeUs: us(20 * time.Millisecond), SmAgeUs: us(0), PowerAgeUs: us(time.Hour),
+					UnmovedUs: us(70 * time.Millisecond)},
 			}}, asked, now)
 			if err != nil || len(got) != 1 || len(lags) != 1 {
 				t.Fatalf("held %s: %v, %+v, %v", what, err, got, lags)
 			}
 			for name, is := range map[string]struct{ age, least time.Duration }{
-				"kernel": {now.Sub(got[0].Kernel), 20 * time.Millisecond}, "sm": {now.Sub(got[0].SM), 0}, "power": {now.Sub(got[0].Power), time.Hour},
+				"kernel": {got[0].Load.Kernel.At.Age(now), 20 * time.Millisecond},
+				"sm":     {got[0].Load.GPU.At.Age(now), 0}, "power": {got[0].Load.Power.At.Age(now), time.Hour},
 				"lag": {lags[0], 70 * time.Millisecond},
 			} {
 				if is.age < is.least || is.age > is.least+now.Sub(asked) {
-					t.Errorf("held %s: the age of %s is %v, of %v to %v", what, name, is.age, is.least, is.least+now.Sub(asked))
+					t.Errorf("held %s: the age of %s is %v, of %v to %v", what, name, is.age, is.least,
+						is.least+now.Sub(asked))
 				}
 			}
 		}

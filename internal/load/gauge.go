@@ -1,4 +1,4 @@
-package cluster
+package load
 
 import (
 	"bytes"
@@ -7,8 +7,8 @@ import (
 	"math"
 )
 
-// Gauge is a measurement that may be unknown. The zero value is unknown, which is never the same as a known zero: it is
-// left out of JSON, and null or absence reads back as unknown.
+// Gauge is a measurement that may be unknown. The zero value is unknown, which is never the same as
+// a known zero. An unknown gauge is left out of JSON, and null or absence reads back as unknown.
 type Gauge struct {
 	value float64
 	known bool

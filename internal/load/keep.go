@@ -1,0 +1,90 @@
+package load
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// Moved tells whether a router that was told the old load is to be told l at once: a figure has
+// left the neighbourhood of the old one, or has become known or unknown. It allocates nothing.
+func (l *Load) Moved(old *Load) bool {
+	for i := range samples {
+		for k := range samples[i].Signals {
+			s := &samples[i].Signals[k]
+			if s.moved(*s.gauge(l), *s.gauge(old)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (s *Signal) moved(now, old Gauge) bool {
+	if !now.known || !old.known {
+		return now.known != old.known
+	}
+	return s.step > 0 && math.Abs(now.value-old.value) >= max(s.step, s.share*old.value)
+}
+
+// Forget makes each group unknown whose sample is older than trust at now.
+func (l *Load) Forget(now time.Time, trust time.Duration) {
+	for i := range samples {
+		s := &samples[i]
+		if at := s.at(l); !at.IsZero() && now.Sub(at.Time) > trust {
+			*at = Taken{}
+			for k := range s.Signals {
+				*s.Signals[k].gauge(l) = Gauge{}
+			}
+		}
+	}
+}
+
+// Arrived completes a load that has come at now without the age of every sample: a group with a
+// known figure was taken at now unless it says when, and a group without has no time.
+func (l *Load) Arrived(now time.Time) {
+	for i := range samples {
+		s := &samples[i]
+		switch at := s.at(l); {
+		case !s.known(l):
+			*at = Taken{}
+		case at.IsZero():
+			*at = Taken{now}
+		}
+	}
+}
+
+func (s *Sample) known(l *Load) bool {
+	for k := range s.Signals {
+		if s.Signals[k].gauge(l).known {
+			return true
+		}
+	}
+	return false
+}
+
+// Check names every figure that is out of its bounds.
+func (l *Load) Check() error {
+	var errs []error
+	l.outOfBounds(func(s *Signal, g *Gauge) {
+		errs = append(errs, fmt.Errorf("%s %s is not in 0..%g", s.Name, *g, s.Most))
+	})
+	return errors.Join(errs...)
+}
+
+// Fit makes every figure unknown that is out of its bounds.
+func (l *Load) Fit() {
+	l.outOfBounds(func(_ *Signal, g *Gauge) { *g = Gauge{} })
+}
+
+func (l *Load) outOfBounds(found func(*Signal, *Gauge)) {
+	for i := range samples {
+		for k := range samples[i].Signals {
+			s := &samples[i].Signals[k]
+			if g := s.gauge(l); g.known && !(g.value >= 0 && g.value <= s.Most) {
+				found(s, g)
+			}
+		}
+	}
+}
