@@ -23,8 +23,9 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// heartbeat of the tests' agents; a lease then lasts one second. By default they are 5 s and 15 s.
-const heartbeat = 200 * time.Millisecond
+// heartbeat of the tests' agents. Leases last three of them, which a busy machine does not take from an
+// agent that runs.
+const heartbeat = 3 * time.Second
 
 // etcdAt is an etcd that can be stopped and started again, empty, on the same address. It stops with the test, after
 // everything that was made later.

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
 )
@@ -168,8 +170,8 @@ func share(node string, part float64, n int) func(*reply) bool {
 	}
 }
 
-// TestReturnedNodeHasItsShare covers the ways of being away. That it takes two seconds at most is held in virtual time: TestAReturningNodeIsBackWithinTwoSeconds
-// of package fleet.
+// TestReturnedNodeHasItsShare covers the ways of being away. That it takes two seconds at most is held
+// in virtual time: TestAReturningNodeIsBackWithinTwoSeconds of package fleet.
 func TestReturnedNodeHasItsShare(t *testing.T) {
 	for name, c := range map[string]struct {
 		away, back func(e *engine.Engine)
@@ -203,8 +205,8 @@ func fault(f engine.Fault) func(*engine.Engine) { return func(e *engine.Engine) 
 func noFault(e *engine.Engine)                  { e.SetFault(nil) }
 func accept(e *engine.Engine)                   { _ = e.Accept() } // a node that is not back fails the test
 
-// TestFlappingNodeStarvesNobody: a node that keeps going and coming costs no request, and gets little of the traffic and
-// of the retries.
+// TestFlappingNodeStarvesNobody: a node that keeps going and coming costs no request, and gets little of
+// the traffic and of the retries.
 func TestFlappingNodeStarvesNobody(t *testing.T) {
 	for name, c := range map[string]struct{ away, back func(e *engine.Engine) }{
 		"refuses":       {(*engine.Engine).Refuse, accept},
@@ -290,21 +292,22 @@ func TestQueueingFleetIsNoRetryStorm(t *testing.T) {
 	}
 }
 
-// TestColdRouterLeavesAHungNode: five answers of the one node are enough to move what waits on the other.
+// TestColdRouterLeavesAHungNode: five answers of the one node are enough to move what waits on the
+// other. The bound that holds while nothing is known of a model's speed is longer than a client waits.
 func TestColdRouterLeavesAHungNode(t *testing.T) {
-	s := serve(t, simulate(t, 2), inTurn)
+	s := serve(t, simulate(t, 2), inTurn, func(c *router.Config) { c.Timeouts.FirstByteCold = config.Duration(time.Hour) })
 	s.engines[1].SetFault(&engine.Fault{Hang: true})
-	for _, r := range together(8, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("question ", i), streaming)) }) {
-		mustAll(t, "cold", []*reply{r})
-		if r.took > soon/2 {
-			t.Errorf("after %v", r.took)
-		}
+	mustAll(t, "cold", together(8, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("question ", i), streaming)) }))
+	if n := s.metrics().sum("cgn_router_upstream_errors_total", `node="sim-1"`, `kind="slow"`); n == 0 {
+		t.Error("nobody left the node because it was slow")
 	}
 }
 
-// TestRetryBudget: when every node fails, retries stay within their share of the requests.
+// TestRetryBudget: when every node fails, retries stay within their share of the requests of any ten
+// seconds. A slow machine has several of them, each with its floor.
 func TestRetryBudget(t *testing.T) {
 	s := serve(t, simulate(t, 4), func(c *router.Config) { c.Retry.Floor = 5 })
+	began := time.Now()
 	for range 5 {
 		for _, r := range together(20, func(i int) *reply {
 			return s.chat(chatBody(fmt.Sprint("question ", i), streaming), "x-sim-fault", "status=429")
@@ -315,8 +318,9 @@ func TestRetryBudget(t *testing.T) {
 		}
 	}
 	m := s.metrics()
-	if n := m.sum("cgn_router_retries_total"); n < 5 || n > 20 {
-		t.Errorf("%v retries of 100 requests, 20 are allowed", n)
+	most := 20 + 5*math.Floor(time.Since(began).Seconds()/9)
+	if n := m.sum("cgn_router_retries_total"); n < 5 || n > most {
+		t.Errorf("%v retries of 100 requests, %v are allowed", n, most)
 	}
 	if m.sum("cgn_router_retries_refused_total") == 0 {
 		t.Error("no retry was refused")
