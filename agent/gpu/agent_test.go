@@ -63,7 +63,7 @@ func TestAgent(t *testing.T) {
 func await(t *testing.T, a *agent.Agent, wants []string) {
 	t.Helper()
 	var page string
-	for deadline, tick := time.After(20*time.Second), time.Tick(10*time.Millisecond); len(wants) > 0; {
+	for deadline, tick := time.After(time.Minute), time.Tick(10*time.Millisecond); len(wants) > 0; {
 		select {
 		case <-tick:
 		case <-deadline:

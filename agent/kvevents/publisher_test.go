@@ -254,7 +254,7 @@ func (p *publisher) endpoints() (o Options) {
 	return o
 }
 
-const patience = 20 * time.Second
+const patience = time.Minute // after which an event does not come any more
 
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()

@@ -56,7 +56,7 @@ func TestRun(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- tel.Run(ctx) }()
-	limit := time.After(30 * time.Second)
+	limit := time.After(time.Minute)
 	for known := false; !known; {
 		select {
 		case <-ticked:

@@ -19,11 +19,13 @@ import (
 )
 
 const (
-	simModel      = "sim"
-	simSlots      = 64
-	heartbeat     = time.Second
-	drainRequests = 5 * time.Second // what running requests get after Ctrl-C
+	simModel  = "sim"
+	simSlots  = 64
+	heartbeat = time.Second
 )
+
+// drainRequests is what running requests get after Ctrl-C. Tests set it.
+var drainRequests = 5 * time.Second
 
 // local is the fleet that `up` runs in this process.
 type local struct {

@@ -45,7 +45,7 @@ func startSimCommand(t *testing.T, args ...string) (at simAt) {
 // pastBatches asks for all past batches: their sequence numbers, and the first event of the last one.
 func pastBatches(t *testing.T, endpoint string) (seqs []uint64, event any) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	d := zmq4.NewDealer(ctx)
 	defer d.Close()

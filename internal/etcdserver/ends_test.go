@@ -22,7 +22,7 @@ func TestChild(t *testing.T) {
 	if dir == "" {
 		t.Skip("run by other tests only")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if os.Getenv("ETCDSERVER_TEST_LEAVE") != "" {
 		cancel()

@@ -116,7 +116,7 @@ func startWith(t *testing.T, id string, o Options, server func(*transport.Server
 		stopped = true
 		cancel()
 		err := <-done
-		closing, end := context.WithTimeout(context.Background(), 20*time.Second)
+		closing, end := context.WithTimeout(context.Background(), time.Minute)
 		defer end()
 		if err = errors.Join(err, h.server.Close(closing), h.pool.Close(), h.Store.Close()); err != nil {
 			t.Error(err)
@@ -160,7 +160,7 @@ func (h *host) text(a block.Addr) string {
 // await asks until the condition holds: what other hosts are told takes a moment.
 func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !holds(); {
+	for deadline := time.Now().Add(time.Minute); !holds(); {
 		if time.Now().After(deadline) {
 			t.Fatal("not so in time:", what)
 		}

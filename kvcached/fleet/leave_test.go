@@ -46,7 +46,7 @@ func TestTheSourceLeavesWhilePulled(t *testing.T) {
 				closed := make(chan struct{})
 				go func() {
 					defer close(closed)
-					closing, end := context.WithTimeout(context.Background(), 20*time.Second)
+					closing, end := context.WithTimeout(context.Background(), time.Minute)
 					defer end()
 					_ = a.server.Close(closing)
 				}()

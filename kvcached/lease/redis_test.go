@@ -182,7 +182,7 @@ func startRedis(t *testing.T, program string) *resp {
 
 // await connects as soon as somebody listens.
 func await(t *testing.T, path string) net.Conn {
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		c, err := net.Dial("unix", path)
 		if err == nil {

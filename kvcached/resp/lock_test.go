@@ -67,7 +67,7 @@ func pending(t *testing.T, addr string, args ...string) (*peer, chan string) {
 
 func waitFor(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !holds(); {
+	for deadline := time.Now().Add(time.Minute); !holds(); {
 		if time.Now().After(deadline) {
 			t.Fatal("not so in time:", what)
 		}

@@ -32,7 +32,7 @@ func TestCloseWhileFull(t *testing.T) {
 		if n := s.Stats().BehindFailed; err != nil || n != 5 {
 			t.Error(err, n)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("Close waits for ever")
 	}
 }

@@ -70,7 +70,7 @@ func tiered(t testing.TB, dir string, o Options) (*Store, *gate) {
 // eventually waits for what another goroutine brings about.
 func eventually(t testing.TB, what string, so func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !so(); {
+	for end := time.Now().Add(time.Minute); !so(); {
 		if time.Now().After(end) {
 			t.Fatal("never:", what)
 		}

@@ -31,7 +31,7 @@ func raw(t *testing.T, p *Peer) exchange {
 // answer reads the head of an answer.
 func answer(t *testing.T, x exchange) wire.Frame {
 	t.Helper()
-	_ = x.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = x.SetReadDeadline(time.Now().Add(time.Minute))
 	var f wire.Frame
 	if err := x.frames().Next(&f); err != nil {
 		t.Fatal(err)

@@ -20,7 +20,7 @@ import (
 )
 
 // soon bounds what takes no time on an idle machine.
-const soon = 30 * time.Second
+const soon = time.Minute
 
 // daemon is a cgn-kvcached that a test starts, kills and starts again.
 type daemon struct {

@@ -116,7 +116,7 @@ func await(t *testing.T, m *Map, c *prefix.Chain, address string, want Reach) {
 	t.Helper()
 	var q Query
 	var got Reach
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		if q.Begin(m, "m") {
 			q.Node("node", address)
 			m.Match(c, &q)
