@@ -146,14 +146,14 @@ func TestCancelled(t *testing.T) {
 func TestADaemonThatHangs(t *testing.T) {
 	d := start(t, 64<<20, lease.Options{})
 	b := standBetween(t, d)
-	c, err := client.Options{Sockets: 1, DialTimeout: time.Second}.Dial(t.Context(), b.path)
+	c, err := client.Options{Sockets: 1, DialTimeout: time.Minute}.Dial(t.Context(), b.path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	b.gate.Lock()
 	defer b.gate.Unlock()
-	for range 100 {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		err := c.Ping(ctx)
 		cancel()

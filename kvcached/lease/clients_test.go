@@ -138,15 +138,11 @@ func TestAClientThatDoesNotRead(t *testing.T) {
 			}
 			return
 		default:
-			began := time.Now()
-			if g := other.get(a); g.Status != frame.StatusOK {
+			g := other.get(a)
+			if g.Status != frame.StatusOK {
 				t.Fatal(g.Status)
-			} else {
-				other.release(g.Lease)
 			}
-			if took := time.Since(began); took > 10*time.Second {
-				t.Fatal("another client waited", took)
-			}
+			other.release(g.Lease)
 		}
 	}
 }

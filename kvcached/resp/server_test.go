@@ -266,7 +266,7 @@ func TestSlowReader(t *testing.T) {
 }
 
 func TestStalledWriterAndIdle(t *testing.T) {
-	addr, s, m := start(t, Options{StallTimeout: 100 * time.Millisecond, IdleTimeout: 400 * time.Millisecond})
+	addr, s, m := start(t, Options{StallTimeout: 300 * time.Millisecond, IdleTimeout: 2 * time.Second})
 	p := dial(t, "tcp", addr)
 	p.send("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\n" + strings.Repeat("x", 50_000))
 	p.ended()

@@ -130,14 +130,17 @@ func TestTimeouts(t *testing.T) {
 	})
 }
 
-// TestAutoLeavesALane: UDP gets connections through and nothing of a block; after a pull has run out of time the next one
-// comes over TLS.
+// TestAutoLeavesALane: UDP gets connections through and nothing of a block; after a pull has run out of
+// time the next one comes over TLS.
 func TestAutoLeavesALane(t *testing.T) {
 	s := newSite(t, ServerOptions{}, PoolOptions{Stripes: 1})
 	want := s.store.fill("b", 2<<20)
 	b := newBlocked()
 	s.store.hook(func(h *hooks) { h.onGet = b.wait })
 	p := s.peer(Auto)
+	if err := p.Ping(t.Context()); err != nil { // connects
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, err := p.Get(ctx, Get{Addr: addr("b"), Namespace: namespace, Hint: len(want), Alloc: func(_ Found, n int) ([]byte, error) { return make([]byte, n), nil }})

@@ -372,7 +372,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	end := time.Now().Add(time.Minute)
 	for !ok() {
 		if time.Now().After(end) {
-			t.Fatal("waited for 10 s: ", what)
+			t.Fatal("waited for a minute: ", what)
 		}
 		runtime.Gosched()
 	}

@@ -138,7 +138,8 @@ func (h *hosts) median(t *testing.T, peer *transport.Peer, size int) (time.Durat
 	return took[len(took)/2], len(took)
 }
 
-// cancels breaks pulls off in the middle: neither side holds anything afterwards, and the next pull is right.
+// cancels breaks pulls off in the middle: both sides give them up, neither holds anything afterwards, and
+// the next pull is right.
 func (h *hosts) cancels(t *testing.T) {
 	a, want := h.a.put(t, 8<<20)
 	for _, lane := range []transport.Lane{transport.QUIC, transport.TLS} {
@@ -150,18 +151,12 @@ func (h *hosts) cancels(t *testing.T) {
 		}
 		gaveUp := h.a.metric(t, "peer_gave_up_total")
 		ctx, cancel := context.WithCancel(t.Context())
-		var began time.Time
-		if _, err := pull(ctx, peer, a, len(want), func() { began = time.Now(); cancel() }); !errors.Is(err, context.Canceled) {
+		if _, err := pull(ctx, peer, a, len(want), cancel); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: a pull that was cancelled: %v", lane, err)
 		}
-		here := time.Since(began)
-		there := within(t, soon, "A gives up too", func() bool {
+		within(t, soon, "A gives up too", func() bool {
 			return h.a.metric(t, "peer_gave_up_total") > gaveUp && h.a.metric(t, "peer_in_flight_bytes") == 0 && h.a.metric(t, "ram_held_bytes") == 0
 		})
-		t.Logf("%s: cancelled here after %v, there within %v of that", lane, here, there)
-		if max(here, there) > 15*time.Second {
-			t.Errorf("%s: that is long", lane)
-		}
 		h.Set(Conditions{})
 		if got, err := pull(t.Context(), peer, a, len(want), func() {}); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%s: the pull after it: %v", lane, err)
