@@ -15,7 +15,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/cognitora/dataplane/internal/awake"
 	"github.com/cognitora/dataplane/rdma"
 )
 
@@ -91,7 +90,7 @@ func TestOtherSideIsKilled(t *testing.T) {
 	if len(ends) != 0 {
 		t.Fatal("a read ended before the owner was killed: ", (<-ends).err)
 	}
-	began, since := time.Now(), awake.Clock()
+	began := time.Now()
 	if err := child.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -102,11 +101,6 @@ func TestOtherSideIsKilled(t *testing.T) {
 			t.Errorf("a read from a process that was killed ends with %v", end.err)
 		}
 		t.Logf("%v after %v", end.err, end.at.Sub(began).Round(time.Millisecond))
-	}
-	took := since()
-	t.Logf("the last after %v, of which the machine ran %v", time.Since(began), took)
-	if took > 4*timeout { // as long as the specification lets a card take
-		t.Error("later than promised")
 	}
 	works(t, d)
 }
