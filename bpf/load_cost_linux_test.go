@@ -16,8 +16,8 @@ const (
 	loadPackets  = 10_000 // a second, in and out of counted sockets, with the events of sockops
 )
 
-// bounce returns a function that gives CPU 0 to another thread and takes it back, n times: two switches
-// and two wakeups each. Its caller is on that CPU.
+// bounce returns a function that gives CPU 0 to another thread and takes it back, n times: two
+// switches and two wakeups each. Its caller is on that CPU.
 func bounce(t testing.TB) func(n int) {
 	var there, back [2]int
 	for _, p := range []*[2]int{&there, &back} {
@@ -57,8 +57,8 @@ func bounce(t testing.TB) func(n int) {
 	}
 }
 
-// exchanges returns a function that sends a request of 300 bytes over a counted connection of a watched
-// port and reads the answer, n times.
+// exchanges returns a function that sends a request of 300 bytes over a counted connection of a
+// watched port and reads the answer, n times.
 func exchanges(t testing.TB, s *Set) func(n int) {
 	l := must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
 	if err := s.WatchPort(uint16(l.Addr().(*net.TCPAddr).Port)); err != nil {
@@ -112,14 +112,14 @@ func (h *host) cost() (c cost) {
 	return c
 }
 
-// costTimes is how many times what a program of switches costs that does nothing a run of a program may
-// cost, in the mean of the same minute: three to five times what it does. Taking the time is in both. An
-// emulated CPU is held to none.
+// costTimes bounds the mean cost of a run of a program, as a multiple of that of a program of switches
+// that does nothing, in the same test. It is three to five times what programs come to. Both costs
+// include taking the time. An emulated CPU has no bound.
 const costTimes = 20
 
-// TestCostOfLoad runs all programs at 20,000 switches and 10,000 packets a second and says how much of a
-// core they take, by the kernel's clock, whose own cost is in it. The target is 0.75 %. A run is held to
-// costTimes.
+// TestCostOfLoad runs all programs at 20,000 switches and 10,000 packets a second and says how much
+// of a core they take, by the kernel's clock, whose own cost is in it. The target is 0.75 %. A run
+// is held to costTimes.
 func TestCostOfLoad(t *testing.T) {
 	h := newHost(t)
 	s := h.load()

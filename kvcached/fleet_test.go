@@ -134,7 +134,8 @@ func testAddr(i int) block.Addr {
 	return block.Addr{Digest: block.Seed("m", "", fmt.Sprint(i)), Model: testSpace.ID()}
 }
 
-// TestOneHostsBlocksOnAnother: what came to one host through RESP or S3 is there on another, for all kinds of clients.
+// TestOneHostsBlocksOnAnother: what came to one host through RESP or S3 is there on another, for
+// all kinds of clients.
 func TestOneHostsBlocksOnAnother(t *testing.T) {
 	s := newSite(t)
 	a, _ := s.host(t, "a", nil)
@@ -198,8 +199,8 @@ func TestOneHostsBlocksOnAnother(t *testing.T) {
 
 func bytesOf(a block.Addr) []byte { return a.Digest[:] }
 
-// TestALeaseClientNamesItsNamespaces: a program that only reads finds the blocks of other hosts when it has said what they are
-// of, and goes on to when the daemon has started anew.
+// TestALeaseClientNamesItsNamespaces: a program that only reads finds the blocks of other hosts
+// when it has said what they are of, and goes on to when the daemon has started anew.
 func TestALeaseClientNamesItsNamespaces(t *testing.T) {
 	s := newSite(t)
 	a, _ := s.host(t, "a", nil)

@@ -23,8 +23,8 @@ func program(t *testing.T, name string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// releaseCard has the daemon at a socket let go of this host's card, and the kernel delete it, which waits
-// for ever for one that has not, and make it anew.
+// releaseCard has the daemon at a socket let go of this host's card, and the kernel delete it,
+// which waits for ever for one that has not, and make it anew.
 func releaseCard(t *testing.T, sock string) {
 	t.Helper()
 	card := os.Getenv("RDMA_DEVICE")
@@ -37,8 +37,8 @@ func releaseCard(t *testing.T, sock string) {
 	program(t, "rdma", "link", "add", card, "type", "rxe", "netdev", "eth0")
 }
 
-// dropRoCE has the network of this host lose all packets between cards, and only these, as a switch does
-// that is set up wrongly.
+// dropRoCE has the network of this host lose all packets between cards, and only these, as a switch
+// does that is set up wrongly.
 func dropRoCE(t *testing.T) {
 	t.Helper()
 	program(t, "tc", "qdisc", "add", "dev", "eth0", "ingress")

@@ -45,7 +45,8 @@ func asOwner(c *Config) {
 	}
 }
 
-// TestTwoHosts runs in both machines of a pair, with a whole daemon in each: the second host's reads what the first one's has.
+// TestTwoHosts runs in both machines of a pair, with a whole daemon in each: the second host's
+// reads what the first one's has.
 func TestTwoHosts(t *testing.T) {
 	switch os.Getenv("VM_HOST") {
 	case "1":

@@ -13,8 +13,8 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// TestBodiesInAll: bodies share one bound. What does not fit is refused before it is sent, small requests go through, and
-// whatever a request came to, its room is there for the next one.
+// TestBodiesInAll: bodies share one bound. What does not fit is refused before it is sent, small
+// requests go through, and whatever a request came to, its room is there for the next one.
 func TestBodiesInAll(t *testing.T) {
 	const size = 120 << 10
 	s := serve(t, simulate(t, 1), func(c *router.Config) { c.Limits.MaxBody, c.Limits.MaxBodyTotal = 150<<10, 200<<10 })
@@ -93,7 +93,8 @@ func TestAnnouncedBodiesThatDoNotCome(t *testing.T) {
 	}
 }
 
-// TestUnfinishedChunkedBodies take room while they come, for each chunk that is announced and for what many small ones add up to.
+// TestUnfinishedChunkedBodies take room while they come, for each chunk that is announced and for
+// what many small ones add up to.
 func TestUnfinishedChunkedBodies(t *testing.T) {
 	const size = 120 << 10
 	s := serve(t, simulate(t, 1), func(c *router.Config) { c.Limits.MaxBody, c.Limits.MaxBodyTotal = 150<<10, 200<<10 })

@@ -43,8 +43,8 @@ func TestFurtherNodes(t *testing.T) {
 	}
 }
 
-// TestRetriesAreAShareOfTheRequests where the floor does not allow more. The share and the floor are of
-// any ten seconds: a slow machine has several of them.
+// TestRetriesAreAShareOfTheRequests where the floor does not allow more. The share and the floor
+// are of any ten seconds: a slow machine has several of them.
 func TestRetriesAreAShareOfTheRequests(t *testing.T) {
 	for _, percent := range []int{0, 10, 60} {
 		s := serve(t, simulate(t, 3), patient, func(c *router.Config) { c.Retry.Floor, c.Retry.Percent = 1, percent })
@@ -70,8 +70,8 @@ type modelTimeout struct {
 }
 
 // TestTimeoutsOfAModel: its own bounds hold, and none of the general ones, which are longer than a
-// client waits here. A node that is silent for too long is to blame, one that only goes on for long is
-// not.
+// client waits here. A node that is silent for too long is to blame, one that only goes on for long
+// is not.
 func TestTimeoutsOfAModel(t *testing.T) {
 	firstByte := func(m *router.ModelConfig, bound config.Duration) { m.FirstByte = bound }
 	idle := func(m *router.ModelConfig, bound config.Duration) { m.Idle = bound }
@@ -91,8 +91,8 @@ func TestTimeoutsOfAModel(t *testing.T) {
 	}
 }
 
-// reached has a request reach the bound. It is false where the bound is too short for a slow machine,
-// whose stream has not begun by then.
+// reached has a request reach the bound. It is false where the bound is too short for a slow
+// machine, whose stream has not begun by then.
 func (c *modelTimeout) reached(t *testing.T, bound time.Duration) bool {
 	t.Helper()
 	s := serve(t, simulate(t, 1), func(r *router.Config) {
@@ -130,7 +130,8 @@ func (c *modelTimeout) reached(t *testing.T, bound time.Duration) bool {
 	return true
 }
 
-// TestTimeoutsOpenTheBreaker: a node that keeps requests waiting beyond their bounds gets no more of them for a while.
+// TestTimeoutsOpenTheBreaker: a node that keeps requests waiting beyond their bounds gets no more
+// of them for a while.
 func TestTimeoutsOpenTheBreaker(t *testing.T) {
 	t.Parallel()
 	for fault, model := range map[string]router.ModelConfig{
@@ -144,7 +145,8 @@ func TestTimeoutsOpenTheBreaker(t *testing.T) {
 	}
 }
 
-// TestBrokenStreamsLeaveNoBelief: neither those cut half-way nor those that the engine itself ends with an error.
+// TestBrokenStreamsLeaveNoBelief: neither those cut half-way nor those that the engine itself ends
+// with an error.
 func TestBrokenStreamsLeaveNoBelief(t *testing.T) {
 	text := document(1, 6000)
 	failing := map[string]string{

@@ -13,8 +13,8 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// TestClientThatLeavesCancelsUpstream: the engine hears of it because the client leaves, whatever the
-// request is waiting for: nothing that the router waits for would be over in an hour.
+// TestClientThatLeavesCancelsUpstream: the engine hears of it because the client leaves, whatever
+// the request is waiting for: nothing that the router waits for would be over in an hour.
 func TestClientThatLeavesCancelsUpstream(t *testing.T) {
 	const tries = 3
 	s, leavers := serve(t, simulate(t, 2), func(c *router.Config) {

@@ -30,7 +30,8 @@ func (s *site) begin(path, body string, header ...string) *http.Response {
 }
 
 // TestDrain: readiness goes at once, accepting goes on for drain_delay with Connection: close, and
-// streams finish. Where the machine is too slow for what is asked meanwhile, a longer delay is tried.
+// streams finish. Where the machine is too slow for what is asked meanwhile, a longer delay is
+// tried.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	for delay := 2 * time.Second; !drains(t, delay); delay *= 2 {
@@ -101,8 +102,8 @@ func (s *site) sendLast(body string) (closes bool, err error) {
 	return resp.Close, err
 }
 
-// TestDrainHasABound: what does not finish is told so, in the words of its API, after drain_timeout or
-// at once when the second signal comes.
+// TestDrainHasABound: what does not finish is told so, in the words of its API, after drain_timeout
+// or at once when the second signal comes.
 func TestDrainHasABound(t *testing.T) {
 	for name, c := range map[string]struct {
 		timeout time.Duration

@@ -12,15 +12,16 @@ import (
 	"time"
 )
 
-// The bounds of what the router reads of one publisher. A message counts for some bytes besides its own.
+// The bounds of what the router reads of one publisher. A message counts for some bytes besides its
+// own.
 const (
 	eventRate  = 8 << 20 // bytes a second
 	eventBurst = 16 << 20
 	eventExtra = 512
 )
 
-// TestFloodOfEvents: of a publisher that says all that it can no more is read than the rate allows, and no
-// request fails for it. It logs what that takes of a CPU.
+// TestFloodOfEvents: of a publisher that says all that it can no more is read than the rate allows,
+// and no request fails for it. It logs what that takes of a CPU.
 func TestFloodOfEvents(t *testing.T) {
 	_, out := program(t, "engine", (*exec.Cmd).Start, &logged{t: t})
 	url, err := out.ReadString('\n')
@@ -96,8 +97,8 @@ func TestFloodOfEvents(t *testing.T) {
 	}
 }
 
-// asked is what process pid uses while four clients ask so many requests, whose times are appended to
-// took.
+// asked is what process pid uses while four clients ask so many requests, whose times are appended
+// to took.
 func asked(t *testing.T, s *site, pid, requests int, took *[]time.Duration) spent {
 	t.Helper()
 	before := costOf(t, pid)

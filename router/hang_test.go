@@ -20,7 +20,8 @@ const plain = `,"max_tokens":8`
 // kinds are the members that make a request one or the other.
 var kinds = map[string]string{"stream": streaming, "plain": plain, "unbounded": ""}
 
-// TestOneOfFourHangs: a node that accepts and answers nothing costs no request, and the next 16 do not notice it.
+// TestOneOfFourHangs: a node that accepts and answers nothing costs no request, and the next 16 do
+// not notice it.
 func TestOneOfFourHangs(t *testing.T) {
 	for _, start := range []string{"warm", "cold"} {
 		for kind, more := range kinds {
@@ -127,7 +128,8 @@ func (l *traffic) worker(i int) {
 	}
 }
 
-// until reads answers, each of which must be good, until seen says enough. It fails the test after bound.
+// until reads answers, each of which must be good, until seen says enough. It fails the test after
+// bound.
 func (l *traffic) until(bound time.Duration, what string, seen func(*reply) bool) {
 	l.s.t.Helper()
 	began := time.Now()
@@ -170,8 +172,8 @@ func share(node string, part float64, n int) func(*reply) bool {
 	}
 }
 
-// TestReturnedNodeHasItsShare covers the ways of being away. That it takes two seconds at most is held
-// in virtual time: TestAReturningNodeIsBackWithinTwoSeconds of package fleet.
+// TestReturnedNodeHasItsShare covers the ways of being away. That it takes two seconds at most is
+// held in virtual time: TestAReturningNodeIsBackWithinTwoSeconds of package fleet.
 func TestReturnedNodeHasItsShare(t *testing.T) {
 	for name, c := range map[string]struct {
 		away, back func(e *engine.Engine)
@@ -205,8 +207,8 @@ func fault(f engine.Fault) func(*engine.Engine) { return func(e *engine.Engine) 
 func noFault(e *engine.Engine)                  { e.SetFault(nil) }
 func accept(e *engine.Engine)                   { _ = e.Accept() } // a node that is not back fails the test
 
-// TestFlappingNodeStarvesNobody: a node that keeps going and coming costs no request, and gets little of
-// the traffic and of the retries.
+// TestFlappingNodeStarvesNobody: a node that keeps going and coming costs no request, and gets
+// little of the traffic and of the retries.
 func TestFlappingNodeStarvesNobody(t *testing.T) {
 	for name, c := range map[string]struct{ away, back func(e *engine.Engine) }{
 		"refuses":       {(*engine.Engine).Refuse, accept},
@@ -293,7 +295,8 @@ func TestQueueingFleetIsNoRetryStorm(t *testing.T) {
 }
 
 // TestColdRouterLeavesAHungNode: five answers of the one node are enough to move what waits on the
-// other. The bound that holds while nothing is known of a model's speed is longer than a client waits.
+// other. The bound that holds while nothing is known of a model's speed is longer than a client
+// waits.
 func TestColdRouterLeavesAHungNode(t *testing.T) {
 	s := serve(t, simulate(t, 2), inTurn, func(c *router.Config) { c.Timeouts.FirstByteCold = config.Duration(time.Hour) })
 	s.engines[1].SetFault(&engine.Fault{Hang: true})
@@ -303,8 +306,8 @@ func TestColdRouterLeavesAHungNode(t *testing.T) {
 	}
 }
 
-// TestRetryBudget: when every node fails, retries stay within their share of the requests of any ten
-// seconds. A slow machine has several of them, each with its floor.
+// TestRetryBudget: when every node fails, retries stay within their share of the requests of any
+// ten seconds. A slow machine has several of them, each with its floor.
 func TestRetryBudget(t *testing.T) {
 	s := serve(t, simulate(t, 4), func(c *router.Config) { c.Retry.Floor = 5 })
 	began := time.Now()

@@ -20,8 +20,8 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// TestMain makes the test binary an agent where TEST_AGENT names its node, and a router or an engine
-// where TEST_PROGRAM says so.
+// TestMain makes the test binary an agent where TEST_AGENT names its node, and a router or an
+// engine where TEST_PROGRAM says so.
 func TestMain(m *testing.M) {
 	if what := os.Getenv("TEST_PROGRAM"); what != "" {
 		programProcess(what, os.Args[1:])
@@ -102,8 +102,8 @@ type site struct {
 	result       chan error
 }
 
-// serve runs a router in front of engines, if any, and waits until it would use every one of them. At
-// the end of the test nothing may be left in flight.
+// serve runs a router in front of engines, if any, and waits until it would use every one of them.
+// At the end of the test nothing may be left in flight.
 func serve(t *testing.T, engines []*engine.Engine, tweak ...func(*router.Config)) *site {
 	t.Helper()
 	log := &logged{t: t}

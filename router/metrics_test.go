@@ -20,8 +20,11 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// elsewhere are the metrics that TestEveryMetricMoves leaves to other tests: those of etcd, of cache daemons
-// (TestCacheMetrics) and KV events (TestStaticBackendsEvents), of tokenizers (TestExactDigests), of agents (TestKernelSignals, TestKernelEvents, and those of packages signals and peerevents), of takeovers (in cmd/cgn-router), of bugs, and what takes a fleet that has nothing but server errors.
+// elsewhere are the metrics that TestEveryMetricMoves leaves to other tests: those of etcd, of
+// cache daemons (TestCacheMetrics) and KV events (TestStaticBackendsEvents), of tokenizers
+// (TestExactDigests), of agents (TestKernelSignals, TestKernelEvents, and those of packages signals
+// and peerevents), of takeovers (in cmd/cgn-router), of bugs, and what takes a fleet that has
+// nothing but server errors.
 var elsewhere = map[string]bool{
 	"cgn_router_fleet_malformed_total": true, "cgn_router_fleet_stale": true, "cgn_router_panics_total": true,
 	"cgn_router_last_resort_total": true, "cgn_router_takeovers_total": true,
@@ -141,7 +144,8 @@ func clogged(t *testing.T) (name string, unclog func()) {
 	return name, func() { go io.Copy(io.Discard, f) }
 }
 
-// succeed asks for what moves the counts of good answers, and checks those that can be told exactly.
+// succeed asks for what moves the counts of good answers, and checks those that can be told
+// exactly.
 func (s *site) succeed() {
 	s.t.Helper()
 	const requests, output = 5, 8

@@ -18,8 +18,8 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
-// kernelOf gives the agent the kernel's own counts where BPF_REQUIRED says that it may have them, else
-// those of /proc.
+// kernelOf gives the agent the kernel's own counts where BPF_REQUIRED says that it may have them,
+// else those of /proc.
 func kernelOf(t *testing.T, c *agent.TelemetryConfig) {
 	t.Helper()
 	c.Kernel = "proc"
@@ -41,9 +41,9 @@ func kernelOf(t *testing.T, c *agent.TelemetryConfig) {
 	})
 }
 
-// TestKernelSignals: a real router knows from a real agent how busy the node is, without a heartbeat that
-// says so, says how old that is, and goes back to the heartbeat and its own counts when the agent's
-// stream ends.
+// TestKernelSignals: a real router knows from a real agent how busy the node is, without a
+// heartbeat that says so, says how old that is, and goes back to the heartbeat and its own counts
+// when the agent's stream ends.
 func TestKernelSignals(t *testing.T) {
 	t.Parallel()
 	began, etcd := time.Now(), startEtcd(t).endpoint
@@ -84,8 +84,8 @@ func TestKernelSignals(t *testing.T) {
 	load.stop()
 }
 
-// burner is a process that begins to burn two CPUs, with children of its own, at the first call of turn,
-// ends it at the second, and so on.
+// burner is a process that begins to burn two CPUs, with children of its own, at the first call of
+// turn, ends it at the second, and so on.
 func burner(t *testing.T) (pid int, turn func()) {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", `while read on; do sh -c 'while :; do :; done' & one=$!; sh -c 'while :; do :; done' & two=$!; read off; kill $one $two; wait; done`)
@@ -107,9 +107,10 @@ func burner(t *testing.T) (pid int, turn func()) {
 	}
 }
 
-// TestKernelChange: that a process of the engine's begins to burn CPU shows in the router's state of the
-// node, each time. It logs how long that takes, how long until that state is 90 % of what it comes to,
-// how old the sample behind it is at any time, and how long threads of the host wait for a CPU.
+// TestKernelChange: that a process of the engine's begins to burn CPU shows in the router's state
+// of the node, each time. It logs how long that takes, how long until that state is 90 % of what it
+// comes to, how old the sample behind it is at any time, and how long threads of the host wait for
+// a CPU.
 func TestKernelChange(t *testing.T) {
 	if os.Getenv("BPF_REQUIRED") != "1" {
 		t.Skip("it puts programs into the running kernel and load on its CPUs: make check-bpf")
@@ -175,7 +176,8 @@ func TestKernelChange(t *testing.T) {
 	t.Logf("cgn_router_signal_lag_seconds: %g of %g within 0.1; 99 %% of the host's waits for a CPU were within %v", m.sum("cgn_router_signal_lag_seconds_bucket", `le="0.1"`), m.sum("cgn_router_signal_lag_seconds_count"), waited)
 }
 
-// hostWaits returns a function that says which wait for a CPU 99 % of the host's wakeups have not exceeded since.
+// hostWaits returns a function that says which wait for a CPU 99 % of the host's wakeups have not
+// exceeded since.
 func hostWaits(t *testing.T, pins string) func() time.Duration {
 	t.Helper()
 	set, err := bpf.Open(pins)

@@ -164,9 +164,9 @@ func order(log string, words ...string) bool {
 	return true
 }
 
-// TestBlackhole: a node to which packets vanish becomes suspect at the first retransmission timeout and
-// is out at the second. Requests of which nothing has come are answered elsewhere, a stream under way
-// ends with an error event. Once the path is back, so is the node.
+// TestBlackhole: a node to which packets vanish becomes suspect at the first retransmission timeout
+// and is out at the second. Requests of which nothing has come are answered elsewhere, a stream
+// under way ends with an error event. Once the path is back, so is the node.
 func TestBlackhole(t *testing.T) {
 	t.Parallel()
 	i := maroon(t, 2, true)
@@ -242,8 +242,8 @@ func (i *island) join() {
 	i.is("it is well again", func(n node) bool { return n.State == "healthy" && !n.Suspect })
 }
 
-// suspectFirst tells whether the far node has been suspect before it was out. A router that gets no CPU
-// between the two timeouts, which are 0.2 s and more apart, learns of both at once.
+// suspectFirst tells whether the far node has been suspect before it was out. A router that gets no
+// CPU between the two timeouts, which are 0.2 s and more apart, learns of both at once.
 func (i *island) suspectFirst() bool {
 	i.t.Helper()
 	page, log := i.metrics(), i.log.text()
@@ -277,8 +277,8 @@ func TestIdleWaitOnABlackhole(t *testing.T) {
 	}
 }
 
-// TestShortOutage: an outage that ends before the second timeout clears the suspicion and costs nothing.
-// The only node of a fleet is asked all the same.
+// TestShortOutage: an outage that ends before the second timeout clears the suspicion and costs
+// nothing. The only node of a fleet is asked all the same.
 func TestShortOutage(t *testing.T) {
 	t.Parallel()
 	i := maroon(t, 0, true)
@@ -303,8 +303,9 @@ func TestShortOutage(t *testing.T) {
 	}
 }
 
-// TestKilledNode: the kernel tells of a node whose process is killed. The breaker opens at the third
-// failure in a row at the latest, the node gets no request from then on, and no request fails.
+// TestKilledNode: the kernel tells of a node whose process is killed. The breaker opens at the
+// third failure in a row at the latest, the node gets no request from then on, and no request
+// fails.
 func TestKilledNode(t *testing.T) {
 	t.Parallel()
 	cmd, out := program(t, "engine", (*exec.Cmd).Start, &logged{t: t})
@@ -332,8 +333,8 @@ func TestKilledNode(t *testing.T) {
 	if n := slices.IndexFunc(all, func(a outcome) bool { return a.status != 200 || a.err != nil }); n >= 0 {
 		t.Errorf("%v", all[n].reply)
 	}
-	// Each client has one request out when the breaker opens, and one answer at most that came before
-	// the end and is counted between two failures.
+	// Each client has one request out when the breaker opens, and one answer at most that came
+	// before the end and is counted between two failures.
 	failed := s.metrics().sum("cgn_router_upstream_errors_total", `node="killed"`)
 	t.Logf("%v requests tried it in vain", failed)
 	if most := 3.0 * clients; failed > most {

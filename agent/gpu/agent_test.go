@@ -80,7 +80,8 @@ func await(t *testing.T, a *agent.Agent, wants []string) {
 	}
 }
 
-// TestEnginesHaveTheirGPUs: of one reading of the host each engine has its GPU's SM utilisation and power, and the rest in halves.
+// TestEnginesHaveTheirGPUs: of one reading of the host each engine has its GPU's SM utilisation and
+// power, and the rest in halves.
 func TestEnginesHaveTheirGPUs(t *testing.T) {
 	library := gpu.Library(t)
 	says := filepath.Join(t.TempDir(), "says")

@@ -267,7 +267,8 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// awaits waits until the sink knows that of a chain exactly the first n blocks are in the engine's memory; -1: that nothing is known.
+// awaits waits until the sink knows that of a chain exactly the first n blocks are in the engine's
+// memory; -1: that nothing is known.
 func (f *followed) awaits(what string, tokens []uint32, n int) {
 	f.t.Helper()
 	f.awaitsOf("m", what, tokens, n)

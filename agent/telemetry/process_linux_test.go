@@ -38,7 +38,8 @@ func TestListener(t *testing.T) {
 	}
 }
 
-// TestRun: without any rights the CPU time of the engine's processes is known after two looks, and what is missing is said.
+// TestRun: without any rights the CPU time of the engine's processes is known after two looks, and
+// what is missing is said.
 func TestRun(t *testing.T) {
 	_, port := listener(t)
 	ticked := make(chan struct{}, 1)

@@ -242,7 +242,8 @@ func TestKilledAgentLeavesNoEngine(t *testing.T) {
 	eventually(t, "the engine is gone too", func() bool { return gone(pid) })
 }
 
-// TestAnEnvironmentSharedWithARouter: what is set for the router alone is neither refused nor reported.
+// TestAnEnvironmentSharedWithARouter: what is set for the router alone is neither refused nor
+// reported.
 func TestAnEnvironmentSharedWithARouter(t *testing.T) {
 	page, err := os.ReadFile("../../deploy/reference/config.md")
 	if err != nil {

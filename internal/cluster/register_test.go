@@ -110,8 +110,8 @@ func TestALiveDuplicateIsRefused(t *testing.T) {
 	}
 }
 
-// TestARestartedAgentTakesItsNodeBack: with its token at once, although the lease of the one before lasts
-// for hours; without it when that lease has ended.
+// TestARestartedAgentTakesItsNodeBack: with its token at once, although the lease of the one before
+// lasts for hours; without it when that lease has ended.
 func TestARestartedAgentTakesItsNodeBack(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

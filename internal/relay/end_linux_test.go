@@ -13,8 +13,8 @@ import (
 	"github.com/cognitora/dataplane/internal/sse"
 )
 
-// TestTotalPassesWhileTheClientDoesNotRead: with the total time of the answer over, the client still has
-// only ReplyOptions.SlowReader to take what is left of it.
+// TestTotalPassesWhileTheClientDoesNotRead: with the total time of the answer over, the client
+// still has only ReplyOptions.SlowReader to take what is left of it.
 func TestTotalPassesWhileTheClientDoesNotRead(t *testing.T) {
 	o := newObserved()
 	f := newFront(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// TestClientLeaves: whatever the exchange is waiting for, the upstream sees its connection closed because
-// the client has left, and not because a bound was reached.
+// TestClientLeaves: whatever the exchange is waiting for, the upstream sees its connection closed
+// because the client has left, and not because a bound was reached.
 func TestClientLeaves(t *testing.T) {
 	for name, response := range map[string]string{
 		"before head":   "",
@@ -66,8 +66,8 @@ func leave(t *testing.T, response string, streamed bool, how string) {
 	}
 }
 
-// TestSlowReader: a client that does not read is cut at its bound, while another one goes on getting
-// everything.
+// TestSlowReader: a client that does not read is cut at its bound, while another one goes on
+// getting everything.
 func TestSlowReader(t *testing.T) {
 	const patience = 500 * time.Millisecond
 	piece := chunk("data: " + strings.Repeat("x", 4000) + "\n\n")

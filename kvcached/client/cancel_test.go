@@ -78,7 +78,8 @@ func (b *between) pass(from, to *net.UnixConn, gated bool) {
 	}
 }
 
-// TestCancelled gives up waiting for answers. Leases on the socket last, and what comes late is skipped and given back.
+// TestCancelled gives up waiting for answers. Leases on the socket last, and what comes late is
+// skipped and given back.
 func TestCancelled(t *testing.T) {
 	d := start(t, 64<<20, lease.Options{Lease: time.Hour})
 	b := standBetween(t, d)
@@ -167,7 +168,8 @@ func TestADaemonThatHangs(t *testing.T) {
 	t.Error("never given up")
 }
 
-// TestSocketsAreBounded: more callers than sockets wait for each other, and no longer than their contexts.
+// TestSocketsAreBounded: more callers than sockets wait for each other, and no longer than their
+// contexts.
 func TestSocketsAreBounded(t *testing.T) {
 	d := start(t, 64<<20, lease.Options{})
 	b := standBetween(t, d)

@@ -205,7 +205,8 @@ func TestAnyHostReachesEveryBlock(t *testing.T) {
 	}
 }
 
-// TestKeys: a key that is set again or deleted on one host is not answered with the old value on others.
+// TestKeys: a key that is set again or deleted on one host is not answered with the old value on
+// others.
 func TestKeys(t *testing.T) {
 	a, b := start(t, "a", Options{}), start(t, "b", Options{})
 	meet(a, b)
@@ -228,7 +229,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestHostsComeAndGo: a host that is gone is asked for nothing, and one that starts anew learns everything.
+// TestHostsComeAndGo: a host that is gone is asked for nothing, and one that starts anew learns
+// everything.
 func TestHostsComeAndGo(t *testing.T) {
 	a, b, c := start(t, "a", Options{}), start(t, "b", Options{}), start(t, "c", Options{})
 	meet(a, b, c)
@@ -316,7 +318,8 @@ func TestKeeperForgets(t *testing.T) {
 	}
 }
 
-// TestForgets: no connection is kept to a host that has left or moved, and none is made by who has not heard of that yet.
+// TestForgets: no connection is kept to a host that has left or moved, and none is made by who has
+// not heard of that yet.
 func TestForgets(t *testing.T) {
 	a, b, c := start(t, "a", Options{}), start(t, "b", Options{}), start(t, "c", Options{})
 	meet(a, b, c)

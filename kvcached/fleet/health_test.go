@@ -42,7 +42,8 @@ func TestQuiet(t *testing.T) {
 	})
 }
 
-// TestDoubts: who starts anew is asked again, and is owed what it was; who leaves is owed nothing here.
+// TestDoubts: who starts anew is asked again, and is owed what it was; who leaves is owed nothing
+// here.
 func TestDoubts(t *testing.T) {
 	a := start(t, "a", Options{})
 	one := Member{ID: "b", Instance: "1", Address: "127.0.0.1:1", Lane: transport.TLS}
@@ -81,7 +82,8 @@ func (c counting) Handle(_ context.Context, r slog.Record) error {
 
 func (c counting) Enabled(context.Context, slog.Level) bool { return true }
 
-// path is a way to a host that may be blocked: then connections are taken, and nothing ever comes over them.
+// path is a way to a host that may be blocked: then connections are taken, and nothing ever comes
+// over them.
 type path struct {
 	net.Listener
 	to       string
@@ -173,7 +175,8 @@ func (p *path) copy(to, from net.Conn) {
 	}
 }
 
-// TestAHostThatDoesNotAnswer: it is left out once for all who write and read, asked for a sign of life only, and told what it has missed.
+// TestAHostThatDoesNotAnswer: it is left out once for all who write and read, asked for a sign of
+// life only, and told what it has missed.
 func TestAHostThatDoesNotAnswer(t *testing.T) {
 	var warnings atomic.Int64
 	a := start(t, "a", Options{AnswerTimeout: 200 * time.Millisecond, Logger: slog.New(counting{slog.DiscardHandler, &warnings})})
@@ -232,7 +235,8 @@ func TestAHostThatDoesNotAnswer(t *testing.T) {
 	await(t, "b is asked again", func() bool { return a.Stats().LeftOut == 0 })
 }
 
-// TestAPurgeOfAHungHost: the host is left out, which ends what is asked of it, and this host is purged.
+// TestAPurgeOfAHungHost: the host is left out, which ends what is asked of it, and this host is
+// purged.
 func TestAPurgeOfAHungHost(t *testing.T) {
 	a, b := start(t, "a", Options{AnswerTimeout: 200 * time.Millisecond}), start(t, "b", Options{})
 	p := newPath(t, b.member.Address)
@@ -297,7 +301,8 @@ func TestASlowQuestion(t *testing.T) {
 	})
 }
 
-// TestManyLargePulls: a host lets another one have a few blocks at a time; none of many is a miss because of that.
+// TestManyLargePulls: a host lets another one have a few blocks at a time; none of many is a miss
+// because of that.
 func TestManyLargePulls(t *testing.T) {
 	const n, size = 40, 1 << 20
 	for _, bound := range []int64{0, 4 * size} {
@@ -338,8 +343,8 @@ type busy struct{ transport.Handler }
 
 func (busy) Get(context.Context, block.Addr) (transport.Block, error) { return nil, wire.Busy }
 
-// TestBusyForTooLong: it is a miss, and counted as one of its own. On a slow machine it takes longer
-// until the host has been asked twice.
+// TestBusyForTooLong: it is a miss, and counted as one of its own. On a slow machine it takes
+// longer until the host has been asked twice.
 func TestBusyForTooLong(t *testing.T) {
 	a := startWith(t, "a", Options{}, func(o *transport.ServerOptions) { o.Handler = busy{o.Handler} })
 	a.put(blocks, addr(1), "x")

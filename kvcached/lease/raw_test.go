@@ -131,7 +131,8 @@ func (r *raw) send(op frame.Op, count int, body []byte) {
 	}
 }
 
-// receive reads one answer, which is alone on the socket, and a descriptor if one must come with it.
+// receive reads one answer, which is alone on the socket, and a descriptor if one must come with
+// it.
 func (r *raw) receive(withFile bool) (h frame.Header, body []byte, fd int) {
 	r.t.Helper()
 	fd = -1

@@ -34,7 +34,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// start serves a store on a loopback port until the test ends; then everything must have been given back.
+// start serves a store on a loopback port until the test ends; then everything must have been given
+// back.
 func start(t testing.TB, o Options) (addr string, s *Server, m *store.Store) {
 	t.Helper()
 	switch st := o.Store.(type) {
@@ -177,7 +178,8 @@ func (p *peer) ended() {
 	}
 }
 
-// startRedis runs a real redis-server on a Unix socket, and returns how to reach it; "" if there is none.
+// startRedis runs a real redis-server on a Unix socket, and returns how to reach it; "" if there is
+// none.
 func startRedis(t testing.TB, args ...string) (socket string, pid int) {
 	t.Helper()
 	path, err := exec.LookPath("redis-server")

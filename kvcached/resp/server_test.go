@@ -51,7 +51,8 @@ func TestValuesOfEveryLength(t *testing.T) {
 	}
 }
 
-// TestPieces sends a conversation in pieces of every length: what a command means does not depend on how it arrives.
+// TestPieces sends a conversation in pieces of every length: what a command means does not depend
+// on how it arrives.
 func TestPieces(t *testing.T) {
 	addr, _, _ := start(t, Options{})
 	long := strings.Repeat("v\r\n", 3000)
@@ -244,7 +245,8 @@ func TestBounds(t *testing.T) {
 	p.ended()
 }
 
-// TestSlowReader has a client that asks for much and reads nothing: one lease is held, until it is given up.
+// TestSlowReader has a client that asks for much and reads nothing: one lease is held, until it is
+// given up.
 func TestSlowReader(t *testing.T) {
 	addr, s, m := start(t, Options{StallTimeout: 300 * time.Millisecond})
 	p := dial(t, "tcp", addr)

@@ -15,7 +15,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// TestDurable stores objects that are on disk when they are answered, and reads and lists them after a restart with all their headers.
+// TestDurable stores objects that are on disk when they are answered, and reads and lists them
+// after a restart with all their headers.
 func TestDurable(t *testing.T) {
 	dir := t.TempDir()
 	with := func(f func(b *bed)) {

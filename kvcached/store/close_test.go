@@ -37,7 +37,8 @@ func TestCloseWhileFull(t *testing.T) {
 	}
 }
 
-// TestCloseCutShort: the store waits no longer than it is told to, and what was durable is there at its next start.
+// TestCloseCutShort: the store waits no longer than it is told to, and what was durable is there at
+// its next start.
 func TestCloseCutShort(t *testing.T) {
 	dir := t.TempDir()
 	s, g := tiered(t, dir, Options{patience: time.Hour})

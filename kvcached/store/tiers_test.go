@@ -261,7 +261,8 @@ func TestPromotionUnderWay(t *testing.T) {
 			if _, err := s.Get(gone, it.Addr); !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
-			// The one that was first reads what was there before; the two others may as well come after.
+			// The one that was first reads what was there before; the two others may as well come
+			// after.
 			done := make(chan []byte, 1)
 			g.set(nil, nil, nil)
 			close(goOn)

@@ -59,7 +59,8 @@ func TestChooser(t *testing.T) {
 	})
 }
 
-// TestAuto: where UDP does not get through, TLS carries everything; where both do, both are measured.
+// TestAuto: where UDP does not get through, TLS carries everything; where both do, both are
+// measured.
 func TestAuto(t *testing.T) {
 	s := newSite(t, ServerOptions{}, PoolOptions{})
 	want := s.store.fill("b", 1<<20)
@@ -87,7 +88,8 @@ func TestAuto(t *testing.T) {
 	}
 }
 
-// TestTimeouts: a pull that runs out of time has the other lane preferred, unless that one is known to be no better.
+// TestTimeouts: a pull that runs out of time has the other lane preferred, unless that one is known
+// to be no better.
 func TestTimeouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counters := [2]*laneCounters{{}, {}}
@@ -130,8 +132,8 @@ func TestTimeouts(t *testing.T) {
 	})
 }
 
-// TestAutoLeavesALane: UDP gets connections through and nothing of a block; after a pull has run out of
-// time the next one comes over TLS.
+// TestAutoLeavesALane: UDP gets connections through and nothing of a block; after a pull has run
+// out of time the next one comes over TLS.
 func TestAutoLeavesALane(t *testing.T) {
 	s := newSite(t, ServerOptions{}, PoolOptions{Stripes: 1})
 	want := s.store.fill("b", 2<<20)

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// relay is a UDP path between one client and a server, whose end at the server can be moved, or cut.
+// relay is a UDP path between one client and a server, whose end at the server can be moved, or
+// cut.
 type relay struct {
 	t      *testing.T
 	front  net.PacketConn // what the client talks to
@@ -139,8 +140,8 @@ func (s *site) kill() {
 	_ = s.server.Close(ctx)
 }
 
-// TestPeerRestarts: the next operation after a restart works, without waiting for the old connection to
-// time out, which takes an hour.
+// TestPeerRestarts: the next operation after a restart works, without waiting for the old
+// connection to time out, which takes an hour.
 func TestPeerRestarts(t *testing.T) {
 	onBothLanes(t, func(t *testing.T, l Lane) {
 		key := [32]byte{1, 2, 3}

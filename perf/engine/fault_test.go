@@ -212,8 +212,8 @@ func TestKillMidStream(t *testing.T) {
 	}
 }
 
-// TestClientLeaves shows that an aborted request is noticed and its sequence freed, whether tokens are
-// flowing or not.
+// TestClientLeaves shows that an aborted request is noticed and its sequence freed, whether tokens
+// are flowing or not.
 func TestClientLeaves(t *testing.T) {
 	for name, header := range map[string]string{"streaming": "slow=0", "stalled": "stall_after=2", "hanging": "hang"} {
 		t.Run(name, func(t *testing.T) {

@@ -32,7 +32,8 @@ const (
 	perChild = 250 // clients of the lease socket in one process, which may have 256
 )
 
-// childLease makes this program hold clients of the lease socket at the given path, until its standard input ends.
+// childLease makes this program hold clients of the lease socket at the given path, until its
+// standard input ends.
 const childLease = "KVABUSE_LEASE"
 
 func TestMain(m *testing.M) {

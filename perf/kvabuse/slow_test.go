@@ -17,10 +17,10 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// slowClients is how many clients of a kind are slow at a time, and slowGrowth by how many bytes they may
-// make the daemon's own memory grow. A GET and a SET of a client that behaves take no longer than sane
-// meanwhile, for 99 of 100, or than saneTimes what they take at a daemon that nobody else uses, in turn
-// with them.
+// slowClients is how many clients of a kind are slow at a time, and slowGrowth by how many bytes
+// they may make the daemon's own memory grow. A GET and a SET of a client that behaves take no
+// longer than sane meanwhile, for 99 of 100, or than saneTimes what they take at a daemon that
+// nobody else uses, in turn with them.
 const (
 	slowClients = 64
 	slowGrowth  = 64 << 20
@@ -131,7 +131,8 @@ func TestUnreadPipelines(t *testing.T) {
 	behave(t, d, g, "after they have been cut", was)
 }
 
-// TestSlowWriters begins to write more than the arena can hold, by every protocol, and stops in the middle.
+// TestSlowWriters begins to write more than the arena can hold, by every protocol, and stops in the
+// middle.
 func TestSlowWriters(t *testing.T) {
 	d := newDaemon(t, "--ram", "512MiB", "--ssd", "0", "--resp.stall", "6s", "--s3.timeout", "6s")
 	d.start(t)
@@ -182,7 +183,8 @@ func keep(t *testing.T, d *daemon, n int) []*subject {
 	return all
 }
 
-// stopInPut begins slowClients calls of Put and stops in the middle of each. The end of the test ends them.
+// stopInPut begins slowClients calls of Put and stops in the middle of each. The end of the test
+// ends them.
 func stopInPut(t *testing.T, d *daemon, size uint32, part []byte) {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+d.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -69,7 +69,8 @@ func refused(t *testing.T, d *device, r, w *pair, read rdma.Read, from []byte) {
 	}
 }
 
-// unbounded holds soft-RoCE to what it does wrong, for which its windows are not used but in tests: it serves what lies in the region beside a window.
+// unbounded holds soft-RoCE to what it does wrong, for which its windows are not used but in tests:
+// it serves what lies in the region beside a window.
 func unbounded(t *testing.T, r *pair, read rdma.Read) {
 	t.Helper()
 	if err := r.Read(within(t), []rdma.Read{read}); err != nil {
@@ -152,7 +153,8 @@ func loop(p *pair, into []byte, key rdma.Key, reads *atomic.Int64) error {
 	}
 }
 
-// busy runs loops over pairs of two devices, which may be one, until the end of all; under returns once each has read.
+// busy runs loops over pairs of two devices, which may be one, until the end of all; under returns
+// once each has read.
 func busyLoops(t *testing.T, reader, owner *device, n int, o rdma.PairOptions) (under func(), owners []*pair, ends chan error) {
 	t.Helper()
 	const size = 4 << 20
@@ -235,7 +237,8 @@ func TestContextEnds(t *testing.T) {
 		t.Fatalf("a read whose context ended: %v", err)
 	}
 	t.Logf("%d of %d bytes were read", bytes.Count(got, []byte{0xa5}), size)
-	// As much again, through another pair, takes the card longer than what it might have had left of the first, of which it would write other bytes now.
+	// As much again, through another pair, takes the card longer than what it might have had left
+	// of the first, of which it would write other bytes now.
 	paint(0x5a)
 	again := registeredIn(t, d, size)
 	r, w = connected(t, d, d, rdma.PairOptions{})

@@ -23,7 +23,8 @@ import (
 
 const (
 	hostsSize = 16 << 20
-	// patience is for a machine that is emulated on a busy one, impatience for the one whose cable is pulled, and outage is how long that is out.
+	// patience is for a machine that is emulated on a busy one, impatience for the one whose cable
+	// is pulled, and outage is how long that is out.
 	patience, impatience, outage = 10 * time.Second, time.Second, 20 * time.Second
 )
 

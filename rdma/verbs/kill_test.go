@@ -31,7 +31,8 @@ type side struct {
 	Key rdma.Key
 }
 
-// killedOwner grants what its parent reads, until it is killed. It talks over its input and its fourth file.
+// killedOwner grants what its parent reads, until it is killed. It talks over its input and its
+// fourth file.
 func killedOwner(t *testing.T) {
 	d := opened(t)
 	from := registeredIn(t, d, killedSize)
@@ -54,7 +55,8 @@ func killedOwner(t *testing.T) {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
-// TestOtherSideIsKilled: the owner's process is killed while several pairs have large reads under way. All end, with an error that says so, within the time that retries may take.
+// TestOtherSideIsKilled: the owner's process is killed while several pairs have large reads under
+// way. All end, with an error that says so.
 func TestOtherSideIsKilled(t *testing.T) {
 	if os.Getenv(killedEnv) != "" {
 		killedOwner(t)

@@ -100,7 +100,8 @@ func TestLinkFlaps(t *testing.T) {
 	}
 }
 
-// TestTakenAway: without a context that is closed, Linux 6.1 waits for ever when a card of software is deleted.
+// TestTakenAway: without a context that is closed, Linux 6.1 waits for ever when a card of software
+// is deleted.
 func TestTakenAway(t *testing.T) {
 	s := newSoft(t)
 	for _, windows := range []bool{true, false} {

@@ -232,8 +232,9 @@ func (w lineWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// TestEtcdComesBackEmpty: the nodes known last go on serving while etcd is away, and stay when it comes back without them
-// until their agents have had the time to register again. Nothing ever interrupts a node that answers.
+// TestEtcdComesBackEmpty: the nodes known last go on serving while etcd is away, and stay when it
+// comes back without them until their agents have had the time to register again. Nothing ever
+// interrupts a node that answers.
 func TestEtcdComesBackEmpty(t *testing.T) {
 	t.Parallel()
 	e := newEtcdFleet(t, func(o *Options) { o.Grace = 3 * time.Second })

@@ -82,7 +82,8 @@ func TestIdleConnectionsRestAndComeBack(t *testing.T) {
 	waitFor(t, func() bool { return g.Connections() == 0 })
 }
 
-// TestRequestAfterRestHasItsOwnTime: the time after which an idle connection rests is not that of a request.
+// TestRequestAfterRestHasItsOwnTime: the time after which an idle connection rests is not that of a
+// request.
 func TestRequestAfterRestHasItsOwnTime(t *testing.T) {
 	const after = 5 * time.Millisecond
 	g, addr := rested(t, after, time.Minute)
@@ -128,7 +129,8 @@ func TestShutdownClosesResting(t *testing.T) {
 	}
 }
 
-// TestRestingAtTheMomentOfARequest: a request may come while its connection is being brought to the loop.
+// TestRestingAtTheMomentOfARequest: a request may come while its connection is being brought to the
+// loop.
 func TestRestingAtTheMomentOfARequest(t *testing.T) {
 	const after = 2 * time.Millisecond
 	_, addr := rested(t, after, time.Minute)
@@ -154,7 +156,8 @@ func TestRestingAtTheMomentOfARequest(t *testing.T) {
 	all.Wait()
 }
 
-// TestShutdownAmongThoseWhoGoToRest: the server closes idle connections at the very time at which they are handed to a loop.
+// TestShutdownAmongThoseWhoGoToRest: the server closes idle connections at the very time at which
+// they are handed to a loop.
 func TestShutdownAmongThoseWhoGoToRest(t *testing.T) {
 	for range 20 {
 		t.Run("", func(t *testing.T) {

@@ -73,7 +73,8 @@ func listen(t *testing.T) net.Listener {
 	return l
 }
 
-// TestShutdownBeforeServe: the drain may overtake the start of the server, which must not serve then.
+// TestShutdownBeforeServe: the drain may overtake the start of the server, which must not serve
+// then.
 func TestShutdownBeforeServe(t *testing.T) {
 	g, l := bare(t), listen(t)
 	if err := g.Shutdown(t.Context()); err != nil {
@@ -96,7 +97,8 @@ func TestShutdownBeforeServe(t *testing.T) {
 	}
 }
 
-// TestShutdownWhileServing ends Serve, and waits for connections that are in a request no longer than ctx and their last words.
+// TestShutdownWhileServing ends Serve, and waits for connections that are in a request no longer
+// than ctx and their last words.
 func TestShutdownWhileServing(t *testing.T) {
 	g, l := bare(t), listen(t)
 	served := make(chan error, 1)
@@ -120,7 +122,8 @@ func TestShutdownWhileServing(t *testing.T) {
 	}
 }
 
-// TestPickAfterShutdown: a request that was being read when the running ones were ended is ended when it begins to run.
+// TestPickAfterShutdown: a request that was being read when the running ones were ended is ended
+// when it begins to run.
 func TestPickAfterShutdown(t *testing.T) {
 	g := bare(t)
 	ctx := contextAt(t, g)

@@ -21,8 +21,8 @@ import (
 	"github.com/cognitora/dataplane/router/prefix"
 )
 
-// TestUnknownModelsWhileABackendIsSilent: first it may be the silent one's model, then it is nobody's,
-// whether a request asks or a look at the model.
+// TestUnknownModelsWhileABackendIsSilent: first it may be the silent one's model, then it is
+// nobody's, whether a request asks or a look at the model.
 func TestUnknownModelsWhileABackendIsSilent(t *testing.T) {
 	silent := listen(t)
 	defer silent.Close() // accepts nothing
@@ -81,7 +81,8 @@ func TestNothingIsKnown(t *testing.T) {
 	}
 }
 
-// serve runs f and a gateway in front of it until the test ends. ask sends a request for model other and returns the status.
+// serve runs f and a gateway in front of it until the test ends. ask sends a request for model
+// other and returns the status.
 func serve(t *testing.T, f *fleet.Fleet, log *slog.Logger) (ask func(method, path string) int) {
 	t.Helper()
 	w, err := relay.NewWatcher()
