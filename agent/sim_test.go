@@ -81,7 +81,8 @@ func TestAuthenticatedFrontOfAnEngine(t *testing.T) {
 // chat starts a stream of so many tokens.
 func chat(t *testing.T, c *tls.Config, address string, tokens int) (*http.Response, error) {
 	t.Helper()
-	body := fmt.Sprintf(`{"model":"sim","stream":true,"max_tokens":%d,"messages":[{"role":"user","content":"hello"}]}`, tokens)
+	body := fmt.Sprintf(`{"model":"sim","stream":true,"max_tokens":%d,"messages":[
+		{"role":"user","content":"hello"}]}`, tokens)
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: c, DisableKeepAlives: true}}
 	return client.Post(address+"/v1/chat/completions", "application/json", io.NopCloser(strings.NewReader(body)))
 }

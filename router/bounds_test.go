@@ -197,8 +197,10 @@ func TestAccessLogTells(t *testing.T) {
 	s.engines[strings.IndexByte("01", again.node()[4])].SetFault(&engine.Fault{Status: 503, Count: 1})
 	moved := s.chat(body, "x-request-id", "moved")
 	mustAll(t, "moved", []*reply{moved})
-	hung := s.chat(chatBody("hello", plain), "x-request-id", "hung", "x-sim-fault", "hang", "x-cgn-deadline-ms", "150", "x-cgn-node", "sim-1")
-	running := s.begin("/v1/chat/completions", chatBody("hello", streaming), "x-request-id", "running", "x-sim-fault", "stall_after=1", "x-cgn-node", "sim-0")
+	hung := s.chat(chatBody("hello", plain),
+		"x-request-id", "hung", "x-sim-fault", "hang", "x-cgn-deadline-ms", "1000", "x-cgn-node", "sim-1")
+	running := s.begin("/v1/chat/completions", chatBody("hello", streaming),
+		"x-request-id", "running", "x-sim-fault", "stall_after=1", "x-cgn-node", "sim-0")
 	readTokens(t, running, `"content":"`, 1)
 	whole := s.chat(chatBody("whole", plain), "x-request-id", "whole")
 	unknown := s.chat(`{"model":"nobody's","messages":[]}`, "x-request-id", "unknown")

@@ -298,9 +298,13 @@ func TestQueueingFleetIsNoRetryStorm(t *testing.T) {
 // other. The bound that holds while nothing is known of a model's speed is longer than a client
 // waits.
 func TestColdRouterLeavesAHungNode(t *testing.T) {
-	s := serve(t, simulate(t, 2), inTurn, func(c *router.Config) { c.Timeouts.FirstByteCold = config.Duration(time.Hour) })
+	s := serve(t, simulate(t, 2), inTurn, func(c *router.Config) {
+		c.Timeouts.FirstByteCold = config.Duration(time.Hour)
+	})
 	s.engines[1].SetFault(&engine.Fault{Hang: true})
-	mustAll(t, "cold", together(8, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("question ", i), streaming)) }))
+	mustAll(t, "cold", together(8, func(i int) *reply {
+		return s.chat(chatBody(fmt.Sprint("question ", i), streaming))
+	}))
 	if n := s.metrics().sum("cgn_router_upstream_errors_total", `node="sim-1"`, `kind="slow"`); n == 0 {
 		t.Error("nobody left the node because it was slow")
 	}

@@ -212,7 +212,8 @@ func (r *reply) attempts() string { return r.header.Get("x-cgn-attempts") }
 func (r *reply) events() []event  { return eventsOf(r.body) }
 
 func (r *reply) String() string {
-	return fmt.Sprintf("%d from %q after %s attempts in %v (%v): %.300s", r.status, r.node(), r.attempts(), r.took, r.err, r.body)
+	return fmt.Sprintf("%d from %q after %s attempts in %v (%v): %.300s",
+		r.status, r.node(), r.attempts(), r.took, r.err, r.body)
 }
 
 // send sends a request without waiting for its answer's body; header is name, value, ….

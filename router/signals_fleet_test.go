@@ -64,7 +64,8 @@ func TestKernelSignals(t *testing.T) {
 			m.sum("cgn_router_signal_lag_seconds_count") >= 20 && (!bpf || m.sum("cgn_router_node_run_delay_p99_seconds") > 0)
 	})
 	m := s.metrics()
-	if age := m.sum("cgn_router_node_signal_age_seconds", `signal="kernel"`); age <= 0 || age > time.Since(began).Seconds() {
+	age := m.sum("cgn_router_node_signal_age_seconds", `signal="kernel"`)
+	if age <= 0 || age > time.Since(began).Seconds() {
 		t.Errorf("the sample is %g s old", age)
 	}
 	changes := m.sum("cgn_router_signal_lag_seconds_count")

@@ -208,7 +208,8 @@ func stopInPut(t *testing.T, d *daemon, size uint32, part []byte) {
 // TestStopUnderLoad stops the daemon while clients are in the middle of everything. Nothing but
 // drain_timeout ends those who have stopped.
 func TestStopUnderLoad(t *testing.T) {
-	d := newDaemon(t, "--ram", "256MiB", "--ssd", "256MiB", "--drain-timeout", "3s", "--resp.stall", "1h", "--s3.timeout", "1h")
+	d := newDaemon(t, "--ram", "256MiB", "--ssd", "256MiB",
+		"--drain-timeout", "3s", "--resp.stall", "1h", "--s3.timeout", "1h")
 	d.start(t)
 	newGood(t, d)
 	s := storeLarge(t, d, 4<<20)
