@@ -14,11 +14,6 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// patient keeps a busy machine from being taken for a slow node.
-func patient(c *router.Config) {
-	c.Timeouts.PatienceFloor, c.Timeouts.StallFloor = config.Duration(soon), config.Duration(soon)
-}
-
 // TestFurtherNodes: how many nodes are asked for a request that all of them fail.
 func TestFurtherNodes(t *testing.T) {
 	for fault, want := range map[string][3]int{ // with max_nodes 0, 1 and 2
@@ -26,7 +21,7 @@ func TestFurtherNodes(t *testing.T) {
 	} {
 		for further, attempts := range want {
 			t.Run(fmt.Sprint(fault, "/", further), func(t *testing.T) {
-				s := serve(t, simulate(t, 5), patient, func(c *router.Config) {
+				s := serve(t, simulate(t, 5), func(c *router.Config) {
 					c.Retry.MaxNodes = further
 					c.Router.Warm = 0 // a node that resets a connection opened ahead is asked once more over a new one
 				})
@@ -47,7 +42,7 @@ func TestFurtherNodes(t *testing.T) {
 // are of any ten seconds: a slow machine has several of them.
 func TestRetriesAreAShareOfTheRequests(t *testing.T) {
 	for _, percent := range []int{0, 10, 60} {
-		s := serve(t, simulate(t, 3), patient, func(c *router.Config) { c.Retry.Floor, c.Retry.Percent = 1, percent })
+		s := serve(t, simulate(t, 3), func(c *router.Config) { c.Retry.Floor, c.Retry.Percent = 1, percent })
 		began := time.Now()
 		const requests = 100
 		for i := range requests {
@@ -186,7 +181,7 @@ func (s *site) index() float64 { return s.metrics().sum("cgn_router_index_blocks
 // TestAccessLogTells what became of a request, as the answer itself does.
 func TestAccessLogTells(t *testing.T) {
 	file, began := filepath.Join(t.TempDir(), "access"), time.Now()
-	s := serve(t, simulate(t, 2), patient, func(c *router.Config) { c.Log.Access, c.Router.DrainTimeout = file, 0 })
+	s := serve(t, simulate(t, 2), func(c *router.Config) { c.Log.Access, c.Router.DrainTimeout = file, 0 })
 	body := chatBody(document(1, 6000), withUsage)
 	first := s.chat(body, "x-request-id", "first")
 	mustAll(t, "first", []*reply{first})

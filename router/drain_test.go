@@ -114,7 +114,7 @@ func TestDrainHasABound(t *testing.T) {
 		"force":   {time.Hour, func(s *site) { s.force() }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := serve(t, simulate(t, 2), patient, func(r *router.Config) {
+			s := serve(t, simulate(t, 2), func(r *router.Config) {
 				r.Router.DrainTimeout = config.Duration(c.timeout)
 			})
 			var streams []*http.Response

@@ -17,6 +17,12 @@ import (
 
 const plain = `,"max_tokens":8`
 
+// hasty is a router that leaves slow and silent nodes as soon as local engines allow.
+func hasty(c *router.Config) {
+	c.Timeouts.PatienceFloor = config.Duration(100 * time.Millisecond)
+	c.Timeouts.StallFloor = config.Duration(300 * time.Millisecond)
+}
+
 // kinds are the members that make a request one or the other.
 var kinds = map[string]string{"stream": streaming, "plain": plain, "unbounded": ""}
 
@@ -29,7 +35,7 @@ func TestOneOfFourHangs(t *testing.T) {
 		}
 	}
 	t.Run("body", func(t *testing.T) {
-		s := serve(t, simulate(t, 4))
+		s := serve(t, simulate(t, 4), hasty)
 		sixteen(s, "warm", streaming)
 		s.engines[1].SetFault(&engine.Fault{HangBody: true})
 		mustAll(t, "one sends a head and nothing more", sixteen(s, "first", streaming))
@@ -41,7 +47,7 @@ func sixteen(s *site, name, more string) []*reply {
 }
 
 func oneOfFourHangs(t *testing.T, warm bool, more string) {
-	s := serve(t, simulate(t, 4))
+	s := serve(t, simulate(t, 4), hasty)
 	if warm {
 		for i := range 3 {
 			mustAll(t, "warming up", sixteen(s, fmt.Sprint("warm ", i), more))
@@ -77,7 +83,7 @@ func oneOfFourHangs(t *testing.T, warm bool, more string) {
 // TestACallOnANodeSetAsideSaysSo when its client leaves.
 func TestACallOnANodeSetAsideSaysSo(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "access")
-	s := serve(t, simulate(t, 2), inTurn, func(c *router.Config) { c.Log.Access = file })
+	s := serve(t, simulate(t, 2), hasty, inTurn, func(c *router.Config) { c.Log.Access = file })
 	s.engines[1].SetFault(&engine.Fault{Hang: true})
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
@@ -188,7 +194,7 @@ func TestReturnedNodeHasItsShare(t *testing.T) {
 		"reset":      {fault(engine.Fault{Reset: true}), noFault, streaming},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := serve(t, simulate(t, 4))
+			s := serve(t, simulate(t, 4), hasty)
 			load := s.traffic(c.more)
 			load.until(soon, "a fair share", share("sim-3", .15, 40))
 			c.away(s.engines[3])
@@ -216,7 +222,7 @@ func TestFlappingNodeStarvesNobody(t *testing.T) {
 		"fails by half": {fault(engine.Fault{Status: 500, Probability: .5}), func(*engine.Engine) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := serve(t, simulate(t, 4))
+			s := serve(t, simulate(t, 4), hasty)
 			load := s.traffic(plain)
 			served := map[string]int{}
 			turn := time.Now()
@@ -256,7 +262,7 @@ func TestFlappingNodeStarvesNobody(t *testing.T) {
 func TestSlowFleetIsNoRetryStorm(t *testing.T) {
 	for kind, more := range kinds {
 		t.Run(kind, func(t *testing.T) {
-			s := serve(t, simulate(t, 4))
+			s := serve(t, simulate(t, 4), hasty)
 			for i := range 3 {
 				mustAll(t, "warming up", sixteen(s, fmt.Sprint("warm ", i), more))
 			}
@@ -280,7 +286,7 @@ func TestSlowFleetIsNoRetryStorm(t *testing.T) {
 func TestQueueingFleetIsNoRetryStorm(t *testing.T) {
 	for start, rounds := range map[string]int{"warm": 3, "cold": 0} {
 		t.Run(start, func(t *testing.T) {
-			s := serve(t, simulate(t, 4, func(c *engine.Config) { c.MaxSeqs = 2 }))
+			s := serve(t, simulate(t, 4, func(c *engine.Config) { c.MaxSeqs = 2 }), hasty)
 			for i := range rounds {
 				mustAll(t, "warming up", sixteen(s, fmt.Sprint("warm ", i), streaming))
 			}
@@ -298,7 +304,7 @@ func TestQueueingFleetIsNoRetryStorm(t *testing.T) {
 // other. The bound that holds while nothing is known of a model's speed is longer than a client
 // waits.
 func TestColdRouterLeavesAHungNode(t *testing.T) {
-	s := serve(t, simulate(t, 2), inTurn, func(c *router.Config) {
+	s := serve(t, simulate(t, 2), hasty, inTurn, func(c *router.Config) {
 		c.Timeouts.FirstByteCold = config.Duration(time.Hour)
 	})
 	s.engines[1].SetFault(&engine.Fault{Hang: true})

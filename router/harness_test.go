@@ -75,7 +75,8 @@ func simulate(t *testing.T, n int, tweak ...func(*engine.Config)) []*engine.Engi
 	return all
 }
 
-// settings are the defaults, with waits as short as local engines allow.
+// settings are the defaults, but for a short drain and for nodes that are waited for: a busy
+// machine is not taken for a slow node.
 func settings(t *testing.T, log *logged) router.Config {
 	t.Helper()
 	var c router.Config
@@ -84,8 +85,7 @@ func settings(t *testing.T, log *logged) router.Config {
 	}
 	c.Router.Listen, c.Router.Admin = "127.0.0.1:0", "127.0.0.1:0"
 	c.Router.DrainDelay, c.Router.DrainTimeout = 0, config.Duration(5*time.Second)
-	c.Timeouts.PatienceFloor = config.Duration(100 * time.Millisecond)
-	c.Timeouts.StallFloor = config.Duration(300 * time.Millisecond)
+	c.Timeouts.PatienceFloor, c.Timeouts.StallFloor = config.Duration(soon), config.Duration(soon)
 	c.Logger = slog.New(slog.NewTextHandler(log, nil))
 	return c
 }
