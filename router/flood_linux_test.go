@@ -102,7 +102,8 @@ func flooded(t *testing.T) (s *site, pid int, in io.Writer, out *bufio.Reader) {
 	dir, log := t.TempDir(), &logged{t: t}
 	cmd, _ := program(t, "router", (*exec.Cmd).Start, log, dir, "false", backend)
 	s = unixSite(t, dir, log)
-	eventually(t, "the router serves", func() bool { return s.eligible() == 1 })
+	eventually(t, "the router serves", func() bool { return strings.Contains(log.text(), "router serves") })
+	eventually(t, "the engine is eligible", func() bool { return s.eligible() == 1 })
 	return s, cmd.Process.Pid, in, out
 }
 
