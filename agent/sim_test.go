@@ -3,6 +3,7 @@ package agent
 import (
 	"bufio"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -44,7 +45,17 @@ func TestAuthenticatedFrontOfAnEngine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := chat(t, config, h.Address)
+	endless, err := chat(t, config, h.Address, 100_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer endless.Body.Close()
+	eventually(t, "the running stream is announced", func() bool {
+		h := announced(t, etcd, a.NodeID())
+		return h != nil && h.InFlight.Or(0) == 1
+	})
+	endless.Body.Close()
+	resp, err := chat(t, config, h.Address, 20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,10 +64,6 @@ func TestAuthenticatedFrontOfAnEngine(t *testing.T) {
 	if !lines.Scan() || !strings.HasPrefix(lines.Text(), "data: {") {
 		t.Fatalf("%d: first line %q", resp.StatusCode, lines.Text())
 	}
-	eventually(t, "the running stream is announced", func() bool {
-		v, _ := announced(t, etcd, a.NodeID()).InFlight.Get()
-		return v == 1
-	})
 	var last string
 	for lines.Scan() {
 		if lines.Text() != "" {
@@ -66,15 +73,16 @@ func TestAuthenticatedFrontOfAnEngine(t *testing.T) {
 	if last != "data: [DONE]" || lines.Err() != nil {
 		t.Errorf("the stream ends with %q, %v", last, lines.Err())
 	}
-	if _, err := chat(t, &tls.Config{InsecureSkipVerify: true}, h.Address); err == nil {
+	if _, err := chat(t, &tls.Config{InsecureSkipVerify: true}, h.Address, 20); err == nil {
 		t.Error("a client without a certificate was let in")
 	}
 }
 
-// chat starts a stream of almost half a second.
-func chat(t *testing.T, c *tls.Config, address string) (*http.Response, error) {
+// chat starts a stream of so many tokens.
+func chat(t *testing.T, c *tls.Config, address string, tokens int) (*http.Response, error) {
 	t.Helper()
+	body := fmt.Sprintf(`{"model":"sim","stream":true,"max_tokens":%d,"messages":[
+		{"role":"user","content":"hello"}]}`, tokens)
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: c, DisableKeepAlives: true}}
-	return client.Post(address+"/v1/chat/completions", "application/json", io.NopCloser(strings.NewReader(
-		`{"model":"sim","stream":true,"max_tokens":20,"messages":[{"role":"user","content":"hello"}]}`)))
+	return client.Post(address+"/v1/chat/completions", "application/json", io.NopCloser(strings.NewReader(body)))
 }

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// Streams as engines send them, at which the cost of programs is told beside that of the tight loops of BenchmarkSwitch and BenchmarkPackets.
+// Streams as engines send them, at which the cost of programs is told beside that of the tight
+// loops of BenchmarkSwitch and BenchmarkPackets.
 const (
 	streams     = 32
 	streamEvery = 8 * time.Millisecond // between two tokens of a stream
@@ -24,7 +25,8 @@ type pace struct {
 	stop   func()
 }
 
-// paced has a watched port send paced tokens over a number of connections, each on a goroutine of its own, until it is stopped or the test ends.
+// paced has a watched port send paced tokens over a number of connections, each on a goroutine of
+// its own, until it is stopped or the test ends.
 func paced(t *testing.T, s *Set) *pace {
 	l := must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
 	p := &pace{port: uint16(l.Addr().(*net.TCPAddr).Port)}
@@ -83,7 +85,8 @@ func (p *pace) counted(h *host, s *Set) {
 	if bytes := streams*headBytes + sent*tokenBytes; sent < streams || c.BytesSent != bytes {
 		h.t.Errorf("%d tokens, %d bytes sent, %d counted", sent, bytes, c.BytesSent)
 	}
-	// The kernel may put several tokens into a segment. Each segment is one gap, but for two of each stream: its head, and its first token or what went out with the head.
+	// The kernel may put several tokens into a segment. Each segment is one gap, but for two of
+	// each stream: its head, and its first token or what went out with the head.
 	segments, gaps := c.SegmentsSent-c.Retransmits, k.ITL.Count+k.Joined+k.Coalesced
 	if k.Streams != streams || gaps+2*streams < segments || gaps+streams > segments {
 		h.t.Errorf("%d segments of %d streams: %d streams and %d gaps counted, %d of them inside pieces, %d of several tokens", segments, streams, k.Streams, gaps, k.Joined, k.Coalesced)
@@ -91,31 +94,34 @@ func (p *pace) counted(h *host, s *Set) {
 	h.t.Logf("%d tokens sent in %d segments; %d gaps counted, %d of them inside pieces, %d of several tokens", sent, segments, gaps, k.Joined, k.Coalesced)
 }
 
-// runBound is what a run of a program may cost at most, in the mean: several times what it does where nothing else runs. An emulated CPU is held to none.
-const runBound = 2 * time.Microsecond
-
-// TestCostOfStreams says what a run of each program costs while tokens go out at their own pace, so that each finds caches that others have used since the last;
-// a run of a program of switches that does nothing says how much of that is the machine's. Taking the times is in all of them.
+// TestCostOfStreams says what a run of each program costs while tokens go out at their own pace, so
+// that each finds caches that others have used since the last. A run of a program of switches that
+// does nothing says how much of that is the machine's, and each is held to costTimes that. Taking
+// the times is in all.
 func TestCostOfStreams(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
 	stats(t)
 	p := paced(t, s)
 	programs := []string{"cgn_switch", "cgn_skb_in", "cgn_skb_out"}
-	cores := h.over(2*time.Second, programs...)
-	if cores <= 0 || cores > 0.03*float64(times(1, 50)) {
-		t.Errorf("%.2f %% of a core, the bound is 3", 100*cores)
-	}
+	costs := h.over(2*time.Second, programs...)
 	if err := s.maps["cgn_to_switch"].Delete(uint32(0)); err != nil {
 		t.Fatal(err)
 	}
 	t.Log("nothing to do at a switch:")
-	h.over(2*time.Second, programs[0])
+	nothing := h.over(2*time.Second, programs[0])[0]
+	for i, each := range costs {
+		if each <= 0 || each > costTimes*nothing && !testing.Short() {
+			t.Errorf("%s: %v each, and %v where there is nothing to do", programs[i], each, nothing)
+		}
+	}
 	p.counted(h, s)
 }
 
-// over logs what runs of programs cost in a time, holds the mean of each to runBound, and returns their share of a core.
-func (h *host) over(d time.Duration, programs ...string) (cores float64) {
+// over logs what runs of programs cost in a time, and their share of a core, and returns the mean
+// of each.
+func (h *host) over(d time.Duration, programs ...string) (all []time.Duration) {
+	cores := 0.0
 	before, start := h.costs(), time.Now()
 	<-time.After(d)
 	after, took := h.costs(), time.Since(start)
@@ -123,11 +129,9 @@ func (h *host) over(d time.Duration, programs ...string) (cores float64) {
 		runs, spent := after[name].Runs-before[name].Runs, after[name].RunTime-before[name].RunTime
 		each := spent / time.Duration(max(runs, 1))
 		h.t.Logf("%s: %.0f a second, %d ns each", name, float64(runs)/took.Seconds(), each.Nanoseconds())
-		if each <= 0 || each > runBound && !testing.Short() {
-			h.t.Errorf("%s: %v each, the bound is %v", name, each, runBound)
-		}
+		all = append(all, each)
 		cores += spent.Seconds() / took.Seconds()
 	}
 	h.t.Logf("together %.2f %% of a core", 100*cores)
-	return cores
+	return all
 }

@@ -9,12 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/cognitora/dataplane/internal/awake"
 )
-
-// releaseIn is what a daemon has to close its card, under load, of the time that its machine runs.
-const releaseIn = 5 * time.Second
 
 // program runs one of the host's programs, and returns what it says.
 func program(t *testing.T, name string, args ...string) string {
@@ -28,24 +23,22 @@ func program(t *testing.T, name string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// releaseCard has the daemon at a socket let go of this host's card, and the kernel delete it, which waits for ever for one that has not, and make it anew.
-func releaseCard(t *testing.T, sock string) (took time.Duration) {
+// releaseCard has the daemon at a socket let go of this host's card, and the kernel delete it,
+// which waits for ever for one that has not, and make it anew.
+func releaseCard(t *testing.T, sock string) {
 	t.Helper()
 	card := os.Getenv("RDMA_DEVICE")
-	program(t, "cgn-ctl", "kv", "peers", "--sock", sock) // an emulated machine takes seconds for a program's first start
-	began, since := time.Now(), awake.Clock()
 	said := program(t, "cgn-ctl", "rdma", "release", card, "--sock", sock)
-	took = since()
 	if !strings.Contains(said, card+" is closed, and with it ") {
 		t.Error(said)
 	}
 	program(t, "rdma", "link", "delete", card)
-	t.Logf("%s, after %v in which the machine ran, and deleted after %v", said, took, time.Since(began))
+	t.Log(said, "and deleted")
 	program(t, "rdma", "link", "add", card, "type", "rxe", "netdev", "eth0")
-	return took
 }
 
-// dropRoCE has the network of this host lose all packets between cards, and only these, as a switch does that is set up wrongly.
+// dropRoCE has the network of this host lose all packets between cards, and only these, as a switch
+// does that is set up wrongly.
 func dropRoCE(t *testing.T) {
 	t.Helper()
 	program(t, "tc", "qdisc", "add", "dev", "eth0", "ingress")
@@ -64,14 +57,8 @@ func (h *reader) cards(d *Daemon, from, n, size int) {
 		h.streams(l)
 		h.tell(order{Do: "let RoCE through"})
 	})
-	h.fault(d, "the owner's card is taken away", from, n, size, func(*load) { h.released(h.tell(order{Do: "release the card"}).Took) })
-	h.fault(d, "the reader's card is taken away", from, n, size, func(*load) { h.released(releaseCard(h.t, d.At("grpc-sock"))) })
-}
-
-func (h *reader) released(took time.Duration) {
-	if took > releaseIn {
-		h.t.Errorf("a card was closed after %v", took)
-	}
+	h.fault(d, "the owner's card is taken away", from, n, size, func(*load) { h.tell(order{Do: "release the card"}) })
+	h.fault(d, "the reader's card is taken away", from, n, size, func(*load) { releaseCard(h.t, d.At("grpc-sock")) })
 }
 
 // streams waits until blocks come, and none by RDMA.

@@ -93,7 +93,8 @@ func (h *reader) fresh(n, size int) (from int) {
 	return from
 }
 
-// pull brings blocks here, all at a time; those that do not come in time, on a busy machine, are asked for again.
+// pull brings blocks here, all at a time; those that do not come in time, on a busy machine, are
+// asked for again.
 func (h *reader) pull(d *Daemon, from, n int) {
 	h.t.Helper()
 	var all sync.WaitGroup
@@ -181,7 +182,8 @@ func (h *reader) lanes() (daemons [2]*Daemon, stop func()) {
 	return daemons, func() { _, _ = stops[0](), stops[1]() }
 }
 
-// cost holds what reads cost the owner's process to one message for a batch, whatever the blocks' length, and next to nothing for their bytes.
+// cost holds what reads cost the owner's process to one message for a batch, whatever the blocks'
+// length, and next to nothing for their bytes.
 func (h *reader) cost() {
 	t := h.t
 	daemons, stop := h.lanes()
@@ -204,8 +206,10 @@ func (h *reader) cost() {
 	}
 }
 
-// least is the cheapest of some rounds for the owner, with the fewest times that its threads were given a CPU in any of them. On a busy machine a block may come in another way than by RDMA: such a round does not count; or twice by QUIC: what that costs for all bytes
-// that were sent stands for what the blocks cost.
+// least is the cheapest of some rounds for the owner, with the fewest times that its threads were
+// given a CPU in any of them. On a busy machine a block may come in another way than by RDMA: such
+// a round does not count; or twice by QUIC: what that costs for all bytes that were sent stands for
+// what the blocks cost.
 func (h *reader) least(d *Daemon, lane string, size int) (best bill) {
 	const n, rounds, tries = movesAtOnce, 3, 9
 	good := 0
@@ -358,7 +362,7 @@ func (l *load) end(what string) {
 	l.all.Wait()
 	longest := time.Duration(l.longest.Load())
 	l.h.t.Logf("%s: %d blocks right, %d misses, %d errors, the longest call took %v", what, l.right.Load(), l.misses.Load(), l.errors.Load(), longest)
-	if longest > 30*time.Second {
+	if longest > 2*time.Minute { // it hangs
 		l.h.t.Errorf("%s: a call took %v", what, longest)
 	}
 }

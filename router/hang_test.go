@@ -4,21 +4,30 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
 )
 
 const plain = `,"max_tokens":8`
 
+// hasty is a router that leaves slow and silent nodes as soon as local engines allow.
+func hasty(c *router.Config) {
+	c.Timeouts.PatienceFloor = config.Duration(100 * time.Millisecond)
+	c.Timeouts.StallFloor = config.Duration(300 * time.Millisecond)
+}
+
 // kinds are the members that make a request one or the other.
 var kinds = map[string]string{"stream": streaming, "plain": plain, "unbounded": ""}
 
-// TestOneOfFourHangs: a node that accepts and answers nothing costs no request, and the next 16 do not notice it.
+// TestOneOfFourHangs: a node that accepts and answers nothing costs no request, and the next 16 do
+// not notice it.
 func TestOneOfFourHangs(t *testing.T) {
 	for _, start := range []string{"warm", "cold"} {
 		for kind, more := range kinds {
@@ -26,7 +35,7 @@ func TestOneOfFourHangs(t *testing.T) {
 		}
 	}
 	t.Run("body", func(t *testing.T) {
-		s := serve(t, simulate(t, 4))
+		s := serve(t, simulate(t, 4), hasty)
 		sixteen(s, "warm", streaming)
 		s.engines[1].SetFault(&engine.Fault{HangBody: true})
 		mustAll(t, "one sends a head and nothing more", sixteen(s, "first", streaming))
@@ -38,7 +47,7 @@ func sixteen(s *site, name, more string) []*reply {
 }
 
 func oneOfFourHangs(t *testing.T, warm bool, more string) {
-	s := serve(t, simulate(t, 4))
+	s := serve(t, simulate(t, 4), hasty)
 	if warm {
 		for i := range 3 {
 			mustAll(t, "warming up", sixteen(s, fmt.Sprint("warm ", i), more))
@@ -74,7 +83,7 @@ func oneOfFourHangs(t *testing.T, warm bool, more string) {
 // TestACallOnANodeSetAsideSaysSo when its client leaves.
 func TestACallOnANodeSetAsideSaysSo(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "access")
-	s := serve(t, simulate(t, 2), inTurn, func(c *router.Config) { c.Log.Access = file })
+	s := serve(t, simulate(t, 2), hasty, inTurn, func(c *router.Config) { c.Log.Access = file })
 	s.engines[1].SetFault(&engine.Fault{Hang: true})
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
@@ -125,7 +134,8 @@ func (l *traffic) worker(i int) {
 	}
 }
 
-// until reads answers, each of which must be good, until seen says enough. It fails the test after bound.
+// until reads answers, each of which must be good, until seen says enough. It fails the test after
+// bound.
 func (l *traffic) until(bound time.Duration, what string, seen func(*reply) bool) {
 	l.s.t.Helper()
 	began := time.Now()
@@ -168,8 +178,8 @@ func share(node string, part float64, n int) func(*reply) bool {
 	}
 }
 
-// TestReturnedNodeHasItsShare covers the ways of being away. That it takes two seconds at most is held in virtual time: TestAReturningNodeIsBackWithinTwoSeconds
-// of package fleet.
+// TestReturnedNodeHasItsShare covers the ways of being away. That it takes two seconds at most is
+// held in virtual time: TestAReturningNodeIsBackWithinTwoSeconds of package fleet.
 func TestReturnedNodeHasItsShare(t *testing.T) {
 	for name, c := range map[string]struct {
 		away, back func(e *engine.Engine)
@@ -184,7 +194,7 @@ func TestReturnedNodeHasItsShare(t *testing.T) {
 		"reset":      {fault(engine.Fault{Reset: true}), noFault, streaming},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := serve(t, simulate(t, 4))
+			s := serve(t, simulate(t, 4), hasty)
 			load := s.traffic(c.more)
 			load.until(soon, "a fair share", share("sim-3", .15, 40))
 			c.away(s.engines[3])
@@ -203,8 +213,8 @@ func fault(f engine.Fault) func(*engine.Engine) { return func(e *engine.Engine) 
 func noFault(e *engine.Engine)                  { e.SetFault(nil) }
 func accept(e *engine.Engine)                   { _ = e.Accept() } // a node that is not back fails the test
 
-// TestFlappingNodeStarvesNobody: a node that keeps going and coming costs no request, and gets little of the traffic and
-// of the retries.
+// TestFlappingNodeStarvesNobody: a node that keeps going and coming costs no request, and gets
+// little of the traffic and of the retries.
 func TestFlappingNodeStarvesNobody(t *testing.T) {
 	for name, c := range map[string]struct{ away, back func(e *engine.Engine) }{
 		"refuses":       {(*engine.Engine).Refuse, accept},
@@ -212,7 +222,7 @@ func TestFlappingNodeStarvesNobody(t *testing.T) {
 		"fails by half": {fault(engine.Fault{Status: 500, Probability: .5}), func(*engine.Engine) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := serve(t, simulate(t, 4))
+			s := serve(t, simulate(t, 4), hasty)
 			load := s.traffic(plain)
 			served := map[string]int{}
 			turn := time.Now()
@@ -252,7 +262,7 @@ func TestFlappingNodeStarvesNobody(t *testing.T) {
 func TestSlowFleetIsNoRetryStorm(t *testing.T) {
 	for kind, more := range kinds {
 		t.Run(kind, func(t *testing.T) {
-			s := serve(t, simulate(t, 4))
+			s := serve(t, simulate(t, 4), hasty)
 			for i := range 3 {
 				mustAll(t, "warming up", sixteen(s, fmt.Sprint("warm ", i), more))
 			}
@@ -276,7 +286,7 @@ func TestSlowFleetIsNoRetryStorm(t *testing.T) {
 func TestQueueingFleetIsNoRetryStorm(t *testing.T) {
 	for start, rounds := range map[string]int{"warm": 3, "cold": 0} {
 		t.Run(start, func(t *testing.T) {
-			s := serve(t, simulate(t, 4, func(c *engine.Config) { c.MaxSeqs = 2 }))
+			s := serve(t, simulate(t, 4, func(c *engine.Config) { c.MaxSeqs = 2 }), hasty)
 			for i := range rounds {
 				mustAll(t, "warming up", sixteen(s, fmt.Sprint("warm ", i), streaming))
 			}
@@ -290,21 +300,27 @@ func TestQueueingFleetIsNoRetryStorm(t *testing.T) {
 	}
 }
 
-// TestColdRouterLeavesAHungNode: five answers of the one node are enough to move what waits on the other.
+// TestColdRouterLeavesAHungNode: five answers of the one node are enough to move what waits on the
+// other. The bound that holds while nothing is known of a model's speed is longer than a client
+// waits.
 func TestColdRouterLeavesAHungNode(t *testing.T) {
-	s := serve(t, simulate(t, 2), inTurn)
+	s := serve(t, simulate(t, 2), hasty, inTurn, func(c *router.Config) {
+		c.Timeouts.FirstByteCold = config.Duration(time.Hour)
+	})
 	s.engines[1].SetFault(&engine.Fault{Hang: true})
-	for _, r := range together(8, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("question ", i), streaming)) }) {
-		mustAll(t, "cold", []*reply{r})
-		if r.took > soon/2 {
-			t.Errorf("after %v", r.took)
-		}
+	mustAll(t, "cold", together(8, func(i int) *reply {
+		return s.chat(chatBody(fmt.Sprint("question ", i), streaming))
+	}))
+	if n := s.metrics().sum("cgn_router_upstream_errors_total", `node="sim-1"`, `kind="slow"`); n == 0 {
+		t.Error("nobody left the node because it was slow")
 	}
 }
 
-// TestRetryBudget: when every node fails, retries stay within their share of the requests.
+// TestRetryBudget: when every node fails, retries stay within their share of the requests of any
+// ten seconds. A slow machine has several of them, each with its floor.
 func TestRetryBudget(t *testing.T) {
 	s := serve(t, simulate(t, 4), func(c *router.Config) { c.Retry.Floor = 5 })
+	began := time.Now()
 	for range 5 {
 		for _, r := range together(20, func(i int) *reply {
 			return s.chat(chatBody(fmt.Sprint("question ", i), streaming), "x-sim-fault", "status=429")
@@ -315,8 +331,9 @@ func TestRetryBudget(t *testing.T) {
 		}
 	}
 	m := s.metrics()
-	if n := m.sum("cgn_router_retries_total"); n < 5 || n > 20 {
-		t.Errorf("%v retries of 100 requests, 20 are allowed", n)
+	most := 20 + 5*math.Floor(time.Since(began).Seconds()/9)
+	if n := m.sum("cgn_router_retries_total"); n < 5 || n > most {
+		t.Errorf("%v retries of 100 requests, %v are allowed", n, most)
 	}
 	if m.sum("cgn_router_retries_refused_total") == 0 {
 		t.Error("no retry was refused")

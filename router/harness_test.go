@@ -20,7 +20,8 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// TestMain makes the test binary an agent where TEST_AGENT names its node, and a router or an engine where TEST_PROGRAM says so.
+// TestMain makes the test binary an agent where TEST_AGENT names its node, and a router or an
+// engine where TEST_PROGRAM says so.
 func TestMain(m *testing.M) {
 	if what := os.Getenv("TEST_PROGRAM"); what != "" {
 		programProcess(what, os.Args[1:])
@@ -33,15 +34,17 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"))
 }
 
-const soon = 20 * time.Second // bound of what takes milliseconds on an idle machine
+// soon is how long a test waits for an event before it says that the event does not come. No test
+// compares how long something took with it.
+const soon = time.Minute
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	within(t, soon, what, ok)
 }
 
-// within polls until ok, and returns how long that took.
-func within(t *testing.T, bound time.Duration, what string, ok func() bool) time.Duration {
+// within polls until ok.
+func within(t *testing.T, bound time.Duration, what string, ok func() bool) {
 	t.Helper()
 	began := time.Now()
 	look := time.NewTicker(2 * time.Millisecond)
@@ -51,7 +54,6 @@ func within(t *testing.T, bound time.Duration, what string, ok func() bool) time
 			t.Fatalf("not within %v: %s", bound, what)
 		}
 	}
-	return time.Since(began)
 }
 
 // simulate starts n engines that decode a token in 2 ms. They are named sim-0, sim-1, ….
@@ -73,7 +75,8 @@ func simulate(t *testing.T, n int, tweak ...func(*engine.Config)) []*engine.Engi
 	return all
 }
 
-// settings are the defaults, with waits as short as local engines allow.
+// settings are the defaults, but for a short drain and for nodes that are waited for: a busy
+// machine is not taken for a slow node.
 func settings(t *testing.T, log *logged) router.Config {
 	t.Helper()
 	var c router.Config
@@ -82,7 +85,7 @@ func settings(t *testing.T, log *logged) router.Config {
 	}
 	c.Router.Listen, c.Router.Admin = "127.0.0.1:0", "127.0.0.1:0"
 	c.Router.DrainDelay, c.Router.DrainTimeout = 0, config.Duration(5*time.Second)
-	c.Timeouts.PatienceFloor, c.Timeouts.StallFloor = config.Duration(100*time.Millisecond), config.Duration(300*time.Millisecond)
+	c.Timeouts.PatienceFloor, c.Timeouts.StallFloor = config.Duration(soon), config.Duration(soon)
 	c.Logger = slog.New(slog.NewTextHandler(log, nil))
 	return c
 }
@@ -99,8 +102,8 @@ type site struct {
 	result       chan error
 }
 
-// serve runs a router in front of engines, if any, and waits until it would use every one of them. At the end of the test nothing
-// may be left in flight.
+// serve runs a router in front of engines, if any, and waits until it would use every one of them.
+// At the end of the test nothing may be left in flight.
 func serve(t *testing.T, engines []*engine.Engine, tweak ...func(*router.Config)) *site {
 	t.Helper()
 	log := &logged{t: t}
@@ -126,7 +129,8 @@ func run(t *testing.T, c router.Config, log *logged) *site {
 		t.Fatal(err)
 	}
 	s := &site{
-		Router: r, t: t, log: log, url: "http://" + r.Addr().String(), admin: "http://" + r.AdminAddr().String(),
+		Router: r, t: t, log: log,
+		url: "http://" + r.Addr().String(), admin: "http://" + r.AdminAddr().String(),
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}, Timeout: soon},
 		result: make(chan error, 1),
 	}
@@ -208,7 +212,8 @@ func (r *reply) attempts() string { return r.header.Get("x-cgn-attempts") }
 func (r *reply) events() []event  { return eventsOf(r.body) }
 
 func (r *reply) String() string {
-	return fmt.Sprintf("%d from %q after %s attempts in %v (%v): %.300s", r.status, r.node(), r.attempts(), r.took, r.err, r.body)
+	return fmt.Sprintf("%d from %q after %s attempts in %v (%v): %.300s",
+		r.status, r.node(), r.attempts(), r.took, r.err, r.body)
 }
 
 // send sends a request without waiting for its answer's body; header is name, value, ….

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"testing"
-	"time"
 
-	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
 )
@@ -16,8 +14,8 @@ func noRetries(c *router.Config) { c.Retry.MaxNodes = 0 }
 
 func inTurn(c *router.Config) { c.Router.Mode = "round_robin" }
 
-// TestLoneNodeAnswers500: it shows as failing, the client gets the engine's own error all the same, and the first good
-// answers bring it back.
+// TestLoneNodeAnswers500: it shows as failing, the client gets the engine's own error all the same,
+// and the first good answers bring it back.
 func TestLoneNodeAnswers500(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	s.engines[0].SetFault(&engine.Fault{Status: 500})
@@ -65,7 +63,8 @@ func TestOneOfThreeAnswers500WithoutRetries(t *testing.T) {
 	}
 }
 
-// TestPoisonWithoutRetries: requests that fail on every node open no breaker, whether they are all the same or not.
+// TestPoisonWithoutRetries: requests that fail on every node open no breaker, whether they are all
+// the same or not.
 func TestPoisonWithoutRetries(t *testing.T) {
 	for name, prompt := range map[string]func(i int) string{
 		"the same":  func(int) string { return "poison" },
@@ -97,7 +96,8 @@ func eightSlots(c *router.Config) {
 	}
 }
 
-// TestABurstAtANodeThatIsBack: it was away and nobody has asked it since, so its checks are what brings it back.
+// TestABurstAtANodeThatIsBack: it was away and nobody has asked it since, so its checks are what
+// brings it back.
 func TestABurstAtANodeThatIsBack(t *testing.T) {
 	for name, c := range map[string]struct{ away, back func(e *engine.Engine) }{
 		"refused":            {(*engine.Engine).Refuse, accept},
@@ -107,7 +107,7 @@ func TestABurstAtANodeThatIsBack(t *testing.T) {
 		"hung, also /health": {fault(engine.Fault{Hang: true, Path: "*"}), noFault},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := serve(t, simulate(t, 2, func(c *engine.Config) { c.MaxSeqs = 8 }), eightSlots)
+			s := serve(t, simulate(t, 2, func(c *engine.Config) { c.MaxSeqs = 8 }), eightSlots, hasty)
 			mustAll(t, "warming up", together(8, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("warm ", i), streaming)) }))
 			c.away(s.engines[1])
 			eventually(t, "out of service", func() bool {
@@ -122,12 +122,10 @@ func TestABurstAtANodeThatIsBack(t *testing.T) {
 	}
 }
 
-// TestABurstBeforeANodeIsBack: the node on trial takes what the others have no slot for, and where it fails still, clients
-// hear that all are busy.
+// TestABurstBeforeANodeIsBack: the node on trial takes what the others have no slot for, and where
+// it fails still, clients hear that all are busy.
 func TestABurstBeforeANodeIsBack(t *testing.T) {
-	s := serve(t, simulate(t, 2), eightSlots, func(c *router.Config) { // who waits is not moved
-		c.Timeouts.PatienceFloor, c.Timeouts.StallFloor = config.Duration(time.Minute), config.Duration(time.Minute)
-	})
+	s := serve(t, simulate(t, 2), eightSlots) // requests that wait are not moved
 	s.engines[1].SetFault(&engine.Fault{Status: 500})
 	eventually(t, "out of service", func() bool {
 		mustAll(t, "one is away", together(2, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("hello ", i), plain)) }))

@@ -10,14 +10,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
 )
 
 const slots = 8 // of each of eight nodes
 
-// herd is eight engines that would batch whatever they are sent, with eight slots each for the router.
+// herd is eight engines that would batch whatever they are sent, with eight slots each for the
+// router.
 func herd(t *testing.T, step time.Duration, tweak ...func(*router.Config)) *site {
 	engines := simulate(t, 8, func(c *engine.Config) { c.DecodeStep = step })
 	return serve(t, engines, append(tweak, func(c *router.Config) {
@@ -27,7 +27,8 @@ func herd(t *testing.T, step time.Duration, tweak ...func(*router.Config)) *site
 	})...)
 }
 
-// shared is a request whose prompt of about 4000 bytes begins with a system prompt that all have, of that percentage.
+// shared is a request whose prompt of about 4000 bytes begins with a system prompt that all have,
+// of that percentage.
 func shared(percent, i int, more string) string {
 	const size = 4000
 	system := document(0, size*percent/100)
@@ -60,8 +61,9 @@ func (o *outstanding) most(from, to int) int {
 	return slices.Max(o.history[from : to+1])
 }
 
-// openLoad sends requests at the times of a seeded Poisson process of rate requests per second, whatever becomes of those before. A
-// request may be refused only if all slots are taken, by what the client has out.
+// openLoad sends requests at the times of a seeded Poisson process of rate requests per second,
+// whatever becomes of those before. A request may be refused only if all slots are taken, by what
+// the client has out.
 func openLoad(t *testing.T, seed uint64, requests int, rate float64, all int, send func(i int) *reply) (replies []*reply, most int) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	var out outstanding
@@ -89,8 +91,8 @@ func openLoad(t *testing.T, seed uint64, requests int, rate float64, all int, se
 	return replies, out.most(0, len(out.history)-1)
 }
 
-// TestNoHerding: a prompt that everybody shares does not draw everything to one node. Requests of 1.6 s come 22 times a second, which
-// fills 35 of 64 slots on average.
+// TestNoHerding: a prompt that everybody shares does not draw everything to one node. Requests of
+// 1.6 s come 22 times a second, which fills 35 of 64 slots on average.
 func TestNoHerding(t *testing.T) {
 	const requests, rate = 200, 22
 	for _, percent := range []int{50, 70, 90} {
@@ -134,9 +136,7 @@ func TestNoHerding(t *testing.T) {
 // TestEverySlotIsUsedBeforeAnyIsRefused although one node holds nearly all of the prompt.
 func TestEverySlotIsUsedBeforeAnyIsRefused(t *testing.T) {
 	t.Parallel()
-	s := herd(t, 10*time.Millisecond, func(c *router.Config) { // who waits is not moved
-		c.Timeouts.PatienceFloor, c.Timeouts.StallFloor = config.Duration(time.Minute), config.Duration(time.Minute)
-	})
+	s := herd(t, 10*time.Millisecond) // requests that wait are not moved
 	mustAll(t, "warming up", []*reply{s.chat(shared(90, 0, plain))})
 	s.idle()
 	for _, e := range s.engines {

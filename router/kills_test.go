@@ -11,14 +11,15 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// cold opens no connections ahead: a node that resets one of those is asked once more over a new one.
+// cold opens no connections ahead: a node that resets one of those is asked once more over a new
+// one.
 func cold(c *router.Config) { c.Router.Warm = 0 }
 
 // TestThreeOfFiveEndAtOnce: two are left, and no client notices.
 func TestThreeOfFiveEndAtOnce(t *testing.T) {
 	t.Parallel()
 	for round := range 3 {
-		s := serve(t, simulate(t, 5, func(c *engine.Config) { c.DecodeStep = 10 * time.Millisecond }), patient)
+		s := serve(t, simulate(t, 5, func(c *engine.Config) { c.DecodeStep = 10 * time.Millisecond }))
 		const requests = 40
 		done := make(chan []*reply)
 		go func() {
@@ -32,10 +33,11 @@ func TestThreeOfFiveEndAtOnce(t *testing.T) {
 	}
 }
 
-// TestPoison: a request that ends each engine that gets it ends two, and what others ask is answered by the rest.
+// TestPoison: a request that ends each engine that gets it ends two, and what others ask is
+// answered by the rest.
 func TestPoison(t *testing.T) {
 	t.Parallel()
-	s := serve(t, simulate(t, 5), patient, cold)
+	s := serve(t, simulate(t, 5), cold)
 	r := s.chat(chatBody("poison", plain), "x-sim-fault", "reset")
 	if r.status != 503 || r.attempts() != "2" {
 		t.Errorf("%v", r)
@@ -47,10 +49,11 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// TestRefusedAfterAReset: nodes that cannot be connected to never had the request, so they do not use up what it has left.
+// TestRefusedAfterAReset: nodes that cannot be connected to never had the request, so they do not
+// use up what it has left.
 func TestRefusedAfterAReset(t *testing.T) {
 	t.Parallel()
-	s := serve(t, simulate(t, 3), patient, cold)
+	s := serve(t, simulate(t, 3), cold)
 	struck := make(chan *reply)
 	go func() { struck <- s.chat(chatBody("alone", `,"max_tokens":500`)) }()
 	eventually(t, "it is out", func() bool { return s.metrics().sum("cgn_router_node_in_flight") == 1 })

@@ -17,7 +17,7 @@ import (
 func TestNoInventedSlots(t *testing.T) {
 	const streams = 512
 	engines := simulate(t, 4, func(c *engine.Config) { c.MaxSeqs = streams })
-	s := serve(t, engines, patient)
+	s := serve(t, engines)
 	var open []*http.Response
 	for i := range streams {
 		open = append(open, s.begin("/v1/chat/completions", chatBody(fmt.Sprint("question ", i), streaming), "x-sim-fault", "stall_after=1"))
@@ -53,7 +53,7 @@ func (s *site) onIts(body string) (c candidate) {
 
 // TestAPromptIsHeldFromTheFirstByteOn: until then it waits there, and counts as pending; a client that leaves takes it back.
 func TestAPromptIsHeldFromTheFirstByteOn(t *testing.T) {
-	s := serve(t, simulate(t, 3), patient)
+	s := serve(t, simulate(t, 3))
 	body := chatBody(document(1, 6000), streaming)
 	ctx, leave := context.WithCancel(t.Context())
 	left := make(chan struct{})
@@ -81,7 +81,7 @@ func TestAPromptIsHeldFromTheFirstByteOn(t *testing.T) {
 
 // TestACallIsHeldOnceItsPromptShouldBeComputed: nothing shows it before the answer ends.
 func TestACallIsHeldOnceItsPromptShouldBeComputed(t *testing.T) {
-	s := serve(t, simulate(t, 3), patient, func(c *router.Config) {
+	s := serve(t, simulate(t, 3), func(c *router.Config) {
 		c.Timeouts.FirstByteCold = config.Duration(4 * time.Second) // so that the prompt should take a second
 	})
 	body := chatBody(document(1, 6000), plain)

@@ -68,9 +68,9 @@ func fakeConfig(mode string, env ...string) *Config {
 	return &Config{
 		Kind: OpenAICompat, Binary: os.Args[0], Args: []string{"{port}"},
 		Env:            append([]string{"FAKE_ENGINE=" + mode}, env...),
-		ScrapeInterval: config.Duration(10 * time.Millisecond), ScrapeTimeout: config.Duration(2 * time.Second),
+		ScrapeInterval: config.Duration(10 * time.Millisecond), ScrapeTimeout: config.Duration(10 * time.Second),
 		StartTimeout: config.Duration(time.Minute), UnhealthyTimeout: config.Duration(time.Minute),
-		StopGrace:    config.Duration(5 * time.Second),
+		StopGrace:    config.Duration(time.Minute),
 		RestartDelay: config.Duration(10 * time.Millisecond), RestartDelayMax: config.Duration(40 * time.Millisecond),
 		StableAfter: config.Duration(time.Minute),
 	}

@@ -151,22 +151,19 @@ func TestBrokenStreamIsCut(t *testing.T) {
 func TestClientThatLeavesCancelsTheEngine(t *testing.T) {
 	for name, head := range map[string]bool{"before headers": false, "in a silent stream": true} {
 		t.Run(name, func(t *testing.T) {
-			best := patience
-			for n := 0; n < 20 && best > 100*time.Millisecond; n++ { // a busy machine delays some
-				best = min(best, leave(t, head))
-			}
-			if best > 100*time.Millisecond {
-				t.Errorf("the engine heard of it after %v at best", best)
-			}
+			leave(t, head)
 		})
 	}
 }
 
-// leave has a client leave, before or after the head of its answer, and returns how long it took until the engine heard of it.
-func leave(t *testing.T, head bool) time.Duration {
+// leave has a client leave, before or after the head of its answer, and waits until the engine
+// hears of it, for which nothing but the client's end is a reason.
+func leave(t *testing.T, head bool) {
 	t.Helper()
 	o := testOptions(t)
-	arrived, canceled := make(chan struct{}), make(chan time.Time, 1)
+	o.Limits.KeepAlive, o.Limits.SlowReader = time.Hour, time.Hour
+	o.Limits.Idle, o.Limits.Total = time.Hour, time.Hour
+	arrived, canceled := make(chan struct{}), make(chan struct{})
 	engineOf(t, &o, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		if head {
@@ -176,7 +173,7 @@ func leave(t *testing.T, head bool) time.Duration {
 		}
 		close(arrived)
 		<-r.Context().Done()
-		canceled <- time.Now()
+		close(canceled)
 	})
 	s, url, client := serve(t, o)
 	ctx, leave := context.WithCancel(t.Context())
@@ -190,9 +187,8 @@ func leave(t *testing.T, head bool) time.Duration {
 		}
 	}()
 	<-arrived
-	left := time.Now()
 	leave()
-	took := (<-canceled).Sub(left)
+	<-canceled
 	<-done
 	if err := s.Drain(t.Context()); err != nil {
 		t.Error(err)
@@ -200,7 +196,6 @@ func leave(t *testing.T, head bool) time.Duration {
 	if n := counted(o.Counters.ClientLeft); n != 1 {
 		t.Errorf("counted %v", n)
 	}
-	return took
 }
 
 func TestPaths(t *testing.T) {
@@ -269,8 +264,8 @@ func TestLimits(t *testing.T) {
 	if resp, body := post(t, client, url+"/v1/completions", ""); resp.StatusCode != 503 || resp.Header.Get("Retry-After") != "1" || !strings.Contains(body, "agent_full") {
 		t.Errorf("second request: %d %s", resp.StatusCode, body)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
 	if err := s.Drain(ctx); err == nil || !strings.Contains(err.Error(), "1 requests in flight") {
 		t.Errorf("drain: %v", err)
 	}

@@ -63,7 +63,7 @@ func TestAgent(t *testing.T) {
 func await(t *testing.T, a *agent.Agent, wants []string) {
 	t.Helper()
 	var page string
-	for deadline, tick := time.After(20*time.Second), time.Tick(10*time.Millisecond); len(wants) > 0; {
+	for deadline, tick := time.After(time.Minute), time.Tick(10*time.Millisecond); len(wants) > 0; {
 		select {
 		case <-tick:
 		case <-deadline:
@@ -80,7 +80,8 @@ func await(t *testing.T, a *agent.Agent, wants []string) {
 	}
 }
 
-// TestEnginesHaveTheirGPUs: of one reading of the host each engine has its GPU's SM utilisation and power, and the rest in halves.
+// TestEnginesHaveTheirGPUs: of one reading of the host each engine has its GPU's SM utilisation and
+// power, and the rest in halves.
 func TestEnginesHaveTheirGPUs(t *testing.T) {
 	library := gpu.Library(t)
 	says := filepath.Join(t.TempDir(), "says")

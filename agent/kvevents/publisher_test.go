@@ -254,7 +254,7 @@ func (p *publisher) endpoints() (o Options) {
 	return o
 }
 
-const patience = 20 * time.Second
+const patience = time.Minute // after which an event does not come any more
 
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
@@ -267,7 +267,8 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// awaits waits until the sink knows that of a chain exactly the first n blocks are in the engine's memory; -1: that nothing is known.
+// awaits waits until the sink knows that of a chain exactly the first n blocks are in the engine's
+// memory; -1: that nothing is known.
 func (f *followed) awaits(what string, tokens []uint32, n int) {
 	f.t.Helper()
 	f.awaitsOf("m", what, tokens, n)

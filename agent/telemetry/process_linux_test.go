@@ -38,7 +38,8 @@ func TestListener(t *testing.T) {
 	}
 }
 
-// TestRun: without any rights the CPU time of the engine's processes is known after two looks, and what is missing is said.
+// TestRun: without any rights the CPU time of the engine's processes is known after two looks, and
+// what is missing is said.
 func TestRun(t *testing.T) {
 	_, port := listener(t)
 	ticked := make(chan struct{}, 1)
@@ -56,7 +57,7 @@ func TestRun(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- tel.Run(ctx) }()
-	limit := time.After(30 * time.Second)
+	limit := time.After(time.Minute)
 	for known := false; !known; {
 		select {
 		case <-ticked:

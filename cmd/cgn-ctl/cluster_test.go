@@ -28,7 +28,7 @@ func fleetState(t *testing.T) map[string]string {
 	t.Cleanup(func() { _ = client.Close() })
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	registrar := cluster.NewRegistrar(client, cluster.Registration{Heartbeat: 200 * time.Millisecond, Health: func() cluster.Record {
+	registrar := cluster.NewRegistrar(client, cluster.Registration{Heartbeat: 2 * time.Second, Health: func() cluster.Record {
 		return &cluster.NodeHealth{NodeID: "n1", Address: "http://127.0.0.1:1", Models: []string{"m"}, Load: load.Load{Engine: load.Engine{InFlight: load.Known(0)}}, Ready: true}
 	}})
 	go func() { done <- registrar.Run(ctx) }()
@@ -38,7 +38,7 @@ func fleetState(t *testing.T) map[string]string {
 			t.Error(err)
 		}
 	})
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		nodes, err := client.Nodes(t.Context())
 		if err == nil && len(nodes) == 1 {
 			break
@@ -67,7 +67,7 @@ func TestCluster(t *testing.T) {
 	want(t, must("cordon", "later", "--unregistered"), "later is cordoned (no agent has registered it")
 	want(t, must("nodes"), "n1", "cordoned", "later", "not registered")
 	want(t, must("uncordon", "later"), "later is open for requests")
-	want(t, must("drain", "n1", "--wait", "20s"), "n1 is drained")
+	want(t, must("drain", "n1", "--wait", "60s"), "n1 is drained")
 	want(t, must("drain", "n1", "--wait", "0"), "n1 is draining")
 	want(t, must("uncordon", "n1"), "n1 is open for requests")
 	want(t, must("uncordon", "n1"), "it was not cordoned in etcd")
@@ -124,7 +124,7 @@ func TestUnknownNodeChangesNothing(t *testing.T) {
 
 func TestDrainWritesOneDocument(t *testing.T) {
 	env := fleetState(t)
-	out, err := ctl(t, env, "cluster", "drain", "n1", "--wait", "20s", "-o", "json")
+	out, err := ctl(t, env, "cluster", "drain", "n1", "--wait", "60s", "-o", "json")
 	var c change
 	if err := errors.Join(err, json.Unmarshal([]byte(out), &c)); err != nil || c.Node != "n1" || c.State != "drained" {
 		t.Errorf("%v\n%s", err, out)

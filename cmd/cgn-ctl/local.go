@@ -19,11 +19,13 @@ import (
 )
 
 const (
-	simModel      = "sim"
-	simSlots      = 64
-	heartbeat     = time.Second
-	drainRequests = 5 * time.Second // what running requests get after Ctrl-C
+	simModel  = "sim"
+	simSlots  = 64
+	heartbeat = time.Second
 )
+
+// drainRequests is what running requests get after Ctrl-C. Tests set it.
+var drainRequests = 5 * time.Second
 
 // local is the fleet that `up` runs in this process.
 type local struct {
@@ -147,7 +149,8 @@ func (l *local) startNodes(ctx context.Context) error {
 	return nil
 }
 
-// startEtcd takes etcd's usual port if it is free, so that cgn-ctl needs no --etcd, or the one that the user asks for.
+// startEtcd takes etcd's usual port if it is free, so that cgn-ctl needs no --etcd, or the one that
+// the user asks for.
 func (l *local) startEtcd(ctx context.Context) error {
 	dir, at, fixed := filepath.Join(l.dir, "etcd"), l.flags.etcd, l.flags.etcdGiven
 	s, err := etcdserver.StartContext(ctx, dir, at)

@@ -42,10 +42,11 @@ func startSimCommand(t *testing.T, args ...string) (at simAt) {
 	return at
 }
 
-// pastBatches asks for all past batches: their sequence numbers, and the first event of the last one.
+// pastBatches asks for all past batches: their sequence numbers, and the first event of the last
+// one.
 func pastBatches(t *testing.T, endpoint string) (seqs []uint64, event any) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	d := zmq4.NewDealer(ctx)
 	defer d.Close()
@@ -92,7 +93,8 @@ func TestSimPublishesKVEventsInBothForms(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = resp.Body.Close()
-			// Two blocks of prompt in one batch, then two of answer in one each; two batches are kept.
+			// Two blocks of prompt in one batch, then two of answer in one each; two batches are
+			// kept.
 			seqs, event := pastBatches(t, at.KVReplay)
 			if len(seqs) != 2 || seqs[0] != 1 || seqs[1] != 2 || kind(event) != "BlockStored" {
 				t.Errorf("batches %v, event %v", seqs, event)

@@ -71,7 +71,7 @@ func TestUpNamesTheFlagThatCannotWork(t *testing.T) {
 // awaitLine asks until a page has a line.
 func awaitLine(t *testing.T, url, line string) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		resp, err := http.Get(url)
 		if err != nil {
 			t.Fatal(err)

@@ -40,7 +40,7 @@ func (h *heard) String() string {
 
 func (h *heard) await(t *testing.T, what string) {
 	t.Helper()
-	for end := time.After(20 * time.Second); !strings.Contains(h.String(), what); {
+	for end := time.After(time.Minute); !strings.Contains(h.String(), what); {
 		select {
 		case <-h.news:
 		case <-end:
@@ -49,8 +49,10 @@ func (h *heard) await(t *testing.T, what string) {
 	}
 }
 
-// TestUpStopsAtOnce when Ctrl-C comes again: a running request has drainRequests after the first.
+// TestUpStopsAtOnce when Ctrl-C comes again, although a running request has hours after the first.
 func TestUpStopsAtOnce(t *testing.T) {
+	defer func(was time.Duration) { drainRequests = was }(drainRequests)
+	drainRequests = 24 * time.Hour
 	e, err := engine.New(engine.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +82,6 @@ func TestUpStopsAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	began := time.Now()
 	interrupt := func() {
 		t.Helper()
 		if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
@@ -100,8 +101,5 @@ func TestUpStopsAtOnce(t *testing.T) {
 	}
 	if err := <-done; err != nil {
 		t.Errorf("up: %v\n%s", err, log)
-	}
-	if took := time.Since(began); took >= drainRequests {
-		t.Errorf("it took %v", took)
 	}
 }

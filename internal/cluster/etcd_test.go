@@ -50,7 +50,7 @@ func (e *etcd) stop() {
 
 func (e *etcd) client() *Client {
 	e.t.Helper()
-	c, err := Dial(Config{Endpoints: []string{e.at}, RequestTimeout: time.Second})
+	c, err := Dial(Config{Endpoints: []string{e.at}, RequestTimeout: 5 * time.Second})
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func (e *etcd) client() *Client {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline, tick := time.After(20*time.Second), time.Tick(5*time.Millisecond); !ok(); {
+	for deadline, tick := time.After(time.Minute), time.Tick(5*time.Millisecond); !ok(); {
 		select {
 		case <-tick:
 		case <-deadline:

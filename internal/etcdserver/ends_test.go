@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// childDir has a test process start etcd there and say how that went: an etcd that fails leaves goroutines until its process ends.
+// childDir has a test process start etcd there and say how that went: an etcd that fails leaves
+// goroutines until its process ends.
 const childDir = "ETCDSERVER_TEST_DIR"
 
 // TestChild is no test but the process that inChild starts.
@@ -22,7 +23,7 @@ func TestChild(t *testing.T) {
 	if dir == "" {
 		t.Skip("run by other tests only")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if os.Getenv("ETCDSERVER_TEST_LEAVE") != "" {
 		cancel()
@@ -32,7 +33,8 @@ func TestChild(t *testing.T) {
 	os.Exit(0)
 }
 
-// inChild starts etcd in a process of its own, after the shell command first, and returns what is said of it.
+// inChild starts etcd in a process of its own, after the shell command first, and returns what is
+// said of it.
 func inChild(t *testing.T, first, dir string, env ...string) string {
 	t.Helper()
 	c := exec.Command("/bin/sh", "-c", first+` && exec "$0" -test.run '^TestChild$'`, os.Args[0])

@@ -30,7 +30,7 @@ func client(t *testing.T, s *Server) *clientv3.Client {
 }
 
 func TestKeepsItsDataAndItsPortOverARestart(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	dir := t.TempDir()
 	s := start(t, dir, "127.0.0.1:0")
@@ -53,7 +53,7 @@ func TestKeepsItsDataAndItsPortOverARestart(t *testing.T) {
 }
 
 func TestGrantsLeasesOfOneSecond(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	s := start(t, t.TempDir(), "127.0.0.1:0")
 	defer s.Close()

@@ -47,7 +47,7 @@ func dial(t *testing.T, server, client *tls.Config) (tls.ConnectionState, error)
 		t.Fatal(err)
 	}
 	defer raw.Close()
-	_ = raw.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = raw.SetDeadline(time.Now().Add(time.Minute))
 	c := tls.Client(raw, client)
 	if _, err := c.Write([]byte{1}); err != nil {
 		return tls.ConnectionState{}, err

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// TestClientLeaves: whatever the exchange is waiting for, the upstream sees
-// its connection closed within 100 ms of the client's departure.
+// TestClientLeaves: whatever the exchange is waiting for, the upstream sees its connection closed
+// because the client has left, and not because a bound was reached.
 func TestClientLeaves(t *testing.T) {
 	for name, response := range map[string]string{
 		"before head":   "",
@@ -25,29 +25,23 @@ func TestClientLeaves(t *testing.T) {
 	} {
 		for _, how := range []string{"close", "reset", "half-close"} {
 			t.Run(name+" "+how, func(t *testing.T) {
-				best := soon
-				for n := 0; n < 20 && best > 100*time.Millisecond; n++ { // a busy machine delays some
-					best = min(best, leave(t, response, strings.HasPrefix(name, "silent") || strings.HasPrefix(name, "long"), how))
-				}
-				if best > 100*time.Millisecond {
-					t.Fatalf("upstream closed after %v at best", best)
-				}
+				leave(t, response, strings.HasPrefix(name, "silent") || strings.HasPrefix(name, "long"), how)
 			})
 		}
 	}
 }
 
-// leave has a client leave and returns how long it took until the upstream's connection was closed.
-func leave(t *testing.T, response string, streamed bool, how string) time.Duration {
+// leave has a client leave and waits until the upstream's connection is closed.
+func leave(t *testing.T, response string, streamed bool, how string) {
 	t.Helper()
-	started, gone := make(chan struct{}), make(chan time.Time)
+	started, gone := make(chan struct{}), make(chan struct{})
 	o := newObserved()
 	f := newFront(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
 		readRequest(r)
 		io.WriteString(c, response)
 		close(started)
 		io.Copy(io.Discard, r)
-		gone <- time.Now()
+		close(gone)
 	}), func(f *front) { f.follower = o })
 	c := dial(t, f.addr)
 	io.WriteString(c.Conn, request)
@@ -55,7 +49,6 @@ func leave(t *testing.T, response string, streamed bool, how string) time.Durati
 	if streamed {
 		c.r.Peek(1)
 	}
-	left := time.Now()
 	switch how {
 	case "reset":
 		c.Conn.(*net.TCPConn).SetLinger(0)
@@ -65,15 +58,16 @@ func leave(t *testing.T, response string, streamed bool, how string) time.Durati
 	case "half-close":
 		c.Conn.(*net.TCPConn).CloseWrite()
 	}
-	took := (<-gone).Sub(left)
+	<-gone
 	if streamed {
 		o.wait(t, ClientGone)
+	} else if n := f.canceled.Load(); n != 1 {
+		t.Fatalf("canceled %d times", n)
 	}
-	return took
 }
 
-// TestSlowReader: a client that does not read is cut at its bound, while
-// another one goes on getting everything.
+// TestSlowReader: a client that does not read is cut at its bound, while another one goes on
+// getting everything.
 func TestSlowReader(t *testing.T) {
 	const patience = 500 * time.Millisecond
 	piece := chunk("data: " + strings.Repeat("x", 4000) + "\n\n")

@@ -440,7 +440,7 @@ func TestTotalPassesWhileTheClientDoesNotRead(t *testing.T) {
 				return
 			}
 		}
-	}), func(f *front) { f.follower, f.total, f.slow = o, 200*time.Millisecond, 600*time.Millisecond })
+	}), func(f *front) { f.follower, f.total, f.slow = o, 200*time.Millisecond, 2*time.Second })
 	client := dial(t, f.addr)
 	client.Conn.(*net.TCPConn).SetReadBuffer(4096)
 	io.WriteString(client.Conn, request)

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 20 * time.Second
+const patience = time.Minute // after which an event does not come any more
 
 // old is a process that offers a TCP and a Unix socket.
 type old struct {

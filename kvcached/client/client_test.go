@@ -86,7 +86,7 @@ func dial(t testing.TB, d *daemon, o client.Options) *client.Client {
 
 func until(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !is(); {
+	for deadline := time.Now().Add(time.Minute); !is(); {
 		if time.Now().After(deadline) {
 			t.Fatal("never: ", what)
 		}

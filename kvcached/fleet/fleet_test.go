@@ -116,7 +116,7 @@ func startWith(t *testing.T, id string, o Options, server func(*transport.Server
 		stopped = true
 		cancel()
 		err := <-done
-		closing, end := context.WithTimeout(context.Background(), 20*time.Second)
+		closing, end := context.WithTimeout(context.Background(), time.Minute)
 		defer end()
 		if err = errors.Join(err, h.server.Close(closing), h.pool.Close(), h.Store.Close()); err != nil {
 			t.Error(err)
@@ -160,7 +160,7 @@ func (h *host) text(a block.Addr) string {
 // await asks until the condition holds: what other hosts are told takes a moment.
 func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !holds(); {
+	for deadline := time.Now().Add(time.Minute); !holds(); {
 		if time.Now().After(deadline) {
 			t.Fatal("not so in time:", what)
 		}
@@ -205,7 +205,8 @@ func TestAnyHostReachesEveryBlock(t *testing.T) {
 	}
 }
 
-// TestKeys: a key that is set again or deleted on one host is not answered with the old value on others.
+// TestKeys: a key that is set again or deleted on one host is not answered with the old value on
+// others.
 func TestKeys(t *testing.T) {
 	a, b := start(t, "a", Options{}), start(t, "b", Options{})
 	meet(a, b)
@@ -228,7 +229,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestHostsComeAndGo: a host that is gone is asked for nothing, and one that starts anew learns everything.
+// TestHostsComeAndGo: a host that is gone is asked for nothing, and one that starts anew learns
+// everything.
 func TestHostsComeAndGo(t *testing.T) {
 	a, b, c := start(t, "a", Options{}), start(t, "b", Options{}), start(t, "c", Options{})
 	meet(a, b, c)
@@ -316,7 +318,8 @@ func TestKeeperForgets(t *testing.T) {
 	}
 }
 
-// TestForgets: no connection is kept to a host that has left or moved, and none is made by who has not heard of that yet.
+// TestForgets: no connection is kept to a host that has left or moved, and none is made by who has
+// not heard of that yet.
 func TestForgets(t *testing.T) {
 	a, b, c := start(t, "a", Options{}), start(t, "b", Options{}), start(t, "c", Options{})
 	meet(a, b, c)

@@ -42,7 +42,8 @@ func TestQuiet(t *testing.T) {
 	})
 }
 
-// TestDoubts: who starts anew is asked again, and is owed what it was; who leaves is owed nothing here.
+// TestDoubts: who starts anew is asked again, and is owed what it was; who leaves is owed nothing
+// here.
 func TestDoubts(t *testing.T) {
 	a := start(t, "a", Options{})
 	one := Member{ID: "b", Instance: "1", Address: "127.0.0.1:1", Lane: transport.TLS}
@@ -81,7 +82,8 @@ func (c counting) Handle(_ context.Context, r slog.Record) error {
 
 func (c counting) Enabled(context.Context, slog.Level) bool { return true }
 
-// path is a way to a host that may be blocked: then connections are taken, and nothing ever comes over them.
+// path is a way to a host that may be blocked: then connections are taken, and nothing ever comes
+// over them.
 type path struct {
 	net.Listener
 	to       string
@@ -173,7 +175,8 @@ func (p *path) copy(to, from net.Conn) {
 	}
 }
 
-// TestAHostThatDoesNotAnswer: it is left out once for all who write and read, asked for a sign of life only, and told what it has missed.
+// TestAHostThatDoesNotAnswer: it is left out once for all who write and read, asked for a sign of
+// life only, and told what it has missed.
 func TestAHostThatDoesNotAnswer(t *testing.T) {
 	var warnings atomic.Int64
 	a := start(t, "a", Options{AnswerTimeout: 200 * time.Millisecond, Logger: slog.New(counting{slog.DiscardHandler, &warnings})})
@@ -232,7 +235,8 @@ func TestAHostThatDoesNotAnswer(t *testing.T) {
 	await(t, "b is asked again", func() bool { return a.Stats().LeftOut == 0 })
 }
 
-// TestAPurgeOfAHungHost: it is given up as soon as the host is left out, and this host is purged.
+// TestAPurgeOfAHungHost: the host is left out, which ends what is asked of it, and this host is
+// purged.
 func TestAPurgeOfAHungHost(t *testing.T) {
 	a, b := start(t, "a", Options{AnswerTimeout: 200 * time.Millisecond}), start(t, "b", Options{})
 	p := newPath(t, b.member.Address)
@@ -242,17 +246,15 @@ func TestAPurgeOfAHungHost(t *testing.T) {
 	a.put(keys, key("k"), "x")
 	await(t, "b is reached", func() bool { return b.text(key("k")) == "x" })
 	p.block()
-	begun := time.Now()
 	done, err := a.PurgeAll(t.Context(), What{Everything: true})
 	if err != nil || len(done) != 2 || done[0].Err != nil || done[0].Blocks != 1 || done[1].Err == nil {
 		t.Error(done, err)
 	}
-	t.Log("it took", time.Since(begun))
 	if _, err := a.Store.Stat(t.Context(), key("k")); !errors.Is(err, store.ErrMiss) {
 		t.Error("this host was not purged:", err)
 	}
-	if took := time.Since(begun); took > 15*time.Second {
-		t.Error("a hung host holds a purge up for", took)
+	if s := a.Stats(); s.TimesLeftOut != 1 {
+		t.Errorf("a hung host is not left out: %+v", s)
 	}
 }
 
@@ -299,7 +301,8 @@ func TestASlowQuestion(t *testing.T) {
 	})
 }
 
-// TestManyLargePulls: a host lets another one have a few blocks at a time; none of many is a miss because of that.
+// TestManyLargePulls: a host lets another one have a few blocks at a time; none of many is a miss
+// because of that.
 func TestManyLargePulls(t *testing.T) {
 	const n, size = 40, 1 << 20
 	for _, bound := range []int64{0, 4 * size} {
@@ -340,20 +343,29 @@ type busy struct{ transport.Handler }
 
 func (busy) Get(context.Context, block.Addr) (transport.Block, error) { return nil, wire.Busy }
 
-// TestBusyForTooLong: it is a miss, and counted as one of its own.
+// TestBusyForTooLong: it is a miss, and counted as one of its own. On a slow machine it takes
+// longer until the host has been asked twice.
 func TestBusyForTooLong(t *testing.T) {
 	a := startWith(t, "a", Options{}, func(o *transport.ServerOptions) { o.Handler = busy{o.Handler} })
-	b := start(t, "b", Options{PullTimeout: 300 * time.Millisecond})
-	meet(a, b)
 	a.put(blocks, addr(1), "x")
-	await(t, "it is known", func() bool {
-		info, err := b.Stat(t.Context(), addr(1))
-		return err == nil && info.Tiers == store.Remote
-	})
-	if got := b.text(addr(1)); got != "" {
-		t.Error(got)
-	}
-	if s := b.Stats(); s.PullsBusy != 1 || s.PullRetries == 0 || s.PullErrors > 1 { // one, if its time was over while it was asked
-		t.Errorf("%+v", s)
+	for limit := 300 * time.Millisecond; ; limit *= 2 {
+		b := start(t, "b", Options{PullTimeout: limit})
+		meet(a, b)
+		await(t, "it is known", func() bool {
+			info, err := b.Stat(t.Context(), addr(1))
+			return err == nil && info.Tiers == store.Remote
+		})
+		if got := b.text(addr(1)); got != "" {
+			t.Error(got)
+		}
+		s := b.Stats()
+		b.stop()
+		if s.PullRetries == 0 && limit < time.Minute {
+			continue
+		}
+		if s.PullsBusy != 1 || s.PullRetries == 0 || s.PullErrors > 1 { // one, if its time was over while it was asked
+			t.Errorf("%+v", s)
+		}
+		return
 	}
 }

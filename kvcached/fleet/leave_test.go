@@ -25,8 +25,8 @@ func (g gate) Get(ctx context.Context, a block.Addr) (transport.Block, error) {
 	return b, err
 }
 
-// TestTheSourceLeavesWhilePulled: a key that comes from a host which leaves the fleet meanwhile is delivered, unless somebody set it, who does not
-// know that host any more, or deleted it.
+// TestTheSourceLeavesWhilePulled: a key that comes from a host which leaves the fleet meanwhile is
+// delivered, unless somebody set it, who does not know that host any more, or deleted it.
 func TestTheSourceLeavesWhilePulled(t *testing.T) {
 	for _, then := range []string{"nothing", "set", "deleted"} {
 		for _, keeper := range []string{"b", "c"} {
@@ -46,7 +46,7 @@ func TestTheSourceLeavesWhilePulled(t *testing.T) {
 				closed := make(chan struct{})
 				go func() {
 					defer close(closed)
-					closing, end := context.WithTimeout(context.Background(), 20*time.Second)
+					closing, end := context.WithTimeout(context.Background(), time.Minute)
 					defer end()
 					_ = a.server.Close(closing)
 				}()

@@ -72,7 +72,7 @@ func (n *node) fill(t testing.TB, name string, payload []byte) block.Addr {
 // until waits for something that happens in the server.
 func until(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !is(); {
+	for deadline := time.Now().Add(time.Minute); !is(); {
 		if time.Now().After(deadline) {
 			t.Fatal("never: ", what)
 		}
@@ -131,7 +131,8 @@ func (r *raw) send(op frame.Op, count int, body []byte) {
 	}
 }
 
-// receive reads one answer, which is alone on the socket, and a descriptor if one must come with it.
+// receive reads one answer, which is alone on the socket, and a descriptor if one must come with
+// it.
 func (r *raw) receive(withFile bool) (h frame.Header, body []byte, fd int) {
 	r.t.Helper()
 	fd = -1

@@ -34,7 +34,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// start serves a store on a loopback port until the test ends; then everything must have been given back.
+// start serves a store on a loopback port until the test ends; then everything must have been given
+// back.
 func start(t testing.TB, o Options) (addr string, s *Server, m *store.Store) {
 	t.Helper()
 	switch st := o.Store.(type) {
@@ -64,7 +65,7 @@ func start(t testing.TB, o Options) (addr string, s *Server, m *store.Store) {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := s.Shutdown(ctx); err != nil {
 			t.Error("shutdown:", err)
@@ -177,7 +178,8 @@ func (p *peer) ended() {
 	}
 }
 
-// startRedis runs a real redis-server on a Unix socket, and returns how to reach it; "" if there is none.
+// startRedis runs a real redis-server on a Unix socket, and returns how to reach it; "" if there is
+// none.
 func startRedis(t testing.TB, args ...string) (socket string, pid int) {
 	t.Helper()
 	path, err := exec.LookPath("redis-server")
@@ -191,7 +193,7 @@ func startRedis(t testing.TB, args ...string) (socket string, pid int) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		conn, err := net.Dial("unix", socket)
 		if err == nil {
 			conn.Close()

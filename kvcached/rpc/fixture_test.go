@@ -206,7 +206,7 @@ func pattern(n int) []byte {
 // eventually polls what must become true, until a deadline.
 func eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(20 * time.Second)
+	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()

@@ -15,7 +15,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// TestDurable stores objects that are on disk when they are answered, and reads and lists them after a restart with all their headers.
+// TestDurable stores objects that are on disk when they are answered, and reads and lists them
+// after a restart with all their headers.
 func TestDurable(t *testing.T) {
 	dir := t.TempDir()
 	with := func(f func(b *bed)) {
@@ -44,7 +45,7 @@ func TestDurable(t *testing.T) {
 	})
 	with(func(b *bed) {
 		got := b.do("GET", "/a/k", "")
-		for deadline := time.Now().Add(5 * time.Second); got.StatusCode == http.StatusNotFound && time.Now().Before(deadline); {
+		for deadline := time.Now().Add(time.Minute); got.StatusCode == http.StatusNotFound && time.Now().Before(deadline); {
 			got = b.do("GET", "/a/k", "") // the index is being read
 		}
 		b.want(got, 200)

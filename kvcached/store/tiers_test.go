@@ -70,7 +70,7 @@ func tiered(t testing.TB, dir string, o Options) (*Store, *gate) {
 // eventually waits for what another goroutine brings about.
 func eventually(t testing.TB, what string, so func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !so(); {
+	for end := time.Now().Add(time.Minute); !so(); {
 		if time.Now().After(end) {
 			t.Fatal("never:", what)
 		}
@@ -261,7 +261,8 @@ func TestPromotionUnderWay(t *testing.T) {
 			if _, err := s.Get(gone, it.Addr); !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
-			// The one that was first reads what was there before; the two others may as well come after.
+			// The one that was first reads what was there before; the two others may as well come
+			// after.
 			done := make(chan []byte, 1)
 			g.set(nil, nil, nil)
 			close(goOn)

@@ -59,7 +59,8 @@ func TestChooser(t *testing.T) {
 	})
 }
 
-// TestAuto: where UDP does not get through, TLS carries everything; where both do, both are measured.
+// TestAuto: where UDP does not get through, TLS carries everything; where both do, both are
+// measured.
 func TestAuto(t *testing.T) {
 	s := newSite(t, ServerOptions{}, PoolOptions{})
 	want := s.store.fill("b", 1<<20)
@@ -87,7 +88,8 @@ func TestAuto(t *testing.T) {
 	}
 }
 
-// TestTimeouts: a pull that runs out of time has the other lane preferred, unless that one is known to be no better.
+// TestTimeouts: a pull that runs out of time has the other lane preferred, unless that one is known
+// to be no better.
 func TestTimeouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counters := [2]*laneCounters{{}, {}}
@@ -130,14 +132,17 @@ func TestTimeouts(t *testing.T) {
 	})
 }
 
-// TestAutoLeavesALane: UDP gets connections through and nothing of a block; after a pull has run out of time the next one
-// comes over TLS.
+// TestAutoLeavesALane: UDP gets connections through and nothing of a block; after a pull has run
+// out of time the next one comes over TLS.
 func TestAutoLeavesALane(t *testing.T) {
 	s := newSite(t, ServerOptions{}, PoolOptions{Stripes: 1})
 	want := s.store.fill("b", 2<<20)
 	b := newBlocked()
 	s.store.hook(func(h *hooks) { h.onGet = b.wait })
 	p := s.peer(Auto)
+	if err := p.Ping(t.Context()); err != nil { // connects
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, err := p.Get(ctx, Get{Addr: addr("b"), Namespace: namespace, Hint: len(want), Alloc: func(_ Found, n int) ([]byte, error) { return make([]byte, n), nil }})

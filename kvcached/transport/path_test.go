@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// relay is a UDP path between one client and a server, whose end at the server can be moved, or cut.
+// relay is a UDP path between one client and a server, whose end at the server can be moved, or
+// cut.
 type relay struct {
 	t      *testing.T
 	front  net.PacketConn // what the client talks to
@@ -139,11 +140,12 @@ func (s *site) kill() {
 	_ = s.server.Close(ctx)
 }
 
-// TestPeerRestarts: the next operation after a restart works, without waiting for the old connection to time out.
+// TestPeerRestarts: the next operation after a restart works, without waiting for the old
+// connection to time out, which takes an hour.
 func TestPeerRestarts(t *testing.T) {
 	onBothLanes(t, func(t *testing.T, l Lane) {
 		key := [32]byte{1, 2, 3}
-		s := newSite(t, ServerOptions{ResetKey: &key}, PoolOptions{Tuning: Tuning{Idle: time.Minute}})
+		s := newSite(t, ServerOptions{ResetKey: &key}, PoolOptions{Tuning: Tuning{Idle: time.Hour}})
 		want := s.store.fill("b", 3<<20)
 		p := s.peer(l)
 		for range 4 {
@@ -154,15 +156,16 @@ func TestPeerRestarts(t *testing.T) {
 		before := s.pool.Stats()
 		s.kill()
 		s.serve(ServerOptions{ResetKey: &key, Handler: s.store}, s.address)
-		start := time.Now()
-		got, _, err := get(t.Context(), p, "b")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		got, _, err := get(ctx, p, "b")
 		if err != nil {
 			t.Fatal(err)
 		}
 		same(t, "after the restart", got, want)
 		after := s.pool.Stats()
-		if d := time.Since(start); d > 10*time.Second || after.QUIC.Retried+after.TLS.Retried == before.QUIC.Retried+before.TLS.Retried {
-			t.Errorf("took %s: %+v", d, after)
+		if after.QUIC.Retried+after.TLS.Retried == before.QUIC.Retried+before.TLS.Retried {
+			t.Errorf("%+v", after)
 		}
 	})
 }

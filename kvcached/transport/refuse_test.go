@@ -31,7 +31,7 @@ func raw(t *testing.T, p *Peer) exchange {
 // answer reads the head of an answer.
 func answer(t *testing.T, x exchange) wire.Frame {
 	t.Helper()
-	_ = x.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = x.SetReadDeadline(time.Now().Add(time.Minute))
 	var f wire.Frame
 	if err := x.frames().Next(&f); err != nil {
 		t.Fatal(err)
@@ -42,7 +42,8 @@ func answer(t *testing.T, x exchange) wire.Frame {
 // errDone ends the use of a raw exchange whose connection is not to be used again.
 var errDone = errors.New("done")
 
-// halfClose says that nothing more comes. That the peer does not want to hear it any more is no error.
+// halfClose says that nothing more comes. That the peer does not want to hear it any more is no
+// error.
 func halfClose(x exchange) {
 	if c, ok := x.(*tlsExchange); ok {
 		_ = c.CloseWrite()
@@ -234,7 +235,8 @@ func TestCancel(t *testing.T) {
 	})
 }
 
-// TestPeerStops: one that neither reads nor writes in the middle of a body holds its own stream up, for a while.
+// TestPeerStops: one that neither reads nor writes in the middle of a body holds its own stream up,
+// for a while.
 func TestPeerStops(t *testing.T) {
 	onBothLanes(t, func(t *testing.T, l Lane) {
 		s := newSite(t, ServerOptions{Stall: time.Second}, PoolOptions{})

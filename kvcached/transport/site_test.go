@@ -322,7 +322,7 @@ func (s *site) serve(so ServerOptions, address string) {
 }
 
 func closeServer(t testing.TB, s *Server) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := s.Close(ctx); err != nil {
 		t.Error(err)
@@ -369,10 +369,10 @@ func onBothLanes(t *testing.T, fn func(t *testing.T, l Lane)) {
 // eventually waits for what another goroutine does.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	end := time.Now().Add(10 * time.Second)
+	end := time.Now().Add(time.Minute)
 	for !ok() {
 		if time.Now().After(end) {
-			t.Fatal("waited for 10 s: ", what)
+			t.Fatal("waited for a minute: ", what)
 		}
 		runtime.Gosched()
 	}

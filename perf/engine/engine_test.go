@@ -122,7 +122,7 @@ func decoded(t testing.TB, doc string) map[string]any {
 }
 
 // soon is a bound of what takes milliseconds on an idle machine.
-const soon = 20 * time.Second
+const soon = time.Minute
 
 // eventually polls until ok, for at most that long.
 func eventually(t testing.TB, what string, ok func() bool) {

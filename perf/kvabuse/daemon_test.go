@@ -20,7 +20,7 @@ import (
 )
 
 // soon bounds what takes no time on an idle machine.
-const soon = 30 * time.Second
+const soon = time.Minute
 
 // daemon is a cgn-kvcached that a test starts, kills and starts again.
 type daemon struct {
@@ -63,7 +63,8 @@ func newDaemon(t *testing.T, flags ...string) *daemon {
 	return d
 }
 
-// freePort is an address outside of the range that connections take theirs from, so that it stays free between two starts.
+// freePort is an address outside of the range that connections take theirs from, so that it stays
+// free between two starts.
 func freePort(t *testing.T) string {
 	t.Helper()
 	for range 100 {
@@ -197,7 +198,8 @@ func (d *daemon) metrics(t *testing.T) map[string]float64 {
 	return all
 }
 
-// memory is what a process takes beside files and the arena, in bytes: its own, and the system's for its sockets and others'.
+// memory is what a process takes beside files and the arena, in bytes: its own, and the system's
+// for its sockets and others'.
 type memory struct {
 	anonymous int64 // RssAnon of the daemon
 	sockets   int64 // pages of all TCP sockets of this machine

@@ -41,7 +41,8 @@ type way struct {
 	stripes int
 }
 
-// ways are QUIC over as many connections as by default and, unless the machine is an emulated one, over 16, and TLS.
+// ways are QUIC over as many connections as by default and, unless the machine is an emulated one,
+// over 16, and TLS.
 func (h *hosts) ways() []way {
 	all := []way{{"quic", transport.QUIC, 0}, {"quic, 16 stripes", transport.QUIC, 16}, {"tls, " + h.congestion(), transport.TLS, 0}}
 	if testing.Short() {
@@ -64,7 +65,8 @@ func (h *hosts) congestion() (name string) {
 // slow is a road on which 8 MiB take two seconds at least, so that there is time to cancel.
 var slow = Conditions{Delay: delay, Loss: loss, Rate: 4 << 20}
 
-// pool is a peer's connections, out of B. A block is pulled over so many of them; 0: as many as by default.
+// pool is a peer's connections, out of B. A block is pulled over so many of them; 0: as many as by
+// default.
 func (h *hosts) pool(stripes int) *transport.Pool {
 	h.t.Helper()
 	id, err := pki.Load(pki.FilesIn(h.pki(), pki.KVCached))
@@ -81,7 +83,8 @@ func (h *hosts) pool(stripes int) *transport.Pool {
 	return pool
 }
 
-// pull reads a block of A, whose length is known as it is in a fleet, into memory; begun is called when it begins to come.
+// pull reads a block of A, whose length is known as it is in a fleet, into memory; begun is called
+// when it begins to come.
 func pull(ctx context.Context, p *transport.Peer, a block.Addr, length int, begun func()) (into []byte, err error) {
 	_, err = p.Get(ctx, transport.Get{Addr: a, Namespace: space, Hint: length, Alloc: func(_ transport.Found, n int) ([]byte, error) {
 		into = make([]byte, n)
@@ -121,7 +124,8 @@ func (h *hosts) lanes(t *testing.T) {
 	}
 }
 
-// median pulls a block of that many bytes again and again, and says how long half of the pulls took at most, of how many.
+// median pulls a block of that many bytes again and again, and says how long half of the pulls took
+// at most, of how many.
 func (h *hosts) median(t *testing.T, peer *transport.Peer, size int) (time.Duration, int) {
 	t.Helper()
 	a, want := h.a.put(t, size)
@@ -138,7 +142,8 @@ func (h *hosts) median(t *testing.T, peer *transport.Peer, size int) (time.Durat
 	return took[len(took)/2], len(took)
 }
 
-// cancels breaks pulls off in the middle: neither side holds anything afterwards, and the next pull is right.
+// cancels breaks pulls off in the middle: both sides give them up, neither holds anything
+// afterwards, and the next pull is right.
 func (h *hosts) cancels(t *testing.T) {
 	a, want := h.a.put(t, 8<<20)
 	for _, lane := range []transport.Lane{transport.QUIC, transport.TLS} {
@@ -150,18 +155,12 @@ func (h *hosts) cancels(t *testing.T) {
 		}
 		gaveUp := h.a.metric(t, "peer_gave_up_total")
 		ctx, cancel := context.WithCancel(t.Context())
-		var began time.Time
-		if _, err := pull(ctx, peer, a, len(want), func() { began = time.Now(); cancel() }); !errors.Is(err, context.Canceled) {
+		if _, err := pull(ctx, peer, a, len(want), cancel); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: a pull that was cancelled: %v", lane, err)
 		}
-		here := time.Since(began)
-		there := within(t, soon, "A gives up too", func() bool {
+		within(t, soon, "A gives up too", func() bool {
 			return h.a.metric(t, "peer_gave_up_total") > gaveUp && h.a.metric(t, "peer_in_flight_bytes") == 0 && h.a.metric(t, "ram_held_bytes") == 0
 		})
-		t.Logf("%s: cancelled here after %v, there within %v of that", lane, here, there)
-		if max(here, there) > 15*time.Second {
-			t.Errorf("%s: that is long", lane)
-		}
 		h.Set(Conditions{})
 		if got, err := pull(t.Context(), peer, a, len(want), func() {}); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%s: the pull after it: %v", lane, err)

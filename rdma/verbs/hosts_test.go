@@ -23,8 +23,9 @@ import (
 
 const (
 	hostsSize = 16 << 20
-	// patience is for a machine that is emulated on a busy one, impatience for the one whose cable is pulled, and outage is how long that is out.
-	patience, impatience, outage = 10 * time.Second, time.Second, 6 * time.Second
+	// patience is for a machine that is emulated on a busy one, impatience for the one whose cable
+	// is pulled, and outage is how long that is out.
+	patience, impatience, outage = 10 * time.Second, time.Second, 20 * time.Second
 )
 
 // letter is what the two hosts tell each other, one at a time each way.

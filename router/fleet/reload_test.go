@@ -26,10 +26,10 @@ func TestAChangedKeyKeepsTheNode(t *testing.T) {
 
 	ask := func() int {
 		t.Helper()
-		ex, err := n.Pool.Send(&relay.Request{Method: http.MethodGet, Path: "/v1/models"}, time.Now().Add(time.Second))
+		ex, err := n.Pool.Send(&relay.Request{Method: http.MethodGet, Path: "/v1/models"}, time.Now().Add(time.Minute))
 		if err == nil {
 			defer ex.Close()
-			err = ex.ReadHead(time.Now().Add(time.Second))
+			err = ex.ReadHead(time.Now().Add(time.Minute))
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -269,14 +269,14 @@ func TestReloadKeepsWhatIsUnchanged(t *testing.T) {
 		t.Fatal("b is still in service", reason)
 	}
 	if ex, err := nb.Pool.Send(&relay.Request{Method: "GET", Path: "/health"},
-		time.Now().Add(time.Second)); err != nil {
+		time.Now().Add(time.Minute)); err != nil {
 		t.Fatal("the pool closed under a request:", err)
 	} else {
 		ex.Close()
 	}
 	nb.Release()
 	eventually(t, f, "b's pool closed", func(*Snapshot) bool {
-		ex, err := nb.Pool.Send(&relay.Request{Method: "GET", Path: "/health"}, time.Now().Add(time.Second))
+		ex, err := nb.Pool.Send(&relay.Request{Method: "GET", Path: "/health"}, time.Now().Add(time.Minute))
 		if err == nil {
 			ex.Close()
 		}

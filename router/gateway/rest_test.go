@@ -29,7 +29,7 @@ func rested(t *testing.T, after, keepAlive time.Duration) (*Gateway, string) {
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(l, nil) }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := g.Shutdown(ctx); err != nil {
 			t.Error(err)

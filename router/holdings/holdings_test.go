@@ -116,7 +116,7 @@ func await(t *testing.T, m *Map, c *prefix.Chain, address string, want Reach) {
 	t.Helper()
 	var q Query
 	var got Reach
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		if q.Begin(m, "m") {
 			q.Node("node", address)
 			m.Match(c, &q)
@@ -149,7 +149,8 @@ func static(path string) Options {
 	return Options{Static: map[string]string{"host:7072": "unix://" + path}}
 }
 
-// TestFollows: what a daemon holds is known, as it comes and goes, and after the daemon has restarted.
+// TestFollows: what a daemon holds is known, as it comes and goes, and after the daemon has
+// restarted.
 func TestFollows(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kv.sock")
 	d := startDaemon(t, path)
@@ -173,8 +174,8 @@ func TestFollows(t *testing.T) {
 	d.stop()
 }
 
-// TestLooseBlocks: blocks that came without parents count too.
-// TestTooManyDaemons: those that are left out are counted once each, for as long as they are announced.
+// TestLooseBlocks: blocks that came without parents count too. TestTooManyDaemons: those that are
+// left out are counted once each, for as long as they are announced.
 func TestTooManyDaemons(t *testing.T) {
 	m := New(Options{Log: slog.Default()})
 	ended, end := context.WithCancel(t.Context())
@@ -228,7 +229,8 @@ func TestLooseBlocks(t *testing.T) {
 	d.stop()
 }
 
-// TestEngines: what an engine reports replaces the prediction, and a new start of it begins with nothing.
+// TestEngines: what an engine reports replaces the prediction, and a new start of it begins with
+// nothing.
 func TestEngines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kv.sock")
 	d := startDaemon(t, path)
@@ -249,7 +251,8 @@ func TestEngines(t *testing.T) {
 	d.stop()
 }
 
-// TestEngineMedia: what an engine has in the host's memory and on disk itself counts as in those tiers, and not as in its own memory.
+// TestEngineMedia: what an engine has in the host's memory and on disk itself counts as in those
+// tiers, and not as in its own memory.
 func TestEngineMedia(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kv.sock")
 	d := startDaemon(t, path)

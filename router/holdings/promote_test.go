@@ -8,7 +8,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// TestPromotionBounds: what is one too many is dropped and counted, what fails is counted and gives its place back, and none of it allocates.
+// TestPromotionBounds: what is one too many is dropped and counted, what fails is counted and gives
+// its place back, and none of it allocates.
 func TestPromotionBounds(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kv.sock")
 	d := startDaemon(t, path)
@@ -61,7 +62,7 @@ func TestPromotionBounds(t *testing.T) {
 
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !is(); {
+	for deadline := time.Now().Add(time.Minute); !is(); {
 		if time.Now().After(deadline) {
 			t.Fatal("not in time: " + what)
 		}

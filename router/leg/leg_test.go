@@ -80,9 +80,9 @@ func start(t testing.TB, n int, tweak ...func(*engine.Config)) *Dispatcher {
 
 func waitFor(t testing.TB, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); {
+	for deadline := time.Now().Add(time.Minute); !ok(); {
 		if time.Now().After(deadline) {
-			t.Fatal("not there in 10 s")
+			t.Fatal("not there in a minute")
 		}
 		tick := time.NewTimer(2 * time.Millisecond)
 		<-tick.C
