@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/perf/compare"
 	"github.com/cognitora/dataplane/perf/pairs"
 )
 
@@ -17,12 +18,11 @@ func newPairs(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "pairs",
 		Short: "Compare the CPU time of two builds of the router",
-		Long: "Sends the requests and streams of bench compare through two builds of cgn-router in turn, started anew\n" +
-			"for each pair, and prints CPU time per request or token, the median ratio of the pairs and its interval.\n" +
-			"60 pairs take some 20 minutes. Nothing else should run on the host. make perf-pairs builds a commit to\n" +
-			"compare with.",
-		Example: "  cgn-ctl bench pairs --before /tmp/cgn-router --scenario tokens",
-		Args:    cobra.NoArgs,
+		Long: "Sends the requests and streams of bench compare through two builds of cgn-router in turn,\n" +
+			"started anew for each pair, and prints CPU time per request or token, the median ratio of the\n" +
+			"pairs and its interval. 60 pairs take some 20 minutes. Nothing else should run on the host.\n" +
+			"make perf-pairs builds a commit to compare with.",
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := checkPairs(&cfg); err != nil {
 				return err
@@ -40,7 +40,8 @@ func newPairs(a *app) *cobra.Command {
 	f.StringVar(&cfg.After, "after", "bin/cgn-router", "the program cgn-router that is compared with it")
 	f.IntVar(&cfg.Pairs, "pairs", 60, "how often each scenario is measured with both")
 	f.DurationVar(&cfg.Window, "window", 2*time.Second, "time of each measurement")
-	f.StringSliceVar(&cfg.Scenarios, "scenario", []string{"chat-2k", "tokens", "long-seen"}, "of perf/compare/scenarios.toml")
+	usual := []string{"chat-2k", "tokens", "long-seen"}
+	f.StringSliceVar(&cfg.Scenarios, "scenario", usual, "rows of perf/compare/scenarios.toml")
 	f.BoolVar(&asJSON, "json", false, "the same as --output json")
 	return c
 }
@@ -65,12 +66,13 @@ func (a *app) pairs(ctx context.Context, cfg pairs.Config) error {
 	}
 	return a.show(r, func(t *table) {
 		t.line(fmt.Sprintf("%s; %d pairs of %v each", r.Machine, cfg.Pairs, cfg.Window))
-		t.line(fmt.Sprintf("before: %s, %s\nafter: %s, %s\n", r.Before.Version, r.Before.Path, r.After.Version, r.After.Path))
+		t.line(fmt.Sprintf("before: %s, %s", r.Before.Version, r.Before.Path))
+		t.line(fmt.Sprintf("after: %s, %s\n", r.After.Version, r.After.Path))
 		t.row("SCENARIO", "CPU PER", "BEFORE", "AFTER", "AFTER/BEFORE", "INTERVAL", "FELL BEHIND")
 		for i := range r.Scenarios {
 			f := &r.Scenarios[i]
-			t.row(f.Scenario, f.Unit, fmt.Sprintf("%.2f µs", f.MedianBefore()), fmt.Sprintf("%.2f µs", f.MedianAfter()),
-				fmt.Sprintf("%.4f", f.Ratio.Median),
+			median := func(us []float64) string { return fmt.Sprintf("%.2f µs", compare.IntervalOf(us).Median) }
+			t.row(f.Scenario, f.Unit, median(f.Before), median(f.After), fmt.Sprintf("%.4f", f.Ratio.Median),
 				fmt.Sprintf("%.4f to %.4f (%.0f %%)", f.Ratio.Low, f.Ratio.High, 100*f.Ratio.Sure), f.Behind)
 		}
 	})

@@ -13,7 +13,6 @@ import (
 	"io"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"time"
 
@@ -47,18 +46,11 @@ type Figures struct {
 	Behind int `json:"behind"`
 }
 
-// MedianBefore is the median of Before, in µs.
-func (f *Figures) MedianBefore() float64 { return compare.IntervalOf(f.Before).Median }
-
-// MedianAfter is the median of After, in µs.
-func (f *Figures) MedianAfter() float64 { return compare.IntervalOf(f.After).Median }
-
 // Report is the outcome of Run.
 type Report struct {
 	Machine   string    `json:"machine"`
 	Before    Build     `json:"before"`
 	After     Build     `json:"after"`
-	Pairs     int       `json:"pairs"`
 	Window    float64   `json:"window_seconds"`
 	Scenarios []Figures `json:"scenarios"`
 }
@@ -114,11 +106,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 			return nil, err
 		}
 	}
-	for i := range r.figures {
-		f := &r.figures[i]
-		f.Ratio = compare.RatioInterval(f.After, f.Before)
-	}
-	return &Report{Machine: process.Machine(runtime.NumCPU()), Before: builds[0], After: builds[1], Pairs: cfg.Pairs,
+	return &Report{Machine: process.Machine(runtime.NumCPU()), Before: builds[0], After: builds[1],
 		Window: cfg.Window.Seconds(), Scenarios: r.figures}, nil
 }
 
@@ -155,10 +143,7 @@ func replace(c *compare.Contestant, path string) {
 
 // pair starts both builds and measures all scenarios. The first to start and to be measured alternates.
 func (r *runner) pair(pair int) error {
-	order := []int{0, 1}
-	if pair%2 == 1 {
-		slices.Reverse(order)
-	}
+	order := [2]int{pair % 2, 1 - pair%2}
 	var on [2]*compare.Running
 	for _, i := range order {
 		var err error
@@ -178,6 +163,7 @@ func (r *runner) pair(pair int) error {
 			*into = append(*into, m["cpu_us"])
 			f.Behind += int(m["behind"])
 		}
+		f.Ratio = compare.RatioInterval(f.After, f.Before)
 		fmt.Fprintf(r.Progress, "%s, pair %d of %d: CPU per %s %.2f µs before, %.2f after\n",
 			s.Name, pair+1, r.Pairs, f.Unit, f.Before[pair], f.After[pair])
 	}

@@ -23,7 +23,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := &r.Scenarios[0]
-	if f.Unit != "request" || len(f.Before) != 2 || len(f.After) != 2 || !(f.MedianBefore() > 0) || !(f.Ratio.Median > 0) {
+	if f.Unit != "request" || len(f.Before) != 2 || len(f.After) != 2 || !(f.Before[1] > 0) || !(f.Ratio.Low > 0) {
 		t.Errorf("%+v", r)
 	}
 	if r.After.Version == "" || r.After.Version != r.Before.Version {
