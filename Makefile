@@ -12,7 +12,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
 .PHONY: help build build-gpu build-rdma up test check check-generate check-gpu check-ipmi-vm check-power check-race check-fuzz check-sdk check-tokens check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-root check-bpf-vm check-vm check-rdma check-layout check-takeover check-outage check-kill check-abuse check-seen check-llama check-vllm \
-	bench perf perf-full perf-agent perf-attached perf-index perf-kv perf-peers perf-rdma perf-signals gate generate bpf proto lint clean $(BINARIES)
+	bench perf perf-full perf-agent perf-attached perf-index perf-kv perf-pairs perf-peers perf-rdma perf-signals gate generate bpf proto lint clean $(BINARIES)
 
 help: ## list the targets
 	@printf 'Usage: make TARGET\n\n'
@@ -220,6 +220,17 @@ perf-full: build ## the same with everything, and routing quality (TRACE=FILE), 
 perf-attached: build ## what the BPF programs cost per request and per token, in 20 pairs with and without them, in 10 minutes (as root, on a quiet machine; ATTACHED=flags of cgn-ctl bench attached)
 	@perf/tools.sh root
 	@bin/cgn-ctl bench attached $(ATTACHED)
+
+BEFORE ?= HEAD~1
+perf-pairs: build ## CPU per request and token beside those of the commit BEFORE (HEAD~1), in 60 pairs, in 20 minutes (on a quiet machine; PAIRS=flags of cgn-ctl bench pairs)
+	@mkdir -p .cache; tree=.cache/before; \
+		away() { git worktree remove --force $$tree 2>/dev/null || rm -rf $$tree; }; \
+		trap away EXIT; trap 'exit 130' INT TERM; away; \
+		git worktree add --quiet --detach --force $$tree '$(BEFORE)' && \
+		$(MAKE) --no-print-directory -C $$tree -f '$(CURDIR)/Makefile' cgn-router && \
+		mv $$tree/bin/cgn-router .cache/cgn-router-before
+	@trap 'rm -f .cache/cgn-router-before' EXIT; trap 'exit 130' INT TERM; \
+		bin/cgn-ctl bench pairs --before .cache/cgn-router-before $(PAIRS)
 
 perf-peers: ## install the KV-aware routers that make perf compares with (needs python3 with venv)
 	@perf/tools.sh python

@@ -66,7 +66,8 @@ func limited(source trace.Source, requests int) trace.Source {
 }
 
 func newBench(a *app) *cobra.Command {
-	return group("bench", "Load a fleet and measure it", newReplay(a), newTrace(a), newLoad(a), newEngine(a), newCompare(a), newBenchCluster(a), newDisturb(a), newGate(a), newAttached(a))
+	return group("bench", "Load a fleet and measure it", newReplay(a), newTrace(a), newLoad(a), newEngine(a),
+		newCompare(a), newBenchCluster(a), newDisturb(a), newGate(a), newAttached(a), newPairs(a))
 }
 
 func newReplay(a *app) *cobra.Command {

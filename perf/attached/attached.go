@@ -5,16 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"runtime"
-	"slices"
 	"time"
 
 	"github.com/cognitora/dataplane/perf/compare"
 	"github.com/cognitora/dataplane/perf/process"
 )
 
-// Config says what is measured.
+// Config of Run.
 type Config struct {
 	Root     string        // of the repository, whose bin is measured
 	Pairs    int           // with and without
@@ -24,26 +22,28 @@ type Config struct {
 
 // Figures are CPU µs per unit, one for each pair.
 type Figures struct {
-	Without []float64 `json:"without_us"`
-	With    []float64 `json:"with_us"`
-	Ratio   Spread    `json:"ratio"` // of each pair
+	Without []float64        `json:"without_us"`
+	With    []float64        `json:"with_us"`
+	Ratio   compare.Interval `json:"ratio"` // of each pair
 }
 
 // MedianWithout is the median of Without, in µs.
-func (f *Figures) MedianWithout() float64 { return spreadOf(f.Without).Median }
+func (f *Figures) MedianWithout() float64 { return compare.IntervalOf(f.Without).Median }
 
 // MedianWith is the median of With, in µs.
-func (f *Figures) MedianWith() float64 { return spreadOf(f.With).Median }
+func (f *Figures) MedianWith() float64 { return compare.IntervalOf(f.With).Median }
 
 // Load is a workload of `bench compare`.
 type Load struct {
 	Scenario string  `json:"scenario"`
 	Unit     string  `json:"unit"`
 	Router   Figures `json:"router"`
-	// All are router, engines and clients. What the kernel does for packets is charged to who sends them, and a context switch to who gets the CPU; switches to an
-	// idle CPU are charged to nobody, but are in Programs.
+	// All are router, engines and clients. The kernel charges its work for a packet to the sender, and
+	// a context switch to the process that gets the CPU. Switches to an idle CPU are charged to nobody,
+	// but are in Programs.
 	All Figures `json:"all"`
-	// ProgramsUs is the programs' own run time on the whole host, per unit, with what measuring takes: measured apart.
+	// ProgramsUs is the programs' own run time on the whole host, per unit. It is measured apart, and
+	// includes the cost of measuring.
 	ProgramsUs float64 `json:"programs_us"`
 }
 
@@ -53,11 +53,12 @@ type Report struct {
 	Window   float64   `json:"window_seconds"`
 	Loads    []Load    `json:"loads"`
 	Programs []Program `json:"programs"` // in all loads together
-	// BusyHost is the share of a core that the programs take at 20,000 context switches and 10,000 packets of counted sockets a second, from their mean run times.
+	// BusyHost is the share of a core that the programs take at 20,000 context switches and 10,000
+	// packets of counted sockets a second, from their mean run times.
 	BusyHost float64 `json:"busy_host"`
 }
 
-// Program is what the kernel measured of one, with what measuring takes.
+// Program has the kernel's figures of one BPF program, which include the cost of measuring.
 type Program struct {
 	Name string  `json:"name"`
 	Runs uint64  `json:"runs"`
@@ -80,17 +81,10 @@ type runner struct {
 // Run measures all loads. It needs what loading programs needs.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	r := &runner{Config: cfg, ctx: ctx}
-	contestants, err1 := compare.Contestants()
-	scenarios, err2 := compare.Scenarios()
-	if err := errors.Join(err1, err2); err != nil {
+	var err error
+	if r.router, err = compare.ContestantNamed(ours); err != nil {
 		return nil, err
 	}
-	router := slices.IndexFunc(contestants, func(c compare.Contestant) bool { return c.Name == ours })
-	if router < 0 {
-		return nil, fmt.Errorf("contestants.toml has no %q", ours)
-	}
-	r.router = &contestants[router]
-	var err error
 	if r.site, err = compare.NewSite(cfg.Root); err != nil {
 		return nil, err
 	}
@@ -101,11 +95,11 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	report := &Report{Machine: process.Machine(runtime.NumCPU()), Window: cfg.Window.Seconds()}
 	var measured costs
 	for _, l := range loads {
-		i := slices.IndexFunc(scenarios, func(s compare.Scenario) bool { return s.Name == l.scenario })
-		if i < 0 {
-			return nil, fmt.Errorf("scenarios.toml has no %q", l.scenario)
+		scenario, err := compare.ScenarioNamed(l.scenario)
+		if err != nil {
+			return nil, err
 		}
-		load, own, err := r.load(&scenarios[i], l.unit)
+		load, own, err := r.load(scenario, l.unit)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", l.scenario, err)
 		}
@@ -129,11 +123,12 @@ func (r *runner) load(s *compare.Scenario, unit string) (*Load, costs, error) {
 			l.Router.add(with, f["cpu_us"])
 			l.All.add(with, f["cpu_us"]+f["harness_us"])
 		}
-		fmt.Fprintf(r.Progress, "%s, pair %d of %d: CPU of the router per %s %.2f µs with the programs, %.2f without; of all %.2f and %.2f\n", s.Name, pair+1, r.Pairs, unit,
+		fmt.Fprintf(r.Progress, "%s, pair %d of %d: CPU of the router per %s %.2f µs with the programs, "+
+			"%.2f without; of all %.2f and %.2f\n", s.Name, pair+1, r.Pairs, unit,
 			l.Router.With[pair], l.Router.Without[pair], l.All.With[pair], l.All.Without[pair])
 	}
-	l.Router.compare()
-	l.All.compare()
+	l.Router.Ratio = compare.RatioInterval(l.Router.With, l.Router.Without)
+	l.All.Ratio = compare.RatioInterval(l.All.With, l.All.Without)
 	f, own, err := r.half(s, true, true)
 	if err != nil {
 		return nil, nil, err
@@ -194,42 +189,4 @@ func (f *Figures) add(with bool, us float64) {
 	} else {
 		f.Without = append(f.Without, us)
 	}
-}
-
-func (f *Figures) compare() {
-	ratios := make([]float64, len(f.With))
-	for i := range ratios {
-		ratios[i] = f.With[i] / f.Without[i]
-	}
-	f.Ratio = spreadOf(ratios)
-}
-
-// Spread is the median of pairs with the interval that holds the true one in 95 of 100 runs: two of the values themselves, whatever their distribution is.
-type Spread struct {
-	Median float64 `json:"median"`
-	Low    float64 `json:"low"`
-	High   float64 `json:"high"`
-	// Sure is how sure the interval is; with fewer than 6 values the smallest and the largest are less sure than 0.95.
-	Sure float64 `json:"sure"`
-}
-
-func spreadOf(values []float64) Spread {
-	v := slices.Clone(values)
-	slices.Sort(v)
-	n := len(v)
-	if n == 0 {
-		return Spread{Median: math.NaN(), Low: math.NaN(), High: math.NaN()}
-	}
-	// The k smallest and the k largest are left out. The median is among those below the interval if fewer than k+1 values are below it: a binomial tail.
-	tail, term := 0.0, math.Pow(0.5, float64(n)) // P(X = 0)
-	left, outside := 0, term
-	for k := range (n - 1) / 2 {
-		tail += term
-		term *= float64(n-k) / float64(k+1)
-		if 2*(tail+term) > 0.05 {
-			break
-		}
-		left, outside = k+1, tail+term
-	}
-	return Spread{Median: (v[(n-1)/2] + v[n/2]) / 2, Low: v[left], High: v[n-1-left], Sure: 1 - 2*outside}
 }

@@ -185,7 +185,7 @@ func (c *comparison) entrants(scenarios []Scenario) []Entrant {
 		}
 		e := Entrant{Contestant: *contestant, Missing: c.site.Missing(contestant)}
 		if e.Missing == "" {
-			e.Version, _ = c.site.versionOf(contestant) // Missing has tried it
+			e.Version, _ = c.site.Version(contestant) // Missing has tried it
 		} else {
 			c.missing[contestant.Name] = e.Missing
 			fmt.Fprintf(c.Progress, "MISSING: %s (%s)\n", contestant.Name, e.Missing)

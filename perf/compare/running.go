@@ -48,7 +48,7 @@ func (s *Site) Missing(c *Contestant) string {
 	if _, err := exec.LookPath(path); err != nil {
 		return "not installed: " + c.Install
 	}
-	if _, err := s.versionOf(c); err != nil {
+	if _, err := s.Version(c); err != nil {
 		return "does not run: " + c.Install
 	}
 	return ""
@@ -63,7 +63,8 @@ func (s *Site) Start(ctx context.Context, c *Contestant) (r *Running, err error)
 	if err := s.needs(c); err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Name, err)
 	}
-	r.view = view{Engines: s.Engines(), Bin: s.Bin, Cache: s.Cache, PKI: s.pki, Model: instant.Model, Cores: runtime.NumCPU(), Clients: s.room(false) + 50}
+	r.view = view{Engines: s.Engines(), Bin: s.Bin, Cache: s.Cache, PKI: s.pki, Model: instant.Model,
+		Cores: runtime.NumCPU(), Clients: s.room(false) + 50}
 	r.view.Connections = 2 * r.view.Clients
 	if s.etcd != nil {
 		r.view.Etcd = s.etcd.Endpoint()
@@ -233,8 +234,8 @@ func (r *Running) Stop() {
 	r.processes = nil
 }
 
-// versionOf is the first line that a contestant's version command prints.
-func (s *Site) versionOf(c *Contestant) (string, error) {
+// Version is the first line that a contestant's version command prints.
+func (s *Site) Version(c *Contestant) (string, error) {
 	if len(c.Version) == 0 {
 		return "", nil
 	}

@@ -30,7 +30,8 @@ type Contestant struct {
 	NeedsEtcd bool     `toml:"needs_etcd"`
 	NeedsPKI  bool     `toml:"needs_pki"`
 
-	// Like names a contestant above whose program, processes, version, health and admin this one has too, with Env besides.
+	// Like names a contestant above. This one has its program, processes, version, health and admin
+	// too, and Env besides.
 	Like string   `toml:"like"`
 	Env  []string `toml:"env"`
 
@@ -125,9 +126,38 @@ func Contestants() ([]Contestant, error) {
 			return nil, fmt.Errorf("contestants.toml: %s is like %q, which is not above it", c.Name, c.Like)
 		}
 		other := &doc.Contestant[at]
-		c.Program, c.Install, c.Version, c.Health, c.Admin, c.Processes = other.Program, other.Install, other.Version, other.Health, other.Admin, other.Processes
+		c.Program, c.Install, c.Version = other.Program, other.Install, other.Version
+		c.Health, c.Admin, c.Processes = other.Health, other.Admin, other.Processes
 	}
 	return doc.Contestant, nil
+}
+
+// ContestantNamed is a row of contestants.toml.
+func ContestantNamed(name string) (*Contestant, error) {
+	all, err := Contestants()
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		if all[i].Name == name {
+			return &all[i], nil
+		}
+	}
+	return nil, fmt.Errorf("contestants.toml has no %q", name)
+}
+
+// ScenarioNamed is a row of scenarios.toml.
+func ScenarioNamed(name string) (*Scenario, error) {
+	all, err := Scenarios()
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		if all[i].Name == name {
+			return &all[i], nil
+		}
+	}
+	return nil, fmt.Errorf("scenarios.toml has no %q", name)
 }
 
 // Scenarios reads the table.

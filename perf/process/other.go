@@ -5,6 +5,7 @@ package process
 import (
 	"errors"
 	"syscall"
+	"time"
 )
 
 func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
@@ -12,3 +13,6 @@ func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: tr
 func traceCalls(int) (counter, error) {
 	return nil, errors.New("process: system calls can be counted on Linux only")
 }
+
+// runTime has no clock to read.
+func runTime(int) (time.Duration, bool) { return 0, false }

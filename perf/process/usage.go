@@ -18,8 +18,10 @@ const tick = 10 * time.Millisecond
 
 // Usage is what a process and its living descendants use.
 type Usage struct {
-	CPU time.Duration // of all threads, and of children that have ended; in steps of 10 ms
-	RSS int64         // resident bytes; what processes share counts for each
+	// CPU is the time of all threads, by the process's clock, and of ended children, in steps of 10 ms.
+	CPU time.Duration
+	// RSS is resident bytes. Memory that processes share counts once for each.
+	RSS int64
 }
 
 // Sub is the growth since an earlier reading.
@@ -28,10 +30,20 @@ func (u Usage) Sub(earlier Usage) Usage { return Usage{u.CPU - earlier.CPU, u.RS
 // Add is the sum of both.
 func (u Usage) Add(v Usage) Usage { return Usage{u.CPU + v.CPU, u.RSS + v.RSS} }
 
-// stat is what matters of /proc/PID/stat.
+// stat is read from /proc/PID/stat.
 type stat struct {
 	pid, parent int
-	ticks, rss  int64 // rss in pages
+	own, ended  int64 // ticks of the process itself, and of children that have ended
+	rss         int64 // pages
+}
+
+// cpu is the time in ticks where the process's clock cannot be read.
+func (s stat) cpu() time.Duration {
+	own, ok := runTime(s.pid)
+	if !ok {
+		own = time.Duration(s.own) * tick
+	}
+	return own + time.Duration(s.ended)*tick
 }
 
 // parseStat reads the line of /proc/PID/stat. The name in parentheses may hold anything.
@@ -50,18 +62,18 @@ func parseStat(line []byte) (s stat, err error) {
 	if s.parent, err = strconv.Atoi(f[1]); err != nil {
 		return s, fmt.Errorf("process: parent: %w", err)
 	}
-	for _, text := range f[11:15] { // utime, stime, cutime, cstime
-		n, err := strconv.ParseInt(text, 10, 64)
+	for i, into := range []*int64{&s.own, &s.own, &s.ended, &s.ended} { // utime, stime, cutime, cstime
+		n, err := strconv.ParseInt(f[11+i], 10, 64)
 		if err != nil {
 			return s, fmt.Errorf("process: time: %w", err)
 		}
-		s.ticks += n
+		*into += n
 	}
 	s.rss, err = strconv.ParseInt(f[21], 10, 64)
 	return s, err
 }
 
-// errEnded is what Read says of a process that is gone.
+// errEnded: the process is gone.
 var errEnded = errors.New("has ended")
 
 // Read adds up a process and its living descendants.
@@ -77,7 +89,7 @@ func Read(pid int) (u Usage, err error) {
 		if !descends(all, s.pid, pid) {
 			continue
 		}
-		u.CPU += time.Duration(s.ticks) * tick
+		u.CPU += s.cpu()
 		u.RSS += s.rss * int64(os.Getpagesize())
 	}
 	return u, nil

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cognitora/dataplane/perf/compare"
+	"github.com/cognitora/dataplane/perf/pairs"
+)
+
+func newPairs(a *app) *cobra.Command {
+	cfg := pairs.Config{Progress: a.err}
+	asJSON := false
+	c := &cobra.Command{
+		Use:   "pairs",
+		Short: "Compare the CPU time of two builds of the router",
+		Long: "Sends the requests and streams of bench compare through two builds of cgn-router in turn,\n" +
+			"started anew for each pair, and prints CPU time per request or token, the median ratio of the\n" +
+			"pairs and its interval. 60 pairs take some 20 minutes. Nothing else should run on the host.\n" +
+			"make perf-pairs builds a commit to compare with.",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := checkPairs(&cfg); err != nil {
+				return err
+			}
+			if asJSON {
+				a.output = "json"
+			}
+			ctx, release := interruptible(c.Context())
+			defer release()
+			return a.pairs(ctx, cfg)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&cfg.Before, "before", "", "the program cgn-router of another commit")
+	f.StringVar(&cfg.After, "after", "bin/cgn-router", "the program cgn-router that is compared with it")
+	f.IntVar(&cfg.Pairs, "pairs", 60, "how often each scenario is measured with both")
+	f.DurationVar(&cfg.Window, "window", 2*time.Second, "time of each measurement")
+	usual := []string{"chat-2k", "tokens", "long-seen"}
+	f.StringSliceVar(&cfg.Scenarios, "scenario", usual, "rows of perf/compare/scenarios.toml")
+	f.BoolVar(&asJSON, "json", false, "the same as --output json")
+	return c
+}
+
+// checkPairs says which flag has a value that nothing can be measured with.
+func checkPairs(cfg *pairs.Config) error {
+	if cfg.Before == "" {
+		return hinted{errors.New("--before is missing"), "for example: cgn-ctl bench pairs --before /tmp/cgn-router"}
+	}
+	names, err := pairs.Scenarios()
+	if len(cfg.Scenarios) == 0 {
+		err = errors.Join(err, errors.New("--scenario: no scenario is named"))
+	}
+	return errors.Join(err, among("scenario", cfg.Scenarios, names), inRange("pairs", float64(cfg.Pairs), 1, 1000),
+		inRange("window", cfg.Window.Seconds(), 0.1, 600))
+}
+
+func (a *app) pairs(ctx context.Context, cfg pairs.Config) error {
+	r, err := pairs.Run(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	return a.show(r, func(t *table) {
+		t.line(fmt.Sprintf("%s; %d pairs of %v each", r.Machine, cfg.Pairs, cfg.Window))
+		t.line(fmt.Sprintf("before: %s, %s", r.Before.Version, r.Before.Path))
+		t.line(fmt.Sprintf("after: %s, %s\n", r.After.Version, r.After.Path))
+		t.row("SCENARIO", "CPU PER", "BEFORE", "AFTER", "AFTER/BEFORE", "INTERVAL", "FELL BEHIND")
+		for i := range r.Scenarios {
+			f := &r.Scenarios[i]
+			median := func(us []float64) string { return fmt.Sprintf("%.2f µs", compare.IntervalOf(us).Median) }
+			t.row(f.Scenario, f.Unit, median(f.Before), median(f.After), fmt.Sprintf("%.4f", f.Ratio.Median),
+				fmt.Sprintf("%.4f to %.4f (%.0f %%)", f.Ratio.Low, f.Ratio.High, 100*f.Ratio.Sure), f.Behind)
+		}
+	})
+}

@@ -1,0 +1,171 @@
+// Package pairs compares two builds of the router: CPU time per request and per token, measured in
+// turn before the same instant engines.
+//
+// Every pair starts both builds anew, so that no single memory layout decides and the pairs are
+// independent, as the interval of the median demands. One start serves all scenarios of a pair. Both
+// builds get the same command line, the row "ours" of contestants.toml, and the same requests.
+package pairs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/cognitora/dataplane/perf/compare"
+	"github.com/cognitora/dataplane/perf/process"
+)
+
+// Config of Run.
+type Config struct {
+	Before, After string   // programs, each a cgn-router
+	Scenarios     []string // of those that Scenarios names
+	Pairs         int
+	Window        time.Duration // of each measurement
+	Progress      io.Writer     // gets a line for each pair of measurements
+}
+
+// Build is a program that is measured.
+type Build struct {
+	Path    string `json:"path"`
+	Version string `json:"version"`
+}
+
+// Figures are one scenario's CPU time in µs per unit, by pair.
+type Figures struct {
+	Scenario string           `json:"scenario"`
+	Unit     string           `json:"unit"` // request or token
+	Before   []float64        `json:"before_us"`
+	After    []float64        `json:"after_us"`
+	Ratio    compare.Interval `json:"ratio"` // of after to before
+	// Behind counts measurements whose streams fell behind: their tokens come in fewer, larger pieces.
+	Behind int `json:"behind"`
+}
+
+// Report is the outcome of Run.
+type Report struct {
+	Machine   string    `json:"machine"`
+	Before    Build     `json:"before"`
+	After     Build     `json:"after"`
+	Window    float64   `json:"window_seconds"`
+	Scenarios []Figures `json:"scenarios"`
+}
+
+// units are CPU time's divisors, by kind of scenario.
+var units = map[string]string{"closed": "request", "open": "request", "streams": "token"}
+
+// Scenarios names the scenarios that can be measured in pairs.
+func Scenarios() (names []string, err error) {
+	all, err := compare.Scenarios()
+	for _, s := range all {
+		if units[s.Kind] != "" && s.Group == "" && s.Sweep == "" {
+			names = append(names, s.Name)
+		}
+	}
+	return names, err
+}
+
+// runner measures.
+type runner struct {
+	Config
+	ctx       context.Context
+	site      *compare.Site
+	builds    [2]*compare.Contestant // before, after
+	scenarios []*compare.Scenario
+	figures   []Figures // of each scenario
+}
+
+// Run measures all pairs, and fails with the first measurement that fails.
+func Run(ctx context.Context, cfg Config) (*Report, error) {
+	r := &runner{Config: cfg, ctx: ctx}
+	for _, name := range cfg.Scenarios {
+		s, err := compare.ScenarioNamed(name)
+		if err != nil {
+			return nil, err
+		}
+		r.scenarios = append(r.scenarios, s)
+		r.figures = append(r.figures, Figures{Scenario: name, Unit: units[s.Kind]})
+	}
+	var err error
+	if r.site, err = compare.NewSite("."); err != nil {
+		return nil, err
+	}
+	defer r.site.Close()
+	var builds [2]Build
+	for i, file := range []string{cfg.Before, cfg.After} {
+		if r.builds[i], builds[i], err = r.build([]string{"before", "after"}[i], file); err != nil {
+			return nil, err
+		}
+	}
+	for pair := range cfg.Pairs {
+		if err := r.pair(pair); err != nil {
+			return nil, err
+		}
+	}
+	return &Report{Machine: process.Machine(runtime.NumCPU()), Before: builds[0], After: builds[1],
+		Window: cfg.Window.Seconds(), Scenarios: r.figures}, nil
+}
+
+// build is the router of contestants.toml with another program.
+func (r *runner) build(name, file string) (*compare.Contestant, Build, error) {
+	path, err1 := filepath.Abs(file)
+	c, err2 := compare.ContestantNamed("ours")
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, Build{}, err
+	}
+	replace(c, path)
+	c.Name, c.Install = name, path
+	if why := r.site.Missing(c); why != "" {
+		return nil, Build{}, fmt.Errorf("--%s: %s", name, why)
+	}
+	version, err := r.site.Version(c)
+	return c, Build{Path: path, Version: version}, err
+}
+
+// replace puts path wherever c names the router of bin.
+func replace(c *compare.Contestant, path string) {
+	of := func(text string) string { return strings.ReplaceAll(text, "{{.Bin}}/cgn-router", path) }
+	c.Program = of(c.Program)
+	for i := range c.Version {
+		c.Version[i] = of(c.Version[i])
+	}
+	for i := range c.Processes {
+		command := c.Processes[i].Command
+		for k := range command {
+			command[k] = of(command[k])
+		}
+	}
+}
+
+// pair starts both builds and measures all scenarios. The first to start and to be measured alternates.
+func (r *runner) pair(pair int) error {
+	order := [2]int{pair % 2, 1 - pair%2}
+	var on [2]*compare.Running
+	for _, i := range order {
+		var err error
+		if on[i], err = r.site.Start(r.ctx, r.builds[i]); err != nil {
+			return err
+		}
+		defer on[i].Stop()
+	}
+	for k, s := range r.scenarios {
+		f := &r.figures[k]
+		for _, i := range order {
+			m, err := compare.Measure(s, on[i], r.Window, r.ctx.Done())
+			if err = errors.Join(err, r.ctx.Err()); err != nil {
+				return fmt.Errorf("%s: %w", s.Name, err)
+			}
+			into := []*[]float64{&f.Before, &f.After}[i]
+			*into = append(*into, m["cpu_us"])
+			f.Behind += int(m["behind"])
+		}
+		f.Ratio = compare.RatioInterval(f.After, f.Before)
+		fmt.Fprintf(r.Progress, "%s, pair %d of %d: CPU per %s %.2f µs before, %.2f after\n",
+			s.Name, pair+1, r.Pairs, f.Unit, f.Before[pair], f.After[pair])
+	}
+	return nil
+}

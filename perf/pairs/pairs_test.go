@@ -1,0 +1,47 @@
+package pairs
+
+import (
+	"context"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cognitora/dataplane/perf/compare"
+)
+
+// TestRun compares the router of bin with itself.
+func TestRun(t *testing.T) {
+	const router = "../../bin/cgn-router"
+	if _, err := os.Stat(router); err != nil {
+		t.Skip("make build was not run: ", err)
+	}
+	r, err := Run(context.Background(), Config{Before: router, After: router, Scenarios: []string{"chat-2k"},
+		Pairs: 2, Window: 100 * time.Millisecond, Progress: io.Discard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &r.Scenarios[0]
+	if f.Unit != "request" || len(f.Before) != 2 || len(f.After) != 2 || !(f.Before[1] > 0) || !(f.Ratio.Low > 0) {
+		t.Errorf("%+v", r)
+	}
+	if r.After.Version == "" || r.After.Version != r.Before.Version {
+		t.Errorf("versions %q and %q", r.Before.Version, r.After.Version)
+	}
+}
+
+// TestReplace: nothing of a build's command names the router of bin.
+func TestReplace(t *testing.T) {
+	c, err := compare.ContestantNamed("ours")
+	if err != nil {
+		t.Fatal(err)
+	}
+	replace(c, "/other/router")
+	if c.Program != "/other/router" || c.Version[0] != "/other/router" || c.Processes[0].Command[0] != "/other/router" {
+		t.Errorf("%+v", c)
+	}
+	if all := strings.Join(c.Processes[0].Command, " "); strings.Contains(all, ".Bin") {
+		t.Error(all)
+	}
+}
