@@ -20,7 +20,10 @@ const (
 
 // held are the folders whose lines are held to that.
 var held = []string{
-	"router/request", "router/plan", "router/leg", "router/answer", "router/where", "internal/residue",
+	"router/request", "router/plan", "router/leg", "router/answer", "router/where", "router/gateway",
+	"router/scan", "router/policy", "router/prefix", "router/patience", "router/signals", "router/fleet",
+	"internal/load", "internal/relay", "internal/sse", "internal/residue", "internal/intake", "perf/pairs",
+	"agent/push",
 }
 
 func columns(line string) int {

@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// SmallBody is the size, in bytes, up to which bodies are not counted: connections bound them well enough.
+	// SmallBody is the size, in bytes, up to which bodies are not counted: connections bound them
+	// well enough.
 	SmallBody = 64 << 10
 	// Unread is a MaxRequestBodySize that no counted body fits.
 	Unread = 1
@@ -22,16 +23,19 @@ const (
 	chunked   = -1                    // a ContentLength
 )
 
-// ErrNoRoom is what reading a body of unknown length fails with where Bodies has no room for more of it.
+// ErrNoRoom is what reading a body of unknown length fails with where Bodies has no room for more
+// of it.
 var ErrNoRoom = errors.New("intake: no room for the request body")
 
-// Bodies bounds the bytes of request bodies that are held at once. Room for a body is set
-// aside when its length is announced: of a chunked one, chunk by chunk. It is given back with
-// the end of the request or of the connection.
+// Bodies bounds the bytes of request bodies that are held at once. Room for a body is set aside
+// when its length is announced: of a chunked one, chunk by chunk. It is given back with the end of
+// the request or of the connection.
 //
-// On Linux the server reads such a body, and every chunked one, into a region that takes memory as bytes come: no more than
-// the room that is set aside, rounded up to pages, and what keptRegions keep for the next ones. Elsewhere, and where the
-// system commits no more memory than it has (vm.overcommit_memory=2), the server allocates what is announced, and rounds it up to a power of two.
+// On Linux the server reads such a body, and every chunked one, into a region that takes memory as
+// bytes come: no more than the room that is set aside, rounded up to pages, and what keptRegions
+// keep for the next ones. Elsewhere, and where the system commits no more memory than it has
+// (vm.overcommit_memory=2), the server allocates what is announced, and rounds it up to a power of
+// two.
 //
 // A client that announces much and sends little keeps its room from others only for as long as
 // nobody needs it: then the bodies that come too slowly to be whole in time are cut first.
@@ -55,8 +59,8 @@ type heldBody struct {
 	since time.Time // zero: it has been read
 }
 
-// Body is what is known of the request body that is being read from a connection. Apart from what has come and whether it
-// holds anything, only the goroutine that serves the connection uses it.
+// Body is what is known of the request body that is being read from a connection. Apart from what
+// has come and whether it holds anything, only the goroutine that serves the connection uses it.
 type Body struct {
 	Conn net.Conn // whose reading ends, as by a deadline, if the body comes too slowly while others need room
 
@@ -65,7 +69,8 @@ type Body struct {
 	got   atomic.Int64 // bytes that have come of the request
 	holds atomic.Bool  // room is taken for it, or memory
 
-	// Where the server reads it into. server and memory are written with Bodies.mu held, for Closed and for others' searches.
+	// Where the server reads it into. server and memory are written with Bodies.mu held, for Closed
+	// and for others' searches.
 	server net.Conn // the connection as the server that reads it was given it
 	memory region
 	ctx    *fasthttp.RequestCtx // whose body buffer is memory; nil: none's
@@ -82,8 +87,8 @@ func (a *Body) Next() {
 	a.got.Store(0)
 }
 
-// Announce takes room for the body that the head of ctx has announced, where its length is known and counts, and gives the
-// server memory to read it into. false: there is no room.
+// Announce takes room for the body that the head of ctx has announced, where its length is known
+// and counts, and gives the server memory to read it into. false: there is no room.
 func (b *Bodies) Announce(a *Body, ctx *fasthttp.RequestCtx) bool {
 	n := ctx.Request.Header.ContentLength()
 	switch {
@@ -99,7 +104,8 @@ func (b *Bodies) Announce(a *Body, ctx *fasthttp.RequestCtx) bool {
 	return true
 }
 
-// provide has the server of ctx read the body into a region of which no more than want bytes take memory yet.
+// provide has the server of ctx read the body into a region of which no more than want bytes take
+// memory yet.
 func (b *Bodies) provide(a *Body, ctx *fasthttp.RequestCtx, want int) {
 	var m region
 	if b.Longest > SmallBody { // the server forgets buffers above that with the request, whatever has become of it
@@ -117,8 +123,9 @@ func (b *Bodies) provide(a *Body, ctx *fasthttp.RequestCtx, want int) {
 // Counts tells whether an announced body of n bytes is one for which room is taken.
 func (b *Bodies) Counts(n int) bool { return n > SmallBody && int64(n) <= b.Longest }
 
-// Grow takes room for what a read of up to n bytes may add to a body of unknown length, or returns ErrNoRoom. A longer read
-// than the server's buffer goes into the body itself, which has been allocated for all of it.
+// Grow takes room for what a read of up to n bytes may add to a body of unknown length, or returns
+// ErrNoRoom. A longer read than the server's buffer goes into the body itself, which has been
+// allocated for all of it.
 func (b *Bodies) Grow(a *Body, n int) error {
 	if a.grows.IsZero() {
 		return nil
@@ -144,8 +151,8 @@ func (b *Bodies) Whole(a *Body, n int) bool {
 	return n <= SmallBody || b.take(a, int64(n), time.Time{})
 }
 
-// Keep takes the body, which has been read, out of ctx, which is going to be used for other requests: it lies where it
-// is until Give.
+// Keep takes the body, which has been read, out of ctx, which is going to be used for other
+// requests: it lies where it is until Give.
 func (b *Bodies) Keep(a *Body, ctx *fasthttp.RequestCtx) {
 	ctx.Request.SwapBody(a.buffer) // a body that is not in a region is the garbage collector's from now on
 	a.ctx, a.buffer = nil, nil
@@ -163,8 +170,9 @@ func (b *Bodies) Give(a *Body) {
 	b.giveBack(a)
 }
 
-// Closed is Give for a server that is through with the connection it knows as c: it may have lost it between head and body,
-// where nobody is told. Another server that goes on with the connection by then keeps what it has taken.
+// Closed is Give for a server that is through with the connection it knows as c: it may have lost
+// it between head and body, where nobody is told. Another server that goes on with the connection
+// by then keeps what it has taken.
 func (b *Bodies) Closed(a *Body, c net.Conn) {
 	if !a.holds.Load() {
 		return
@@ -191,7 +199,8 @@ func (b *Bodies) giveBack(a *Body) {
 	b.drop(a)
 }
 
-// Close gives back the memory that is kept for bodies to come. Those that are held keep theirs until Give.
+// Close gives back the memory that is kept for bodies to come. Those that are held keep theirs
+// until Give.
 func (b *Bodies) Close() { b.regions.close() }
 
 // Held is how many bytes are set aside.
@@ -201,8 +210,8 @@ func (b *Bodies) Held() int64 {
 	return b.total
 }
 
-// take sets size bytes aside for a, in place of what it had, and reports whether there is room. since is when its bytes began to
-// come, zero if all have.
+// take sets size bytes aside for a, in place of what it had, and reports whether there is room.
+// since is when its bytes began to come, zero if all have.
 func (b *Bodies) take(a *Body, size int64, since time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -249,7 +258,8 @@ func (b *Bodies) cut(bytes int64) {
 	}
 }
 
-// slow tells whether a body of size bytes, of which got came in that time, will not be whole in time.
+// slow tells whether a body of size bytes, of which got came in that time, will not be whole in
+// time.
 func (b *Bodies) slow(size, got int64, took time.Duration) bool {
 	return took > b.Time/bodyGrace && float64(got)/float64(size) < float64(took)/float64(b.Time)
 }

@@ -54,6 +54,6 @@ func ContextOf(h *fasthttp.RequestHeader) *fasthttp.RequestCtx {
 // keptAnswer is the size, in bytes, above which buffers of answers are not kept for later ones.
 const keptAnswer = 1 << 20
 
-// BoundBuffers bounds the body buffers that fasthttp keeps, those of requests to what Bodies does not count. They are the
-// process's, not a server's, so everybody who makes one calls this.
+// BoundBuffers bounds the body buffers that fasthttp keeps, those of requests to what Bodies does
+// not count. They are the process's, not a server's, so everybody who makes one calls this.
 var BoundBuffers = sync.OnceFunc(func() { fasthttp.SetBodySizePoolLimit(SmallBody, keptAnswer) })

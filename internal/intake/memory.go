@@ -10,9 +10,10 @@ const (
 	keptBytes   = 512 << 10 // of each of them that keep their memory
 )
 
-// region is memory for one body, outside Go's heap: addresses for as much as it may become, which take memory page by
-// page as bytes are written there. So a client that announces much and sends little costs little, a body that comes in
-// many pieces is never copied, and what it took is given back at its end, not with some collection.
+// region is memory for one body, outside Go's heap: addresses for as much as it may become, which
+// take memory page by page as bytes are written there. So a client that announces much and sends
+// little costs little, a body that comes in many pieces is never copied, and what it took is given
+// back at its end, not with some collection.
 type region struct {
 	bytes    []byte // nil: there is none
 	resident int    // leading bytes that may have memory behind them
@@ -25,8 +26,8 @@ type regions struct {
 	closed bool
 }
 
-// take returns a region of size bytes of which no more than want take memory yet, or one without bytes where the system
-// gives none.
+// take returns a region of size bytes of which no more than want take memory yet, or one without
+// bytes where the system gives none.
 func (r *regions) take(size, want int) region {
 	m := r.pop(want)
 	if m.bytes != nil && m.shrink(want) {
@@ -36,7 +37,8 @@ func (r *regions) take(size, want int) region {
 	return newRegion(size)
 }
 
-// pop returns the region that was used last of those that take no more memory than want, or else of all.
+// pop returns the region that was used last of those that take no more memory than want, or else of
+// all.
 func (r *regions) pop(want int) region {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -55,7 +57,8 @@ func (r *regions) pop(want int) region {
 	return m
 }
 
-// give takes back a region that nobody uses any more. The one that was not used for longest goes if they are too many.
+// give takes back a region that nobody uses any more. The one that was not used for longest goes if
+// they are too many.
 func (r *regions) give(m region) {
 	if m.bytes == nil {
 		return

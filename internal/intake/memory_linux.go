@@ -12,7 +12,8 @@ var page = os.Getpagesize()
 
 func wholePages(n int) int { return (n + page - 1) / page * page }
 
-// strict: the system counts addresses as if they were memory, so they must not be set aside for what may never come.
+// strict: the system counts addresses as if they were memory, so they must not be set aside for
+// what may never come.
 var strict = sync.OnceValue(func() bool {
 	mode, _ := os.ReadFile("/proc/sys/vm/overcommit_memory")
 	return string(bytes.TrimSpace(mode)) == "2"
@@ -23,7 +24,8 @@ func newRegion(size int) region {
 	if strict() {
 		return region{}
 	}
-	b, err := unix.Mmap(-1, 0, wholePages(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_NORESERVE)
+	b, err := unix.Mmap(-1, 0, wholePages(size), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_NORESERVE)
 	if err != nil {
 		return region{}
 	}

@@ -13,7 +13,8 @@ import (
 func memoryOf(t *testing.T, m region) (bytes int) {
 	t.Helper()
 	pages := make([]byte, len(m.bytes)/page)
-	if _, _, e := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&m.bytes[0])), uintptr(len(m.bytes)), uintptr(unsafe.Pointer(&pages[0]))); e != 0 {
+	if _, _, e := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&m.bytes[0])), uintptr(len(m.bytes)),
+		uintptr(unsafe.Pointer(&pages[0]))); e != 0 {
 		t.Fatal(e)
 	}
 	for _, p := range pages {

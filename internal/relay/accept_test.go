@@ -34,7 +34,8 @@ func TestAcceptOutlivesAShortageOfDescriptors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		script := &scriptedListener{script: []error{
-			syscall.EMFILE, syscall.ENFILE, syscall.ECONNABORTED, syscall.ENOBUFS, nil, syscall.EMFILE, nil, syscall.EINVAL,
+			syscall.EMFILE, syscall.ENFILE, syscall.ECONNABORTED, syscall.ENOBUFS, nil, syscall.EMFILE, nil,
+			syscall.EINVAL,
 		}}
 		l := (&Watcher{}).Listen(script, ListenOptions{Log: slog.New(slog.NewTextHandler(&out, nil))})
 		for range 2 {

@@ -116,7 +116,8 @@ func TestProxyDoesNotAllocate(t *testing.T) {
 		server := &fasthttp.Server{WriteTimeout: soon, Handler: func(ctx *fasthttp.RequestCtx) {
 			abort.Reset()
 			stop := w.Watch(ctx.Conn(), cancel)
-			req.Abort, req.Header, req.Body[0] = abort, AppendForwardHeaders(header, &ctx.Request.Header), ctx.PostBody()
+			req.Abort, req.Header, req.Body[0] = abort, AppendForwardHeaders(header, &ctx.Request.Header),
+				ctx.PostBody()
 			e, err := pool.Send(req, time.Now().Add(soon))
 			if err == nil {
 				err = e.ReadHead(time.Now().Add(soon))

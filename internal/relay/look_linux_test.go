@@ -87,7 +87,8 @@ func TestAttend(t *testing.T) {
 	c := all[0].c
 	check := func(when string) {
 		t.Helper()
-		for option, want := range map[int]int{unix.TCP_KEEPIDLE: 1, unix.TCP_KEEPINTVL: 1, unix.TCP_USER_TIMEOUT: 15000} {
+		for option, want := range map[int]int{unix.TCP_KEEPIDLE: 1, unix.TCP_KEEPINTVL: 1,
+			unix.TCP_USER_TIMEOUT: 15000} {
 			var got int
 			err := c.raw.Control(func(fd uintptr) { got, _ = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, option) })
 			if err != nil || got != want {

@@ -11,7 +11,8 @@ import (
 func peekSocket(fd uintptr) peeked {
 	var b [1]byte
 	for {
-		n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&b)), 1, unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0)
+		n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&b)), 1,
+			unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0)
 		switch {
 		case errno == unix.EINTR:
 			continue

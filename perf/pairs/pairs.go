@@ -2,8 +2,8 @@
 // turn before the same instant engines.
 //
 // Every pair starts both builds anew, so that no single memory layout decides and the pairs are
-// independent, as the interval of the median demands. One start serves all scenarios of a pair. Both
-// builds get the same command line, the row "ours" of contestants.toml, and the same requests.
+// independent, as the interval of the median demands. One start serves all scenarios of a pair.
+// Both builds get the same command line, the row "ours" of contestants.toml, and the same requests.
 package pairs
 
 import (
@@ -42,7 +42,8 @@ type Figures struct {
 	Before   []float64        `json:"before_us"`
 	After    []float64        `json:"after_us"`
 	Ratio    compare.Interval `json:"ratio"` // of after to before
-	// Behind counts measurements whose streams fell behind: their tokens come in fewer, larger pieces.
+	// Behind counts measurements whose streams fell behind: their tokens come in fewer, larger
+	// pieces.
 	Behind int `json:"behind"`
 }
 
@@ -141,7 +142,8 @@ func replace(c *compare.Contestant, path string) {
 	}
 }
 
-// pair starts both builds and measures all scenarios. The first to start and to be measured alternates.
+// pair starts both builds and measures all scenarios. The first to start and to be measured
+// alternates.
 func (r *runner) pair(pair int) error {
 	order := [2]int{pair % 2, 1 - pair%2}
 	var on [2]*compare.Running

@@ -30,14 +30,16 @@ type Backend struct {
 	APIKeyFile    string // file whose content is sent as Authorization: Bearer
 	CA            string // PEM file that an https certificate is checked against; empty = the system's
 	KV            string // where its host's cache daemon serves gRPC: host:port, or unix:///path; empty: none
-	KVEvents      string // where the engine publishes KV events, tcp://host:port or ipc:///path; empty: they are not followed
+	KVEvents      string // where the engine publishes KV events: tcp://host:port, ipc:///path; empty: nowhere
 	KVReplay      string // where it answers for those that were missed; empty: nowhere
 }
 
 // backendOptions is what may follow the URL in a --backend flag.
 const backendOptions = "id=, model=, role=, max_concurrent=, api_key_file=, ca=, kv=, kv-events=, kv-replay="
 
-// ParseBackend reads URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=] and checks it as Check does.
+// ParseBackend reads
+// URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=] and checks it
+// as Check does.
 func ParseBackend(flag string) (Backend, error) {
 	parts := strings.Split(flag, ",")
 	b := Backend{URL: strings.TrimSpace(parts[0])}
@@ -166,8 +168,8 @@ func (b Backend) NodeID() string {
 	return at.Addr
 }
 
-// dnsName is the name that has to be looked up, empty where the URL holds an address. localhost is dialled as it is: its
-// two addresses are one server.
+// dnsName is the name that has to be looked up, empty where the URL holds an address. localhost is
+// dialled as it is: its two addresses are one server.
 func (b Backend) dnsName() string {
 	at, err := address.Parse(b.URL)
 	if err != nil || at.Network != "tcp" {
@@ -206,7 +208,8 @@ func (b Backend) prepare() (p prepared, err error) {
 	return p, err
 }
 
-// endpoints are the backend's nodes: one for each resolved address of a DNS name, otherwise exactly one.
+// endpoints are the backend's nodes: one for each resolved address of a DNS name, otherwise exactly
+// one.
 func (p *prepared) endpoints(resolved []netip.Addr) []endpoint {
 	e := endpoint{id: p.NodeID(), target: p.target, identity: p.URL, secrets: p.secrets, backend: p.Backend}
 	if p.dnsName() == "" {

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// TestBrokenTogether: one broken connection tells of the request as much as of the node, two within a second of the node.
+// TestBrokenTogether: one broken connection tells of the request as much as of the node, two within
+// a second of the node.
 func TestBrokenTogether(t *testing.T) {
 	start := time.Unix(1000, 0)
 	for name, c := range map[string]struct {

@@ -9,8 +9,9 @@ import (
 // doubtMemory is how long doubts last that nothing is added to.
 const doubtMemory = 30 * time.Second
 
-// doubts are server errors that either the node or the request may be to blame for; router/leg/judge.go says when that
-// is so. They are weighed against what else the node has answered since.
+// doubts are server errors that either the node or the request may be to blame for;
+// router/leg/judge.go says when that is so. They are weighed against what else the node has
+// answered since.
 type doubts struct {
 	window   uint32     // the last 32 answers, the newest lowest; 1: a doubt
 	seen     int        // answers in window
@@ -19,7 +20,8 @@ type doubts struct {
 	last     time.Time  // when a doubt was added
 }
 
-// add counts a doubt. The same request once more says nothing new of a node that has answered others well.
+// add counts a doubt. The same request once more says nothing new of a node that has answered
+// others well.
 func (d *doubts) add(request uint64, now time.Time) bool {
 	if now.Sub(d.last) > doubtMemory {
 		*d = doubts{}
@@ -50,9 +52,10 @@ func (d *doubts) ratio(now time.Time) float64 {
 	return float64(bits.OnesCount32(d.window)) / float64(d.seen)
 }
 
-// doubt counts a server error, to a request of the given hash, that is a doubt. It opens the breaker once half
-// of the last 32 answers, of 10 at least, were such, and twice the share of the node's peers: what fails everywhere alike
-// is the requests' fault. A trial request after server errors fails by it.
+// doubt counts a server error, to a request of the given hash, that is a doubt. It opens the
+// breaker once half of the last 32 answers, of 10 at least, were such, and twice the share of the
+// node's peers: what fails everywhere alike is the requests' fault. A trial request after server
+// errors fails by it.
 func (b *breaker) doubt(request uint64, peers float64) {
 	now := time.Now()
 	b.mu.Lock()
@@ -77,8 +80,9 @@ func (b *breaker) doubt(request uint64, peers float64) {
 	}
 }
 
-// answers tells of a node out of service that answers all the same: with server errors, or it is returning. One that was
-// set aside may leave requests hanging, so it is to answer a trial request or a completion check first.
+// answers tells of a node out of service that answers all the same: with server errors, or it is
+// returning. One that was set aside may leave requests hanging, so it is to answer a trial request
+// or a completion check first.
 func (b *breaker) answers() bool {
 	switch State(b.state.Load()) {
 	case Open:
@@ -89,12 +93,13 @@ func (b *breaker) answers() bool {
 	return false
 }
 
-// ReportDoubt tells that the node answered a 5xx to a request, known by its hash, of which no other node has told whether it
-// is to blame. peers is the mean Doubt of the other nodes that could have been.
+// ReportDoubt tells that the node answered a 5xx to a request, known by its hash, of which no other
+// node has told whether it is to blame. peers is the mean Doubt of the other nodes that could have
+// been.
 func (n *Node) ReportDoubt(request uint64, peers float64) { n.health.doubt(request, peers) }
 
-// Doubt is the share of the node's last answers that ReportDoubt was told of. ok is false for a node that answers nothing,
-// which cannot be compared with.
+// Doubt is the share of the node's last answers that ReportDoubt was told of. ok is false for a
+// node that answers nothing, which cannot be compared with.
 func (n *Node) Doubt() (ratio float64, ok bool) {
 	b := &n.health
 	if State(b.state.Load()) != Healthy && !b.answers() {
@@ -105,9 +110,10 @@ func (n *Node) Doubt() (ratio float64, ok bool) {
 	return b.doubts.ratio(time.Now()), true
 }
 
-// LastResort says whether a request that no other node may take can go to this one all the same: its breaker is open for server
-// errors alone, or its trial requests are out. The engine's own error tells the client more than one of ours, and a request
-// that is answered brings the node back.
+// LastResort says whether a request that no other node may take can go to this one all the same:
+// its breaker is open for server errors alone, or its trial requests are out. The engine's own
+// error tells the client more than one of ours, and a request that is answered brings the node
+// back.
 func (n *Node) LastResort() bool { return n.flags.Load() == 0 && n.health.answers() }
 
 // AcquireLastResort is Acquire for a node of which LastResort is true.

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// TestDeadNodesAreNoticedByTheirTraffic: one request that broke on a node which is gone takes it out of service, although
-// its lease and the next health check have long to go; one that is well stays.
+// TestDeadNodesAreNoticedByTheirTraffic: one request that broke on a node which is gone takes it
+// out of service, although its lease and the next health check have long to go; one that is well
+// stays.
 func TestDeadNodesAreNoticedByTheirTraffic(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]Outcome{"broken stream": Reset, "no connection": ConnectError} {
@@ -33,7 +34,8 @@ func TestDeadNodesAreNoticedByTheirTraffic(t *testing.T) {
 	}
 }
 
-// TestSilentNodesDoNotHoldUpOthers: many nodes that take connections and never answer cost a good one no check.
+// TestSilentNodesDoNotHoldUpOthers: many nodes that take connections and never answer cost a good
+// one no check.
 func TestSilentNodesDoNotHoldUpOthers(t *testing.T) {
 	t.Parallel()
 	silent, good := listen(t, "tcp", "127.0.0.1:0"), newEngine(t, nil, "m")

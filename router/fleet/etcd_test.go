@@ -76,7 +76,8 @@ func (e *etcdFleet) put(key, value string) {
 func (e *etcdFleet) agent(h cluster.NodeHealth) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := cluster.NewRegistrar(e.client, cluster.Registration{
-		Health: func() cluster.Record { now := h; return &now }, Heartbeat: time.Second, Log: slog.New(slog.DiscardHandler),
+		Health: func() cluster.Record { now := h; return &now }, Heartbeat: time.Second,
+		Log: slog.New(slog.DiscardHandler),
 	})
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()

@@ -8,7 +8,8 @@ import (
 	"github.com/cognitora/dataplane/internal/rights"
 )
 
-// Examine says what is wrong with the files that b names. field stands before an option's name in each problem.
+// Examine says what is wrong with the files that b names. field stands before an option's name in
+// each problem.
 func (b Backend) Examine(field string) error {
 	var errs []error
 	look := func(option, path, what string, read func() error) {

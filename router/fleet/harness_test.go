@@ -105,9 +105,11 @@ func (x *index) len() int { x.mu.Lock(); defer x.mu.Unlock(); return len(x.joine
 // fast is options whose intervals suit a test.
 func fast(backends ...Backend) Options {
 	return Options{
-		Backends: backends, Index: &index{}, ProbeInterval: 100 * time.Millisecond, ProbeIntervalDown: 20 * time.Millisecond,
-		ProbeTimeout: 5 * time.Second, ModelsInterval: 50 * time.Millisecond, ResolveInterval: 20 * time.Millisecond,
-		Log: slog.New(slog.DiscardHandler),
+		Backends: backends, Index: &index{}, ProbeInterval: 100 * time.Millisecond,
+		ProbeIntervalDown: 20 * time.Millisecond,
+		ProbeTimeout:      5 * time.Second, ModelsInterval: 50 * time.Millisecond,
+		ResolveInterval: 20 * time.Millisecond,
+		Log:             slog.New(slog.DiscardHandler),
 	}
 }
 

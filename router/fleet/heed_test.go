@@ -29,10 +29,12 @@ func peerAt(t *testing.T, n *Node) netip.AddrPort {
 	return at
 }
 
-// TestEventsOfAnEnd: whatever the kernel tells of a connection's end, a node that is gone is out at once, though no check was due.
+// TestEventsOfAnEnd: whatever the kernel tells of a connection's end, a node that is gone is out at
+// once, though no check was due.
 func TestEventsOfAnEnd(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []peerevents.Kind{peerevents.Closed, peerevents.Reset, peerevents.Refused, peerevents.Unanswered, peerevents.TimedOut} {
+	for _, kind := range []peerevents.Kind{peerevents.Closed, peerevents.Reset, peerevents.Refused,
+		peerevents.Unanswered, peerevents.TimedOut} {
 		t.Run(kind.String(), func(t *testing.T) {
 			t.Parallel()
 			f, n, eng := watched(t)
@@ -62,7 +64,8 @@ func TestEventsOfALivingNode(t *testing.T) {
 	}
 }
 
-// TestTimeoutsOfAnIdleNode: nothing is in flight, so the timeout of the check's own connection counts. An answer clears it; a second timeout is the end.
+// TestTimeoutsOfAnIdleNode: nothing is in flight, so the timeout of the check's own connection
+// counts. An answer clears it; a second timeout is the end.
 func TestTimeoutsOfAnIdleNode(t *testing.T) {
 	t.Parallel()
 	f, n, _ := watched(t)
@@ -109,7 +112,8 @@ func TestPaths(t *testing.T) {
 	now, c := time.Now(), Counts{}
 	take := func(after time.Duration, segments, retransmits, looks uint64) *Path {
 		now = now.Add(after)
-		c = Counts{RTT: 3 * time.Millisecond, RTTMin: time.Millisecond, Looks: looks, Segments: segments, Retransmits: retransmits}
+		c = Counts{RTT: 3 * time.Millisecond, RTTMin: time.Millisecond, Looks: looks, Segments: segments,
+			Retransmits: retransmits}
 		f.TakePaths(func(p netip.AddrPort) (Counts, bool) { return c, p == at }, now)
 		return n.Path()
 	}
@@ -127,7 +131,8 @@ func TestPaths(t *testing.T) {
 	if p := take(time.Second, 5, 0, 1); !math.IsNaN(float64(p.Share)) {
 		t.Errorf("counts that have begun anew: %v", p.Share)
 	}
-	if v := n.View(now).Path; v == nil || *v.RTTMs != 3 || *v.RTTMinMs != 1 || v.Segments != 5 || v.Retransmitted != nil {
+	if v := n.View(now).Path; v == nil || *v.RTTMs != 3 || *v.RTTMinMs != 1 || v.Segments != 5 ||
+		v.Retransmitted != nil {
 		t.Errorf("%+v", v)
 	}
 	take(time.Second, 6, 5, 1)

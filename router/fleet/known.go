@@ -2,15 +2,16 @@ package fleet
 
 import "time"
 
-// modelMemory is how long a model stays known that the last node of etcd has left: its agent may come back, and until then
-// the answer is "not now", not "no such model".
+// modelMemory is how long a model stays known that the last node of etcd has left: its agent may
+// come back, and until then the answer is "not now", not "no such model".
 const modelMemory = 10 * time.Minute
 
 // maxDeparted bounds the models remembered so; further ones are forgotten at once.
 const maxDeparted = 4096
 
-// rememberDeparted keeps the models of etcd's nodes in s for a while after the last of these has left. A backend that the
-// configuration no longer names, and an engine that no longer lists a model, mean it.
+// rememberDeparted keeps the models of etcd's nodes in s for a while after the last of these has
+// left. A backend that the configuration no longer names, and an engine that no longer lists a
+// model, mean it.
 func (f *Fleet) rememberDeparted(s *Snapshot, now time.Time) {
 	if old := f.snap.Load(); old != nil {
 		for _, m := range old.models {
@@ -47,8 +48,9 @@ func (m *ModelView) announced() bool {
 	return false
 }
 
-// partial tells whether something has never yet said what it serves: a backend that was never checked with success, a name
-// that was never resolved, or etcd. Until is how long the last such backend is waited for.
+// partial tells whether something has never yet said what it serves: a backend that was never
+// checked with success, a name that was never resolved, or etcd. Until is how long the last such
+// backend is waited for.
 func (f *Fleet) partial() (partial bool, until time.Time) {
 	silent := func(url string) {
 		partial = true

@@ -30,7 +30,8 @@ func still(t *testing.T, backends ...Backend) *Fleet {
 	return f
 }
 
-// TestProblemsGoWithTheirSubject: nothing is said of a node, a name or a key that is not there any more.
+// TestProblemsGoWithTheirSubject: nothing is said of a node, a name or a key that is not there any
+// more.
 func TestProblemsGoWithTheirSubject(t *testing.T) {
 	ctx := context.Background()
 	r := &names{err: fmt.Errorf("no answer")}
@@ -90,7 +91,8 @@ func TestProblemsOfNodesThatLeaveEtcd(t *testing.T) {
 	}
 }
 
-// TestAPlaceThatIsNone: a node whose agent names one serves without it, and that is said until it names another.
+// TestAPlaceThatIsNone: a node whose agent names one serves without it, and that is said until it
+// names another.
 func TestAPlaceThatIsNone(t *testing.T) {
 	f := still(t)
 	put := func(place string) {
@@ -150,7 +152,8 @@ func TestReloadThatIsGivenUp(t *testing.T) {
 	})
 }
 
-// TestFilesAreReadWhenTheListIs, not when a name's addresses change: they may be slow, and half changed.
+// TestFilesAreReadWhenTheListIs, not when a name's addresses change: they may be slow, and half
+// changed.
 func TestFilesAreReadWhenTheListIs(t *testing.T) {
 	key := write(t, "key", "sk-1")
 	f := still(t, Backend{URL: "http://a.test:1", APIKeyFile: key})

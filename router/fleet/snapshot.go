@@ -8,15 +8,15 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 )
 
-// Snapshot is the fleet at one moment: which nodes there are and what they serve. It is immutable; what changes by the
-// request (in flight, health, telemetry) is read through its nodes.
+// Snapshot is the fleet at one moment: which nodes there are and what they serve. It is immutable;
+// what changes by the request (in flight, health, telemetry) is read through its nodes.
 type Snapshot struct {
 	Rev        uint64    // counts publications
 	Nodes      []*Node   // in the order of their ids
 	Stale      bool      // etcd does not answer: this is what it said last
 	StaleSince time.Time // when that began
 	Problems   []Problem // what keeps something configured from being a node
-	Partial    bool      // a backend, or etcd, has never yet said what there is: a model that is not here may still come
+	Partial    bool      // a backend, or etcd, has never said what there is: another model may still come
 
 	unheard bool      // etcd is used and has never answered
 	awaited time.Time // until then a static backend may say for the first time what it serves
@@ -43,17 +43,19 @@ type ModelView struct {
 // Model finds a model by its name or an alias, nil if nobody serves it. It allocates nothing.
 func (s *Snapshot) Model(name []byte) *ModelView { return s.names[string(name)] }
 
-// MayCome tells whether a model that is not here may be one of which the router has only not heard yet: shortly after a
-// backend was configured, and for as long as etcd, or every backend there is, has never told anything.
+// MayCome tells whether a model that is not here may be one of which the router has only not heard
+// yet: shortly after a backend was configured, and for as long as etcd, or every backend there is,
+// has never told anything.
 func (s *Snapshot) MayCome(now time.Time) bool {
 	return s.Partial && (s.unheard || len(s.models) == 0 || now.Before(s.awaited))
 }
 
-// Unheard tells that the fleet is in etcd, which has never answered, and that no node is known otherwise.
+// Unheard tells that the fleet is in etcd, which has never answered, and that no node is known
+// otherwise.
 func (s *Snapshot) Unheard() bool { return s.unheard && len(s.models) == 0 }
 
-// Sole is the model that a request without a model's name means, nil if that is not clear: the only one that has nodes, or
-// else the only one known.
+// Sole is the model that a request without a model's name means, nil if that is not clear: the only
+// one that has nodes, or else the only one known.
 func (s *Snapshot) Sole() *ModelView {
 	var sole *ModelView
 	served := 0
@@ -77,8 +79,8 @@ func (s *Snapshot) Models() []*ModelView { return s.models }
 // Node finds a node by id, nil if there is none.
 func (s *Snapshot) Node(id string) *Node { return s.byID[id] }
 
-// Ready says whether a request would be answered now: some model has a node that may be picked, or at least one that
-// answers errors. Otherwise detail says why not, for the operator.
+// Ready says whether a request would be answered now: some model has a node that may be picked, or
+// at least one that answers errors. Otherwise detail says why not, for the operator.
 func (s *Snapshot) Ready(now time.Time) (ready bool, detail string) {
 	failing := false
 	for _, m := range s.models {
@@ -171,7 +173,10 @@ func (s *Snapshot) remember(name string) {
 		return
 	}
 	m := &ModelView{Name: name}
-	at, _ := slices.BinarySearchFunc(s.models, name, func(m *ModelView, name string) int { return strings.Compare(m.Name, name) })
+	at, _ := slices.BinarySearchFunc(s.models, name, func(m *ModelView,
+		name string) int {
+		return strings.Compare(m.Name, name)
+	})
 	s.names[name], s.models = m, slices.Insert(s.models, at, m)
 }
 
@@ -188,8 +193,8 @@ func (s *Snapshot) serve(name string, n *Node, role cluster.Role) {
 	}
 }
 
-// addAliases lets models be found by their aliases. A model's own name wins over an alias, and of two models that claim an
-// alias the first by name has it.
+// addAliases lets models be found by their aliases. A model's own name wins over an alias, and of
+// two models that claim an alias the first by name has it.
 func (s *Snapshot) addAliases(configured map[string]*cluster.Model) {
 	for _, m := range s.models {
 		c := configured[m.Name]

@@ -23,7 +23,8 @@ func (s *said) has(line string) func(*Snapshot) bool {
 	return func(*Snapshot) bool { s.mu.Lock(); defer s.mu.Unlock(); return strings.Contains(s.b.String(), line) }
 }
 
-// TestNodesOfEtcdAreTold: the log says when a node that announces itself takes requests and when it does not.
+// TestNodesOfEtcdAreTold: the log says when a node that announces itself takes requests and when it
+// does not.
 func TestNodesOfEtcdAreTold(t *testing.T) {
 	t.Parallel()
 	var log said

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// complainEvery is how often at most the reason why one node has not answered yet makes a line, where it changes.
+// complainEvery is how often at most the reason why one node has not answered yet makes a line,
+// where it changes.
 const complainEvery = time.Minute
 
 // complaint is what has been said of a node that has never answered. Of others the breaker tells.
@@ -21,7 +22,8 @@ type complaint struct {
 	at     time.Time
 }
 
-// complain says why a node has not answered yet: at the second failed check, and again when the reason is another.
+// complain says why a node has not answered yet: at the second failed check, and again when the
+// reason is another.
 func (p *prober) complain(err error, now time.Time) {
 	c := &p.complained
 	if err == nil || p.node.State() != Unproven {
@@ -37,7 +39,8 @@ func (p *prober) complain(err error, now time.Time) {
 	p.fleet.opts.Log.Warn("node has not answered yet, so it takes no requests", "node", p.node.ID, "address", p.node.Info().Address, "error", err)
 }
 
-// reason is what an error says without the ports of this connection, so that the same is told apart from something new.
+// reason is what an error says without the ports of this connection, so that the same is told apart
+// from something new.
 func reason(err error) string {
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -46,7 +49,8 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// plainError takes the method and URL off net/http's error, which the operator knows from the node, and says what some of its errors mean.
+// plainError takes the method and URL off net/http's error, which the operator knows from the node,
+// and says what some of its errors mean.
 func plainError(err error) error {
 	var wrapped *url.Error
 	var network *net.OpError

@@ -17,7 +17,8 @@ import (
 	"time"
 )
 
-// TestWhyABackendNeverAnswered: the log says it once, in words that tell what to mend, and so does the view.
+// TestWhyABackendNeverAnswered: the log says it once, in words that tell what to mend, and so does
+// the view.
 func TestWhyABackendNeverAnswered(t *testing.T) {
 	t.Parallel()
 	plain := httptest.NewServer(http.NotFoundHandler())
@@ -87,7 +88,7 @@ func speaker(t *testing.T, bytes string) (url string) {
 			if bytes == "" {
 				continue
 			}
-			_, _ = c.Read(make([]byte, 1)) // the request comes first, or net/http does not take the bytes for its answer
+			_, _ = c.Read(make([]byte, 1)) // the request first, or net/http does not take the bytes for its answer
 			_, _ = c.Write([]byte(bytes))
 			_ = c.(*net.TCPConn).CloseWrite()
 		}
@@ -120,7 +121,8 @@ func TestANodeWithoutAModelTakesNoRequests(t *testing.T) {
 	}
 }
 
-// TestPlainErrors: what net/http says in words of its own of a connection of which something is heard before anything is asked.
+// TestPlainErrors: what net/http says in words of its own of a connection of which something is
+// heard before anything is asked.
 func TestPlainErrors(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -149,7 +151,8 @@ type ended struct {
 
 func (c *ended) Close() error { defer c.closed(); return c.Conn.Close() }
 
-// firstHeard is the error of a request over a connection of which net/http has heard what speak does before it asks.
+// firstHeard is the error of a request over a connection of which net/http has heard what speak
+// does before it asks.
 func firstHeard(t *testing.T, speak func(*net.TCPConn) error) error {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -174,7 +177,8 @@ func firstHeard(t *testing.T, speak func(*net.TCPConn) error) error {
 		return &ended{c, sync.OnceFunc(func() { close(closed) })}, err
 	}}
 	defer transport.CloseIdleConnections()
-	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { <-closed }})
+	ctx := httptrace.WithClientTrace(t.Context(),
+		&httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { <-closed }})
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:0/secret", nil)
 	if err != nil {
 		t.Fatal(err)

@@ -110,7 +110,8 @@ func (c *call) Take(ex *relay.Exchange, _ answer.Source) error {
 	c.describe(h)
 	c.stage = answering
 	err := relay.Reply(c.ctx, ex, relay.ReplyOptions{
-		SlowReader: c.g.limits.SlowReader, Follower: c, Stop: c.stop, MustClose: closes(c.request.API) && c.status < 300,
+		SlowReader: c.g.limits.SlowReader, Follower: c, Stop: c.stop, MustClose: closes(c.request.API) &&
+			c.status < 300,
 		Lending: &c.g.lending, Lent: c.bound.lent,
 	})
 	if err != nil {

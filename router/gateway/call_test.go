@@ -66,7 +66,8 @@ func TestBugInTheEndOfARefusal(t *testing.T) {
 	}
 }
 
-// TestNothingOutlivesACall: a field that recycling forgets would carry one client's data to another.
+// TestNothingOutlivesACall: a field that recycling forgets would carry one client's data to
+// another.
 func TestNothingOutlivesACall(t *testing.T) {
 	c := calls.Get().(*call)
 	residue.Mark(c, []string{"number", "bound", "g", "ctx"})

@@ -118,7 +118,8 @@ func (g *Gateway) unencrypted(s *secure, err error) {
 	}
 	g.metrics.Rejected.WithLabelValues(errNoTLS.Code).Inc()
 	g.noted(accesslog.Entry{
-		Time: time.Now(), API: scan.Other.String(), End: endRefused, Cause: rejection(errNoTLS), Status: errNoTLS.Status, Bytes: int64(len(body)),
+		Time: time.Now(), API: scan.Other.String(), End: endRefused, Cause: rejection(errNoTLS),
+		Status: errNoTLS.Status, Bytes: int64(len(body)),
 		TTFT: -1, PromptTokens: -1, CompletionTokens: -1, CachedTokens: -1,
 	})
 }

@@ -99,7 +99,8 @@ func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	}
 	g.lending = relay.Lending{Loops: p.Loops, Serve: g.serveAgain, KeepAlive: l.KeepAlive}
 	g.resting.Lending, g.resting.litter, g.resting.after = &g.lending, &g.litter, restAfter
-	g.bodies.Limit, g.bodies.Longest, g.bodies.Buffer, g.bodies.Time = int64(l.MaxBodies), int64(l.MaxBody), l.MaxHeader, l.BodyTimeout
+	g.bodies.Limit, g.bodies.Longest, g.bodies.Buffer, g.bodies.Time = int64(l.MaxBodies), int64(l.MaxBody),
+		l.MaxHeader, l.BodyTimeout
 	intake.BoundBuffers()
 	g.server = &fasthttp.Server{
 		SecureErrorLogMessage:         true, // never the bytes of a request

@@ -90,7 +90,8 @@ func newLane(t *testing.T, n int, secure bool) *lane {
 	index, counts, stored := prefix.NewIndex(prefix.Options{}), metrics.New(), affinity.New(16)
 	o := fleet.Options{Index: index, Log: log}
 	for i := range n {
-		e, err := engine.New(engine.Config{DecodeStep: 2 * time.Millisecond, PrefillTokensPerSecond: 1e7, RecordRequests: 64})
+		e, err := engine.New(engine.Config{DecodeStep: 2 * time.Millisecond, PrefillTokensPerSecond: 1e7,
+			RecordRequests: 64})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -30,7 +30,8 @@ func TestConnectionsBeyondTheLimit(t *testing.T) {
 				}
 			} else if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil {
 				t.Error(err)
-			} else if body, err := io.ReadAll(resp.Body); err != nil || string(body) != refusalBody || resp.StatusCode != 503 {
+			} else if body, err := io.ReadAll(resp.Body); err != nil || string(body) != refusalBody ||
+				resp.StatusCode != 503 {
 				t.Errorf("%d %q %v", resp.StatusCode, body, err)
 			}
 			if err := g.Shutdown(t.Context()); err != nil {

@@ -77,7 +77,8 @@ func (l *line) expect(x float64) float64 {
 	return (l.a + l.b*hi) * x / hi
 }
 
-// guess is expect where few are known: the slowest so far, in proportion beyond the largest x. It has no margin.
+// guess is expect where few are known: the slowest so far, in proportion beyond the largest x. It
+// has no margin.
 func (l *line) guess(x float64) float64 {
 	return l.slowest * max(1, x/max(l.hi, hiTokens))
 }

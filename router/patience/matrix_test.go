@@ -127,7 +127,8 @@ func (s *sim) burstsOfCalls(name string, each int, longest int64) {
 	}
 }
 
-// ofHundredGivenUp sends streams, one every gap, and tells how many of them were to be tried elsewhere.
+// ofHundredGivenUp sends streams, one every gap, and tells how many of them were to be tried
+// elsewhere.
 func (s *sim) ofHundredGivenUp(gap time.Duration) int {
 	var reqs []*simRequest
 	for range 100 {

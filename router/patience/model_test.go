@@ -111,7 +111,8 @@ func TestAttemptsInParallel(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if m.open != 0 || nodes[0].queued != 0 || nodes[1].queued != 0 || nodes[0].streams.head != nil || nodes[1].calls.head != nil {
+	if m.open != 0 || nodes[0].queued != 0 || nodes[1].queued != 0 || nodes[0].streams.head != nil ||
+		nodes[1].calls.head != nil {
 		t.Fatalf("open %d, queued %d and %d", m.open, nodes[0].queued, nodes[1].queued)
 	}
 	if nodes[0].Queued() != 0 || nodes[1].Queued() != 0 {

@@ -87,7 +87,8 @@ func TestAFewAnswersEndTheColdStart(t *testing.T) {
 	}
 }
 
-// Few answers of small prompts say little of a large one, and nothing of one with less of it cached than believed.
+// Few answers of small prompts say little of a large one, and nothing of one with less of it cached
+// than believed.
 func TestFewAnswersLeaveRoomForLargePrompts(t *testing.T) {
 	for _, cached := range []int64{0, 39_000} {
 		s := newSim(t, 2)
@@ -106,7 +107,8 @@ func TestFewAnswersLeaveRoomForLargePrompts(t *testing.T) {
 	}
 }
 
-// A cold fleet that gets more than it can take gives nothing up either, whatever the first answers were.
+// A cold fleet that gets more than it can take gives nothing up either, whatever the first answers
+// were.
 func TestColdOverloadGivesNothingUp(t *testing.T) {
 	for _, nodes := range []int{2, 4} {
 		for _, gap := range []time.Duration{0, 5 * time.Millisecond, 20 * time.Millisecond} {

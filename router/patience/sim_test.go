@@ -55,7 +55,8 @@ const (
 
 func newSim(t *testing.T, nodes int) *sim {
 	s := &sim{t: t, now: epoch.Add(time.Hour), rng: rand.New(rand.NewPCG(1, 2))}
-	s.m = NewModel(Options{FirstByteFloor: 100 * time.Millisecond, StallFloor: 500 * time.Millisecond, Cold: 30 * time.Second, Hard: 300 * time.Second})
+	s.m = NewModel(Options{FirstByteFloor: 100 * time.Millisecond, StallFloor: 500 * time.Millisecond,
+		Cold: 30 * time.Second, Hard: 300 * time.Second})
 	for range nodes {
 		s.nodes = append(s.nodes, &simNode{n: s.m.Join(nil, s.now), slow: 1, free: s.now})
 	}
@@ -123,7 +124,8 @@ func (r *simRequest) step(now time.Time) bool {
 	switch {
 	case !r.open:
 		r.a.Done(now, 0, false)
-		r.again = r.s.send(r.s.leastQueuedBut(r.node), r.work.Stream, r.work.UncachedTokens, r.work.MaxTokens, r.generate)
+		r.again = r.s.send(r.s.leastQueuedBut(r.node), r.work.Stream, r.work.UncachedTokens, r.work.MaxTokens,
+			r.generate)
 		return false
 	case r.node.hung:
 		return true

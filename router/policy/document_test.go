@@ -107,8 +107,9 @@ func TestValidateKnowsNaN(t *testing.T) {
 }
 
 func TestPolicySurvivesItsDocument(t *testing.T) {
-	p := &Policy{Mode: LeastLoaded, KV: 0.1, Load: 0.2, Power: 0.3, Capacity: 0.4, Epsilon: 0.05, MaxQueue: 7, TTFTSLOms: 9,
-		Pending: 0.6, MaxShare: 3}
+	p := &Policy{Mode: LeastLoaded, KV: 0.1, Load: 0.2, Power: 0.3, Capacity: 0.4, Epsilon: 0.05, MaxQueue: 7,
+		TTFTSLOms: 9,
+		Pending:   0.6, MaxShare: 3}
 	doc, err := json.Marshal(p)
 	if err != nil {
 		t.Fatal(err)

@@ -21,7 +21,8 @@ func (k *countingKey) RendezvousKey() uint64 { k.asked++; return k.value }
 
 // blank is a node of which nothing is known but its slots.
 func blank(id uint64) Candidate {
-	return Candidate{IDHash: mix(id), MaxConcurrent: 10, SM: Unknown(), Watts: Unknown(), VRAM: Unknown(), Throughput: Unknown()}
+	return Candidate{IDHash: mix(id), MaxConcurrent: 10, SM: Unknown(), Watts: Unknown(), VRAM: Unknown(),
+		Throughput: Unknown()}
 }
 
 func blanks(n int) []Candidate {
@@ -41,7 +42,8 @@ func near(t *testing.T, name string, got, want float64) {
 
 func TestTermsByHand(t *testing.T) {
 	a := Candidate{IDHash: 1, Matched: 3, InFlight: 2, MaxConcurrent: 10, SM: 0.1, Watts: 300, VRAM: 80, Throughput: 2}
-	b := Candidate{IDHash: 2, Matched: 12, InFlight: 1, Others: 1, MaxConcurrent: 4, SM: 0.9, Watts: 600, VRAM: 40, Throughput: 8}
+	b := Candidate{IDHash: 2, Matched: 12, InFlight: 1, Others: 1, MaxConcurrent: 4, SM: 0.9, Watts: 600,
+		VRAM: 40, Throughput: 8}
 	var out [2]Terms
 	pick, why := Default().Explain([]Candidate{a, b}, 12, nil, 0, out[:])
 	near(t, "a.overlap", out[0].Overlap, 0.25)

@@ -2,9 +2,10 @@ package policy
 
 import "strings"
 
-// Relative arithmetic rate of one device by the type it computes in; bf16 is 1. It stands for the speed of prefill,
-// which is bound by arithmetic. Weight-only formats (awq, gptq, int4, llama.cpp's q4_k_m and its like) save memory, not
-// arithmetic: the weights are widened and multiplied in 16 bits, so they count as such.
+// Relative arithmetic rate of one device by the type it computes in; bf16 is 1. It stands for the
+// speed of prefill, which is bound by arithmetic. Weight-only formats (awq, gptq, int4, llama.cpp's
+// q4_k_m and its like) save memory, not arithmetic: the weights are widened and multiplied in 16
+// bits, so they count as such.
 const (
 	RateFP32 float32 = 0.5
 	RateBF16 float32 = 1

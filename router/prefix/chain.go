@@ -62,7 +62,8 @@ func (c *Chain) Continue(text []byte) {
 	c.length = float64(c.base) + float64(len(text))/BlockBytes
 }
 
-// Lengthen adds bytes to the length of a prompt of MaxChain blocks, whose further text is not given.
+// Lengthen adds bytes to the length of a prompt of MaxChain blocks, whose further text is not
+// given.
 func (c *Chain) Lengthen(bytes int) { c.length += float64(bytes) / BlockBytes }
 
 // Blocks is the number of full blocks of the prompt, at most MaxChain; only those have keys.
@@ -77,7 +78,8 @@ func (c *Chain) Key(i int) uint64 {
 	return c.keys[i]
 }
 
-// Keys are the keys of the blocks that are known. The slice is valid until the next call that hashes.
+// Keys are the keys of the blocks that are known. The slice is valid until the next call that
+// hashes.
 func (c *Chain) Keys() []uint64 { return c.keys }
 
 // Digest is the digest of block i, or the seed for -1, where it has been hashed since the last

@@ -52,7 +52,8 @@ func weigh(c *Chain, o Observation) verdict {
 	return v
 }
 
-// ceil is the number of blocks that x, which rounding may have made a little too large, reaches into.
+// ceil is the number of blocks that x, which rounding may have made a little too large, reaches
+// into.
 func ceil(x float64) int { return int(math.Ceil(x - 1e-6)) }
 
 func (v *verdict) short() bool { return v.fraction > 0 }

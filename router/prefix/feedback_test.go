@@ -33,7 +33,8 @@ func TestFractionsNotCounts(t *testing.T) {
 	}
 	// llama.cpp counts single tokens, but an engine may have larger blocks.
 	fl = f.send(0, base)
-	o = Observation{Ref: fl.ref, Believed: fl.believed, DispatchedAt: fl.at, PromptTokens: 180, CachedTokens: 128, EngineBlockTokens: 64}
+	o = Observation{Ref: fl.ref, Believed: fl.believed, DispatchedAt: fl.at, PromptTokens: 180,
+		CachedTokens: 128, EngineBlockTokens: 64}
 	if e := f.x.Observe(fl.c, o); e != 0 {
 		t.Errorf("within a block of 64: error %v, want 0", e)
 	}
@@ -168,7 +169,8 @@ func (f *fleet) lose(node int, age time.Duration) {
 	f.serve(node, prompt("lost", 40), 0)
 }
 
-// An engine that has shown that it caches is believed to hold all that it was sent, until it shows that it does not.
+// An engine that has shown that it caches is believed to hold all that it was sent, until it shows
+// that it does not.
 func TestAllIsBelievedUntilSomethingIsLost(t *testing.T) {
 	f := newFleet(t, 2)
 	old, base := prompt("old", 40), prompt("base", 40)
@@ -306,7 +308,8 @@ func TestZerosInParallelCountOnce(t *testing.T) {
 	}
 }
 
-// A prompt with images is mostly images for the engine: its count says no more than that there was something.
+// A prompt with images is mostly images for the engine: its count says no more than that there was
+// something.
 func TestImagesTeachOnlyWhetherAnythingWasThere(t *testing.T) {
 	f := newFleet(t, 1)
 	base := prompt("base", 20)
@@ -314,7 +317,8 @@ func TestImagesTeachOnlyWhetherAnythingWasThere(t *testing.T) {
 	f.serve(0, image, 0)
 	f.advance(20 * time.Second)
 	fl := f.send(0, image)
-	o := Observation{Ref: fl.ref, Believed: fl.believed, DispatchedAt: fl.at, PromptTokens: 1258, CachedTokens: 320, Uneven: true}
+	o := Observation{Ref: fl.ref, Believed: fl.believed, DispatchedAt: fl.at, PromptTokens: 1258,
+		CachedTokens: 320, Uneven: true}
 	if e := f.x.Observe(fl.c, o); e != 0 || f.x.Lifetime(fl.ref) != 120*time.Second {
 		t.Errorf("error %v, lifetime %v", e, f.x.Lifetime(fl.ref))
 	}

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// schedule is what hashAVX2 and hashAVX512 read: the initial words of the state's lower half, and per
-// round the order in which it adds the 16 message words.
+// schedule is what hashAVX2 and hashAVX512 read: the initial words of the state's lower half, and
+// per round the order in which it adds the 16 message words.
 type schedule struct {
 	low   [8]uint32
 	order [7][16]uint32
@@ -21,9 +21,9 @@ type schedule struct {
 //go:noescape
 func hashAVX2(digests, parent *words, text unsafe.Pointer, blocks int, s *schedule)
 
-// hashAVX512 is hashAVX2 for processors that also rotate words and permute those of two registers in one
-// instruction, in registers of no more than 256 bits. The time goes into one block's rounds waiting for each other, which
-// a rotation in one step makes a seventh shorter.
+// hashAVX512 is hashAVX2 for processors that also rotate words and permute those of two registers
+// in one instruction, in registers of no more than 256 bits. The time goes into one block's rounds
+// waiting for each other, which a rotation in one step makes a seventh shorter.
 //
 //go:noescape
 func hashAVX512(digests, parent *words, text unsafe.Pointer, blocks int, s *schedule)

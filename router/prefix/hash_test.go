@@ -10,7 +10,8 @@ import (
 	"lukechampine.com/blake3"
 )
 
-// TestHashesAsBLAKE3 holds the chain, however it is cut into calls, to the keyed mode of the library.
+// TestHashesAsBLAKE3 holds the chain, however it is cut into calls, to the keyed mode of the
+// library.
 func TestHashesAsBLAKE3(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -33,7 +34,8 @@ func TestHashesAsBLAKE3(t *testing.T) {
 			h := blake3.New(32, parent[:])
 			h.Write(text[i*BlockBytes:][:BlockBytes])
 			h.Sum(parent[:0])
-			if byText.Key(i) != binary.LittleEndian.Uint64(parent[:8]) || byTokens.Key(i) != binary.LittleEndian.Uint64(parent[:8]) {
+			if byText.Key(i) != binary.LittleEndian.Uint64(parent[:8]) ||
+				byTokens.Key(i) != binary.LittleEndian.Uint64(parent[:8]) {
 				t.Fatalf("block %d: text %x, tokens %x, want %x", i, byText.Key(i), byTokens.Key(i), parent)
 			}
 		}

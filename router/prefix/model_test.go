@@ -324,7 +324,8 @@ func churn(x *Index, slot *atomic.Uint32, texts [][]byte, seed uint64) {
 		if r.IntN(4) > 0 {
 			x.Begun(c, ref)
 		}
-		o := Observation{Ref: ref, Believed: c.Blocks(), DispatchedAt: at, PromptTokens: 1000, CachedTokens: int64(r.IntN(1000))}
+		o := Observation{Ref: ref, Believed: c.Blocks(), DispatchedAt: at, PromptTokens: 1000,
+			CachedTokens: int64(r.IntN(1000))}
 		if r.IntN(10) == 0 {
 			x.Forget(c, ref, at)
 		} else {

@@ -38,7 +38,8 @@ func (n *node) oldest(now stamp, nowMillis int64) stamp {
 	return past(n.floor.Load(), now, nowMillis)
 }
 
-// past is the stamp of a time in ms since the index began, which is now at the latest and maxAge ago at the earliest.
+// past is the stamp of a time in ms since the index began, which is now at the latest and maxAge
+// ago at the earliest.
 func past(millis int64, now stamp, nowMillis int64) stamp {
 	age := min(max(nowMillis-millis, 0), int64(maxAge))
 	return (now - stamp(age)) & stampMask

@@ -94,8 +94,9 @@ func (b *bucket) same(i int, key uint64) (same uint8) {
 // touched is when the entry in place i was last touched.
 func (b *bucket) touched(i int) stamp { return belief(b.beliefs[i].Load()).touched() }
 
-// old are the places, as bits, of the entries that were touched least ms before now or earlier. It reads the beliefs only,
-// and without branches: a sweep looks at every place of the table, of which most are empty or young.
+// old are the places, as bits, of the entries that were touched least ms before now or earlier. It
+// reads the beliefs only, and without branches: a sweep looks at every place of the table, of which
+// most are empty or young.
 func (b *bucket) old(now stamp, least int32) (old uint8) {
 	for i := range b.beliefs {
 		v := belief(b.beliefs[i].Load())

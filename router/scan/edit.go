@@ -64,8 +64,8 @@ func (e *Edits) Reset(r *Request, body []byte) {
 	e.changes, e.cuts, e.scratch = e.changes[:0], e.cuts[:0], kept(e.scratch, 1)
 }
 
-// Err is the first failure of an edit: by name in a form, of more than 32 members, or in a body that
-// is not the scanned one. Model and IncludeUsage do not fail if they come first.
+// Err is the first failure of an edit: by name in a form, of more than 32 members, or in a body
+// that is not the scanned one. Model and IncludeUsage do not fail if they come first.
 func (e *Edits) Err() error { return e.err }
 
 // Model makes name the model, in a form too.
