@@ -25,7 +25,7 @@ type EngineConfig struct {
 	TP            int         `toml:"tp" default:"0" help:"tensor-parallel size, announced and given to a started engine; 0: unknown"`
 	DType         string      `toml:"dtype" default:"" help:"data type such as bfloat16, announced and given to a started vllm or sglang; empty: unknown"`
 	VRAM          config.Size `toml:"vram_bytes" default:"0" help:"memory of the node's GPUs together; 0: what NVML says, where it is read"`
-	MaxConcurrent int         `toml:"max_concurrent" default:"0" help:"requests that the node is given at once, at most; a started engine is told the same; 0: not stated. The number that the engine tells of itself is announced beside it, and refuses nothing"`
+	MaxConcurrent int         `toml:"max_concurrent" default:"0" help:"requests that the node is given at once, at most; a started engine is told the same; 0: not stated. Load is measured by it, so a large number makes load count little (16 routed better than 64, 256 worst). The number that the engine tells of itself is announced beside it, and refuses nothing"`
 
 	Engine engine.Config `toml:",inline"`
 	Events EventsConfig  `toml:"kv_events" help:"What the engine publishes about its KV cache."`
