@@ -26,7 +26,8 @@ type outer struct {
 }
 
 func TestMarksAreFound(t *testing.T) {
-	var o outer
+	o := outer{name: "", next: nil, from: nil, err: nil, parts: [2]inner{{n: 0}}}
+	o.mu.Lock() // which is left as it is
 	Mark(&o, []string{"kept"}, strings.NewReader("x"))
 	want := []string{
 		"name", "done", "next", "parts[0].n", "parts[0].refs", "parts[1].n", "parts[1].refs", "text", "from", "err",
