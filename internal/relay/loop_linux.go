@@ -42,12 +42,15 @@ type loop struct {
 	closed  bool
 }
 
-// mailbox holds what other goroutines tell a loop.
+// mailbox holds messages from other goroutines. No message is obeyed with mu held:
+// who cancels an exchange posts with the exchange's lock.
 type mailbox struct {
 	mu    sync.Mutex
 	inbox []message
-	dead  bool     // the thread has ended
-	late  []func() // errands that began after that, for the goroutine whose message did it
+	dead  bool // the thread has ended
+
+	after sync.Mutex // held by a goroutine that does the thread's work after its end
+	late  []func()   // errands that began then, for that goroutine
 
 	letters []message // taken from inbox, by the thread
 	read    int       // of letters
@@ -82,19 +85,16 @@ func (l *loop) run() {
 		for !l.step() {
 		}
 	}
-	l.mailbox.mu.Lock()
-	defer l.mailbox.mu.Unlock()
-	for _, m := range l.mailbox.inbox {
-		l.obey(m)
+	for !l.mailbox.close() {
+		l.readMail()
 	}
-	l.mailbox.dead = true
 }
 
 // wait returns when something is ready.
 func (l *loop) wait() {
 	timeout := l.timeout()
 	if timeout != 0 {
-		if l.asleep.Store(true); l.mail() {
+		if l.asleep.Store(true); !l.mailbox.isEmpty() {
 			timeout = 0
 		}
 	}
@@ -191,7 +191,13 @@ func (l *loop) watch(fd int, id, generation, events uint32) error {
 	return os.NewSyscallError("epoll_ctl", err)
 }
 
-func (l *loop) unwatch(fd int) { unix.EpollCtl(l.ep, unix.EPOLL_CTL_DEL, fd, nil) }
+// unwatch ends watch. A loop that is closed will look at no more events, and its
+// epoll instance may be gone.
+func (l *loop) unwatch(fd int) {
+	if !l.closed {
+		unix.EpollCtl(l.ep, unix.EPOLL_CTL_DEL, fd, nil)
+	}
+}
 
 // admit gives f a slot.
 func (l *loop) admit(f *flow) {

@@ -130,13 +130,8 @@ func (l *loop) post(m message) {
 	box := &l.mailbox
 	box.mu.Lock()
 	if box.dead {
-		l.obey(m) // which ends what begins
-		late := box.late
-		box.late = nil
 		box.mu.Unlock()
-		for _, do := range late {
-			do()
-		}
+		l.end(m)
 		return
 	}
 	box.inbox = append(box.inbox, m)
@@ -147,11 +142,44 @@ func (l *loop) post(m message) {
 	}
 }
 
-// mail reports whether there are messages.
-func (l *loop) mail() bool {
-	l.mailbox.mu.Lock()
-	defer l.mailbox.mu.Unlock()
-	return len(l.mailbox.inbox) > 0
+// end obeys a message that came after the thread's end: what begins, ends.
+func (l *loop) end(m message) {
+	if m.kind == msgInterrupt { // of a stream that is over
+		return
+	}
+	box := &l.mailbox
+	box.after.Lock()
+	l.obey(m)
+	late := box.late
+	box.late = nil
+	box.after.Unlock()
+	for _, do := range late {
+		do()
+	}
+}
+
+// isEmpty reports whether there are no messages.
+func (b *mailbox) isEmpty() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.inbox) == 0
+}
+
+// take empties the mailbox.
+func (b *mailbox) take() []message {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	taken := b.inbox
+	b.inbox = b.letters[:0]
+	return taken
+}
+
+// close reports false where there are messages. No more are taken afterwards.
+func (b *mailbox) close() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.dead = len(b.inbox) == 0
+	return b.dead
 }
 
 // readMail does what the messages say, in the order in which they came. After a
@@ -159,9 +187,7 @@ func (l *loop) mail() bool {
 func (l *loop) readMail() {
 	box := &l.mailbox
 	if box.read == len(box.letters) {
-		box.mu.Lock()
-		box.letters, box.inbox, box.read = box.inbox, box.letters[:0], 0
-		box.mu.Unlock()
+		box.letters, box.read = box.take(), 0
 	}
 	for box.read < len(box.letters) {
 		m := box.letters[box.read]
@@ -199,7 +225,7 @@ func (l *loop) obey(m message) {
 
 // errand has n done on a goroutine.
 func (l *loop) errand(n *errand) {
-	if l.mailbox.dead { // with mu held
+	if l.mailbox.dead { // with after held
 		l.mailbox.late = append(l.mailbox.late, n.do)
 	} else {
 		l.loops.running.Go(n.do)
