@@ -25,8 +25,9 @@
 // the connection of a source is back in its pool before the next one is asked
 // for, deadlines and cancellation are those of the source that is read, and the
 // client is watched all the time, also while there is no source. An event that a
-// failed source has left unfinished never reaches the client; a blank line comes
-// between sources where an event was not closed.
+// failed source has left unfinished does not reach the client, unless it is too
+// long to be held back (sse.MaxEventBytes); a blank line comes between sources
+// where an event was not closed.
 //
 // # Loops
 //
