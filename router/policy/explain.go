@@ -58,8 +58,9 @@ func noneWhy(cands []Candidate) string {
 }
 
 func (p *Policy) scoreWhy(cands []Candidate, f *fleet, promptBlocks int, key Key, r uint64) string {
-	best, top, _ := p.best(cands, f, promptBlocks)
-	_, tied := p.breakTie(cands, f, promptBlocks, best, top, key, r)
+	var kept totals
+	best, top, _ := p.best(cands, f, promptBlocks, &kept)
+	_, tied := p.breakTie(cands, f, promptBlocks, best, top, &kept, key, r)
 	if tied == 1 {
 		return fmt.Sprintf("highest score %.4f of %d candidates", top, f.takers)
 	}

@@ -148,22 +148,43 @@ func (p *Policy) pickScore(cands []Candidate, promptBlocks int, key Key, r uint6
 	if f.takers == 0 {
 		return -1
 	}
-	best, top, second := p.best(cands, &f, promptBlocks)
+	var kept totals
+	best, top, second := p.best(cands, &f, promptBlocks, &kept)
 	if second < top-p.Epsilon {
 		return best
 	}
-	pick, _ := p.breakTie(cands, &f, promptBlocks, best, top, key, r)
+	pick, _ := p.breakTie(cands, &f, promptBlocks, best, top, &kept, key, r)
 	return pick
 }
 
+// totals are those of the first candidates, so that a tie need not make them again; -Inf for one
+// that takes nothing.
+type totals [32]float64
+
+// of is the total of candidate i.
+func (kept *totals) of(p *Policy, cands []Candidate, i int, f *fleet, promptBlocks int) float64 {
+	if i < len(kept) {
+		return kept[i]
+	}
+	if !f.takes(&cands[i]) {
+		return math.Inf(-1)
+	}
+	return p.total(&cands[i], f, promptBlocks)
+}
+
 // best returns the first candidate with the highest total, that total, and the next highest.
-func (p *Policy) best(cands []Candidate, f *fleet, promptBlocks int) (best int, top, second float64) {
+func (p *Policy) best(
+	cands []Candidate, f *fleet, promptBlocks int, kept *totals,
+) (best int, top, second float64) {
 	best, top, second = -1, math.Inf(-1), math.Inf(-1)
 	for i := range cands {
-		if !f.takes(&cands[i]) {
-			continue
+		t := math.Inf(-1)
+		if f.takes(&cands[i]) {
+			t = p.total(&cands[i], f, promptBlocks)
 		}
-		t := p.total(&cands[i], f, promptBlocks)
+		if i < len(kept) {
+			kept[i] = t
+		}
 		if t > top {
 			best, top, second = i, t, top
 		} else if t > second {
@@ -177,12 +198,12 @@ func (p *Policy) best(cands []Candidate, f *fleet, promptBlocks int) (best int, 
 // are. Rendezvous hashing sends equal keys to the same node for as long as that node is among
 // them, in every replica; with no key the draw is uniform.
 func (p *Policy) breakTie(
-	cands []Candidate, f *fleet, promptBlocks, best int, top float64, key Key, r uint64,
+	cands []Candidate, f *fleet, promptBlocks, best int, top float64, kept *totals, key Key, r uint64,
 ) (pick, tied int) {
 	var draw draw
 	pick = best
 	for i := range cands {
-		if !f.takes(&cands[i]) || p.total(&cands[i], f, promptBlocks) < top-p.Epsilon {
+		if kept.of(p, cands, i, f, promptBlocks) < top-p.Epsilon {
 			continue
 		}
 		tied++
@@ -204,7 +225,7 @@ func (p *Policy) breakTie(
 
 // draw is one rendezvous among tied candidates.
 type draw struct {
-	key    uint64
+	key    uint64 // mixed where keyed
 	keyed  bool
 	winner int
 	high   uint64
@@ -212,21 +233,21 @@ type draw struct {
 }
 
 func (d *draw) ask(key Key, r uint64) {
-	if key != nil {
-		d.key = key.RendezvousKey()
+	d.key = r
+	if key == nil {
+		return
 	}
-	d.keyed = d.key != 0
-	if !d.keyed {
-		d.key = r
+	if k := key.RendezvousKey(); k != 0 {
+		d.key, d.keyed = mix(k), true
 	}
 }
 
 func (d *draw) enter(cands []Candidate, i int) {
-	lot := mix(d.key + uint64(i))
+	lot := d.key + uint64(i)
 	if d.keyed {
-		lot = mix(cands[i].IDHash ^ mix(d.key))
+		lot = cands[i].IDHash ^ d.key
 	}
-	if !d.begun || lot > d.high {
+	if lot = mix(lot); !d.begun || lot > d.high {
 		d.winner, d.high, d.begun = i, lot, true
 	}
 }
