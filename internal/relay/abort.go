@@ -5,11 +5,10 @@ import (
 	"sync"
 )
 
-// Abort ends whatever a request is doing upstream: dialing, writing, waiting
-// or reading. One Abort covers all attempts of a request: name it in
-// Request.Abort, and make Cancel what the client's Watcher calls. The zero
-// value is ready. Unlike Exchange.Cancel, a call that comes after the exchange
-// was closed is harmless.
+// Abort ends whatever an attempt is doing upstream: dialing, writing, waiting
+// or reading. It is named in Request.Abort; Reset makes it ready for another
+// attempt. The zero value is ready. Unlike Exchange.Cancel, a call that comes
+// after the exchange was closed is harmless.
 type Abort struct {
 	mu       sync.Mutex
 	canceled error // why; nil: it is not

@@ -127,7 +127,11 @@ func (r *runner) build(name, file string) (*compare.Contestant, Build, error) {
 	return c, Build{Path: path, Version: version}, err
 }
 
-// replace puts path wherever c names the router of bin.
+// limit is stated for each engine, since a router that is told none may have a small one of its
+// own.
+const limit = ",max_concurrent=8192"
+
+// replace puts path wherever c names the router of bin, and states the limit.
 func replace(c *compare.Contestant, path string) {
 	of := func(text string) string { return strings.ReplaceAll(text, "{{.Bin}}/cgn-router", path) }
 	c.Program = of(c.Program)
@@ -135,6 +139,12 @@ func replace(c *compare.Contestant, path string) {
 		c.Version[i] = of(c.Version[i])
 	}
 	for i := range c.Processes {
+		each := c.Processes[i].Each
+		for k := range each {
+			if strings.HasPrefix(each[k], "http://") {
+				each[k] += limit
+			}
+		}
 		command := c.Processes[i].Command
 		for k := range command {
 			command[k] = of(command[k])

@@ -16,8 +16,8 @@ import (
 // Place is where the answer of a leg goes: the client, or memory of the router.
 type Place interface {
 	// Take takes the answer in ex over: its head has been read, and the first event of a stream. It
-	// closes ex in the end, and tells s of all that comes. After an error nothing has been taken,
-	// ex is still the caller's, and another node may be asked.
+	// closes ex in the end. It tells s of all that comes, or has the request's plan do so. After an
+	// error nothing has been taken, ex is still the caller's, and another node may be asked.
 	Take(ex *relay.Exchange, s Source) error
 }
 

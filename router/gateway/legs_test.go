@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -418,4 +419,25 @@ func TestNoNodeForTheSecondLeg(t *testing.T) {
 		}
 		ln.idle()
 	})
+}
+
+// TestOldClientGetsNoFurtherLegs: a client of HTTP/1.0, whose stream goes through the server's own
+// hands, is told that it cannot have an answer of several legs.
+func TestOldClientGetsNoFurtherLegs(t *testing.T) {
+	ln := newLane(t, 1, false)
+	conn, err := net.Dial("tcp", strings.TrimPrefix(ln.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	body := `{"model":"sim","stream":true,"max_tokens":5,"messages":[{"role":"user","content":"hello"}]}`
+	if _, err := fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.0\r\nHost: x\r\nContent-Type: application/json\r\n"+
+		"Content-Length: %d\r\n\r\n%s", len(body), body); err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(conn)
+	if err != nil || !strings.Contains(string(got), `"http_version"`) || strings.Contains(string(got), "second leg") {
+		t.Errorf("%v: %s", err, got)
+	}
+	ln.idle()
 }

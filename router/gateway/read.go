@@ -35,7 +35,7 @@ func (g *Gateway) survive(c *call) {
 		return
 	}
 	g.bug(p)
-	if c.ctx.Hijacked() { // the answer goes its way
+	if c.stage != asking { // the answer goes its way
 		return
 	}
 	defer func() {
@@ -123,15 +123,15 @@ func (c *call) describe(h *fasthttp.ResponseHeader) {
 	if c.g.door.draining.Load() {
 		h.SetConnectionClose()
 	}
-	a := c.task.Account(relay.Complete)
-	if a.Attempts == 0 {
+	attempts := c.task.Attempts()
+	if attempts == 0 {
 		return
 	}
 	var number [48]byte
-	h.SetBytesV("X-Cgn-Attempts", strconv.AppendInt(number[:0], int64(a.Attempts), 10))
-	if a.Node != "" {
-		h.Set("X-Cgn-Node", a.Node)
-		b := strconv.AppendInt(number[:0], int64(a.Matched), 10)
-		h.SetBytesV("X-Cgn-Overlap", strconv.AppendInt(append(b, '/'), int64(a.Blocks), 10))
+	h.SetBytesV("X-Cgn-Attempts", strconv.AppendInt(number[:0], int64(attempts), 10))
+	if node, matched, blocks := c.task.Node(); node != "" {
+		h.Set("X-Cgn-Node", node)
+		b := strconv.AppendInt(number[:0], int64(matched), 10)
+		h.SetBytesV("X-Cgn-Overlap", strconv.AppendInt(append(b, '/'), int64(blocks), 10))
 	}
 }

@@ -48,10 +48,11 @@ const (
 	stalled                   // given up: the node makes no progress
 	noOptions                 // 400 or 422 because of stream_options that the router has spliced in
 	late                      // a hard bound passed
-	tooOld                    // the client's HTTP/1.0 cannot take the answer
-	tooLong                   // the answer does not fit the memory that it is kept in
-	unfit                     // the body cannot be changed as the leg wants
-	abandoned                 // the client is gone or the router shuts down
+	// Those from here on are no node's fault, see blames.
+	tooOld    // the client's HTTP/1.0 cannot take the answer
+	tooLong   // the answer does not fit the memory that it is kept in
+	unfit     // the body cannot be changed as the leg wants
+	abandoned // the client is gone or the router shuts down
 )
 
 var verdictNames = [...]string{
@@ -70,7 +71,7 @@ func (v verdict) blames() bool {
 // try asks the node at place at of the pool, whose slot has been taken.
 func (l *Leg) try(at int) verdict {
 	now := time.Now()
-	a := l.slot()
+	a := l.spare()
 	a.node, a.sent = l.pool.members[at], now
 	a.believe(l, at)
 	a.ref = a.node.Ref()
@@ -98,8 +99,8 @@ func (l *Leg) try(at int) verdict {
 	return v
 }
 
-// slot is the one of the two attempts that is free.
-func (l *Leg) slot() *attempt {
+// spare is the one of the two attempts that is not kept.
+func (l *Leg) spare() *attempt {
 	a := &l.slots[0]
 	if a == l.kept {
 		a = &l.slots[1]
@@ -116,10 +117,20 @@ func (l *Leg) put(a *attempt, v verdict, err error) {
 	if (v == failed500 || v == overloaded) && err == nil {
 		l.drop(l.kept)
 		l.Request.Life.Leave(&a.abort)
-		l.kept = a
+		l.leave(a)
+		l.kept = a // which is nobody's answer unless fallBack makes it the leg's
 		return
 	}
 	l.drop(a)
+}
+
+// leave says that a is not under way any more.
+func (l *Leg) leave(a *attempt) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.now == a {
+		l.now = nil
+	}
 }
 
 // drop closes an attempt and gives its slot back.
@@ -128,11 +139,7 @@ func (l *Leg) drop(a *attempt) {
 		return
 	}
 	l.Request.Life.Leave(&a.abort)
-	l.mu.Lock()
-	if l.now == a {
-		l.now = nil
-	}
-	l.mu.Unlock()
+	l.leave(a)
 	if a.ex != nil {
 		a.ex.Close()
 	}
@@ -285,14 +292,24 @@ func (l *Leg) fallBack() *apierror.Error {
 		return Ended(l.Request)
 	}
 	l.disarm()
-	if err := l.deliver(a); err != nil {
-		l.drop(a)
-		return l.unanswered()
+	err := l.deliver(a)
+	if err == nil {
+		return nil
 	}
-	return nil
+	v := l.blame(err)
+	l.drop(a)
+	switch v {
+	case abandoned:
+		return Ended(l.Request)
+	case tooOld:
+		return errTooOld
+	case tooLong:
+		return errTooLong
+	}
+	return l.unanswered()
 }
 
-// blame says what a failed exchange means.
+// blame says what a failed exchange means. It ends the time in which it may be given up.
 func (l *Leg) blame(err error) verdict {
 	if l.Request.Life.Ended() != request.None {
 		return abandoned
@@ -348,7 +365,7 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	if name := a.node.UpstreamModel(l.model.name); len(asked.Scan.Model) > 0 && string(asked.Scan.Model) != name {
 		o.edits.Model(name)
 	}
-	o.asksUsage = l.d.options.Feedback && asked.Scan.Stream && !asked.Scan.IncludeUsage &&
+	o.asksUsage = l.Work == Answer && l.d.options.Feedback && asked.Scan.Stream && !asked.Scan.IncludeUsage &&
 		(asked.API == scan.Chat || asked.API == scan.Completions) && !a.node.rejectsStreamOptions.Load()
 	if o.asksUsage {
 		o.edits.IncludeUsage()

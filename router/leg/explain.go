@@ -117,8 +117,10 @@ func (e *ExplainedNode) score(t *policy.Terms, n *member, now time.Time) {
 func (l *Leg) whyNot(n *member, now time.Time, full bool) string {
 	_, reason := n.Eligible(now)
 	switch {
-	case l.excludes(n):
+	case l.Bond != Free && n.ID != l.Node:
 		return "another node is pinned"
+	case l.excludes(n):
+		return "left out by the request's plan"
 	case reason != "":
 		return reason
 	case n.Suspect():

@@ -49,3 +49,27 @@ func TestKeptAnswerIsNoSignOfAnotherNode(t *testing.T) {
 		}
 	}
 }
+
+// TestCrowdedNodeIsNotCharged: the answer of a node that is overloaded is given back unused when
+// the client leaves before another node answers, and nothing that happens then is held against it.
+func TestCrowdedNodeIsNotCharged(t *testing.T) {
+	d := start(t, 1)
+	r := asked(t, d, chat(100))
+	l := d.Leg(r, Question{}, place(func(*relay.Exchange) error { return nil }))
+	at, err := l.first()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header = append(r.Header[:0], "Content-Type: application/json\r\nx-sim-fault: status=503\r\n"...)
+	if v := l.try(at); v != overloaded {
+		t.Fatalf("it is %v", v)
+	}
+	node := l.pool.members[at]
+	l.Finish(relay.UpstreamFailed)
+	if node.InFlight() != 0 {
+		t.Errorf("%d in flight", node.InFlight())
+	}
+	if exports(d, `kind="client_reset"`) || !exports(d, `cgn_router_ttft_seconds_count{model="sim"} 0`) {
+		t.Error("the node is charged with an answer that was not asked for")
+	}
+}

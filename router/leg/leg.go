@@ -23,10 +23,13 @@ import (
 type Question struct {
 	Model  []byte                   // a model's name or alias; nil: the request's own
 	Work   Work                     // what the node is to do
-	Node   string                   // the only node that may be asked; empty: any
-	Bond   Bond                     // why only Node
+	Bond   Bond                     // whether only Node may be asked, and why
+	Node   string                   // the id of that node; of no meaning to a leg that is Free
 	Filter func(n *fleet.Node) bool // whether a node may be asked; nil: any
 	Edit   func(e *scan.Edits)      // changes the body, besides the model's name; nil: as it came
+	// Continues says that the answer goes on with one that the client has begun to get: its first
+	// event is not the client's.
+	Continues bool
 }
 
 // Bond is why a leg may ask one node only.

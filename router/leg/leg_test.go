@@ -264,7 +264,7 @@ func TestAStallInALongStream(t *testing.T) {
 	if err := l.resolve(); err != nil {
 		t.Fatal(err)
 	}
-	a := l.slot()
+	a := l.spare()
 	a.node, a.streams = l.pool.members[0], true
 	l.now = a
 	at := l.Request.Received
@@ -379,7 +379,7 @@ func TestPrefillFeedsNothingOfDecode(t *testing.T) {
 	captured := answer.Memory{Limit: 1 << 20}
 	prompt := func(e *scan.Edits) { e.Set("max_tokens", []byte("1")) }
 	for range 4 {
-		body := bytes.Replace(chat(4000), []byte("{"), []byte(`{"stream":true,`), 1)
+		body := bytes.Replace(chat(4000), []byte("{"), []byte(`{"stream":true,"stream_options":{"include_usage":true},`), 1)
 		l := d.Leg(asked(t, d, body), Question{Work: Prefill, Edit: prompt}, &captured)
 		if err := l.Do(); err != nil || captured.Status != 200 || l.NodeID() != prefill.ID {
 			t.Fatalf("%v, status %d from %q", err, captured.Status, l.NodeID())

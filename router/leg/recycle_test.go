@@ -27,7 +27,7 @@ func TestNothingOutlivesAnAttempt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := l.slot()
+	a := l.spare()
 	residue.Mark(a, []string{"node", "ex", "abort"})
 	a.node = l.pool.members[at]
 	l.drop(a)

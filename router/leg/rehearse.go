@@ -48,7 +48,7 @@ func (l *Leg) rehearse(keys []uint64, known func(n *fleet.Node) int32) *apierror
 	if err != nil {
 		return err
 	}
-	a := l.slot()
+	a := l.spare()
 	a.node, a.sent = l.pool.members[at], sent
 	a.believe(l, at)
 	a.ref, a.recorded = a.node.Ref(), true

@@ -13,10 +13,15 @@ import (
 // looks and into the metrics, and slot, permit and connection are given back. o is how the answer
 // ended, if there was one. Neither the leg nor anything got from it may be used afterwards.
 func (l *Leg) Finish(o relay.Outcome) {
+	defer l.giveBack() // whatever bug settle may have
 	if a := l.now; a != nil && a.node != nil {
 		l.settle(a, o)
-		l.drop(a)
 	}
+}
+
+// giveBack gives slots, connections, permit and the leg itself back.
+func (l *Leg) giveBack() {
+	l.drop(l.now)
 	l.drop(l.kept)
 	l.permit.Release()
 	l.recycle()
@@ -76,7 +81,9 @@ func (l *Leg) count(a *attempt, now time.Time) {
 		m.Overlap.Observe(float64(a.matched) / float64(l.prompt.Blocks))
 	}
 	if a.streams {
-		m.TTFT.Observe(l.TTFT.Seconds())
+		if !l.Continues {
+			m.TTFT.Observe(l.TTFT.Seconds())
+		}
 		if r.Events > 1 {
 			m.ITL.Observe(r.MeanGap().Seconds())
 			m.MaxGap.Observe(r.Gap.Seconds())

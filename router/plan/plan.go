@@ -58,8 +58,10 @@ type Plan interface {
 	// Follows tells whether further legs may follow the one whose answer goes to the client. The
 	// request keeps its body for them.
 	Follows() bool
-	// Event is called for each event of that answer, read at that time. It appends to out what the
-	// client gets now; Task.Read must be called for each event. enough ends the leg.
+	// Event is called for each event of that answer, read at that time, but for those longer than
+	// sse.MaxEventBytes, which pass unseen. It appends to out what the client gets now; Task.Read
+	// must be called for each event. A plan that withholds events copies them, and bounds what it
+	// copies. enough ends the leg.
 	Event(t *Task, e sse.Event, out []byte, at time.Time) (rest []byte, enough bool)
 	// End is called when the answer of the leg has ended, by o. It appends to out what the client
 	// still gets, and says whether another leg follows, which Next runs.
@@ -98,6 +100,7 @@ type Task struct {
 	planner *Planner
 	plan    Plan
 	leg     *leg.Leg      // under way, or the last; nil: none was sent
+	shown   bool          // the answer of leg goes to the client
 	ended   relay.Outcome // how the answer of leg has ended
 	before  before
 }
@@ -105,6 +108,7 @@ type Task struct {
 // before is what the legs before the one under way have come to.
 type before struct {
 	attempts int
+	shown    bool // some of their answers went to the client; the next three are of those
 	events   int64
 	ttft     time.Duration
 	usage    usage.Counts
@@ -135,6 +139,8 @@ func (t *Task) Answer() *apierror.Error {
 // place.
 func (t *Task) Run(q leg.Question, place answer.Place) *apierror.Error {
 	t.endLeg()
+	t.shown = place == t.Client
+	q.Continues = t.shown && t.before.shown
 	t.leg = t.planner.parts.Legs.Leg(t.Request, q, place)
 	return t.leg.Do()
 }
@@ -146,13 +152,17 @@ func (t *Task) endLeg() {
 		return
 	}
 	b := &t.before
-	if b.attempts += l.Attempts; b.ttft == 0 {
-		b.ttft = l.TTFT
+	b.attempts += l.Attempts
+	if t.shown && l.TTFT > 0 {
+		if !b.shown {
+			b.ttft = l.TTFT
+		}
+		b.events += l.Reading.Events
+		b.usage, b.shown = joined(b.usage, l.Reading.Usage), true
 	}
-	b.events += l.Reading.Events
-	b.usage = joined(b.usage, l.Reading.Usage)
-	t.leg = nil
-	l.Finish(t.ended)
+	ended := t.ended
+	t.leg, t.ended = nil, relay.Complete
+	l.Finish(ended)
 }
 
 // joined is the usage of an answer that one leg has begun and the next one gone on with: the prompt
@@ -196,7 +206,7 @@ func (t *Task) Next() *apierror.Error {
 // Failure is the error that ends a stream which had begun and could not be finished because of err.
 func (t *Task) Failure(err error) *apierror.Error {
 	events := t.before.events
-	if t.leg != nil {
+	if t.leg != nil && t.shown {
 		events += t.leg.Reading.Events
 	}
 	return t.planner.parts.Legs.Failure(t.Request, err, events)
@@ -214,7 +224,24 @@ func (t *Task) Finish(o relay.Outcome) {
 	}
 }
 
-// Account is what has become of a task, for headers and the access log.
+// Attempts is how many exchanges the task has had with nodes so far, in all legs.
+func (t *Task) Attempts() int {
+	if t.leg == nil {
+		return t.before.attempts
+	}
+	return t.before.attempts + t.leg.Attempts
+}
+
+// Node is the node that answers, empty if none does, and how many of the prompt's leading blocks it
+// was believed to hold.
+func (t *Task) Node() (id string, matched, blocks int) {
+	if t.leg == nil {
+		return "", 0, 0
+	}
+	return t.leg.NodeID(), t.leg.Matched(), t.leg.Blocks()
+}
+
+// Account is what has become of a task, for the access log.
 type Account struct {
 	Model    string // canonical, empty if it is not known
 	Node     string // that answers, empty if none does
@@ -223,7 +250,7 @@ type Account struct {
 	Matched  int    // leading blocks that the answering node was believed to hold
 	Blocks   int    // of the prompt
 	TTFT     time.Duration
-	Usage    usage.Counts // of all legs
+	Usage    usage.Counts // of the legs whose answers went to the client
 	Cause    string       // how the last attempt that failed did, in a word as the metrics have it
 }
 
@@ -234,14 +261,14 @@ func (t *Task) Account(o relay.Outcome) Account {
 		return Account{Attempts: b.attempts, TTFT: b.ttft, Usage: b.usage}
 	}
 	a := Account{
-		Model: l.Served(), Node: l.NodeID(), Asked: l.Asked(), Attempts: b.attempts + l.Attempts, Matched: l.Matched(),
-		Blocks: l.Blocks(), TTFT: b.ttft, Usage: l.Reading.Usage, Cause: l.Cause(o),
+		Model: l.Served(), Node: l.NodeID(), Asked: l.Asked(), Attempts: t.Attempts(), Matched: l.Matched(),
+		Blocks: l.Blocks(), TTFT: b.ttft, Usage: b.usage, Cause: l.Cause(o),
 	}
-	if a.TTFT == 0 {
-		a.TTFT = l.TTFT
-	}
-	if b.attempts > 0 {
+	if t.shown {
 		a.Usage = joined(b.usage, l.Reading.Usage)
+		if !b.shown {
+			a.TTFT = l.TTFT
+		}
 	}
 	return a
 }

@@ -199,8 +199,8 @@ const (
 	denied403 // the client may not know
 )
 
-// inquire asks one node, unless the search is over, and ends the search if the node has it. A bug
-// in that is a node that says nothing.
+// inquire asks one node and ends the search if the node has it. Once the search is over, abort is
+// canceled and nothing is sent. A bug in that is a node that says nothing.
 func (s *search) inquire(n *fleet.Node, abort *relay.Abort) {
 	told := nothing
 	defer func() {

@@ -2,12 +2,13 @@ package request
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
 // End is why a request is given up from outside.
-type End uint8
+type End uint32
 
 // Ends of a request.
 const (
@@ -25,8 +26,8 @@ type Life struct {
 
 	started bool // Start has been called
 
+	end    atomic.Uint32 // an End; set under mu
 	mu     sync.Mutex
-	end    End
 	aborts []*relay.Abort // of what is under way: one for each node that is asked at this moment
 }
 
@@ -48,7 +49,7 @@ func (l *Life) Started() bool { return l.started }
 func (l *Life) Enter(a *relay.Abort) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.end != None {
+	if l.Ended() != None {
 		return false
 	}
 	l.aborts = append(l.aborts, a)
@@ -79,10 +80,10 @@ func (l *Life) Shutdown() { l.stop(Shutdown) }
 func (l *Life) stop(end End) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.end != None {
+	if l.Ended() != None {
 		return
 	}
-	l.end = end
+	l.end.Store(uint32(end))
 	for _, a := range l.aborts {
 		if end == Shutdown {
 			a.Stop()
@@ -93,8 +94,4 @@ func (l *Life) stop(end End) {
 }
 
 // Ended is why the request was given up, None if it was not.
-func (l *Life) Ended() End {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.end
-}
+func (l *Life) Ended() End { return End(l.end.Load()) }

@@ -1,8 +1,9 @@
 // Package request holds what one client asks of the router, and the life of that question.
 //
-// A Request is filled once, by the port that reads it, and does not change afterwards. It copies
-// what it keeps of the head, so that only its body is borrowed memory. The body is there for as
-// long as a leg may send it: see Own.
+// A Request is filled once, by the port that reads it, and says the same from then on. Only the
+// scan's memory of the prompt text may be made anew, by the leg that hashes it. It copies the head,
+// so that only its body is borrowed memory. The body is there for as long as a leg may send it: see
+// Own.
 package request
 
 import (
@@ -13,8 +14,8 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// Request is one request of a client. Take one with New, give it back with Recycle. Apart from
-// Life, one goroutine at a time uses it.
+// Request is one request of a client. Take one with New, give it back with Recycle. One goroutine
+// at a time uses it, apart from Life; several may read it while its owner waits for them.
 type Request struct {
 	API      scan.API
 	Method   string
@@ -22,7 +23,7 @@ type Request struct {
 	Header   []byte // the lines that go to the engine as they are
 	Auth     []byte // the client's Authorization where it may be forwarded, else nil
 	Session  []byte // x-cgn-session-id
-	Pin      string // x-cgn-node: this node or none; empty: any
+	Pin      string // x-cgn-node: this node or none, unless a stored response decides; empty: any
 	Received time.Time
 	Deadline time.Time // the client's own; zero: none
 	Scan     scan.Request
@@ -100,9 +101,6 @@ func (r *Request) Own(body []byte, release func()) { r.body, r.release = body, r
 
 // Body is what the client has sent. It is valid until Release.
 func (r *Request) Body() []byte { return r.body }
-
-// Moved says that the body lies elsewhere from now on. Nothing that a scan has found in it changes.
-func (r *Request) Moved(body []byte) { r.body = body }
 
 // formData is how the content type of a form begins.
 var formData = []byte("multipart/form-data")
