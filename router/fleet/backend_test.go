@@ -42,7 +42,7 @@ func TestBadBackendsSayWhatToDo(t *testing.T) {
 		"http://a,id=a/b":              "letters, digits",
 		"http://a,role=boss":           "prefill, decode, both",
 		"http://a,max_concurrent=many": "whole number",
-		"http://a,max_concurrent=0":    "whole number",
+		"http://a,max_concurrent=-1":   "whole number",
 		"http://a,ca=/x":               "https",
 	} {
 		if _, err := ParseBackend(flag); err == nil || !strings.Contains(err.Error(), says) {

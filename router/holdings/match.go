@@ -38,6 +38,20 @@ type Query struct {
 	keys    keys
 }
 
+// Reset forgets the last question, but for memory.
+func (q *Query) Reset() {
+	wipe(q.caches)
+	wipe(q.engines)
+	wipe(q.asked)
+	*q = Query{
+		Reach: q.Reach[:0], caches: q.caches[:0], engines: q.engines[:0], asked: q.asked[:0],
+		refs: q.refs[:0], matched: q.matched[:0],
+	}
+}
+
+// wipe clears all of a slice's memory, that behind its end included.
+func wipe[T any](s []T) { clear(s[:cap(s)]) }
+
 // Begin starts a question on a prompt for a model. It is false if no daemon is known: then there is nothing to ask.
 func (q *Query) Begin(m *Map, model string) bool {
 	q.v, q.model = m.view.Load(), model

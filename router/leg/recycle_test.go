@@ -1,7 +1,6 @@
 package leg
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/cognitora/dataplane/internal/relay"
@@ -36,14 +35,4 @@ func TestNothingOutlivesAnAttempt(t *testing.T) {
 	}
 	l.permit.Release()
 	l.recycle()
-}
-
-// TestStructsFitInAHead holds the types on a request's path to 20 fields.
-func TestStructsFitInAHead(t *testing.T) {
-	over := residue.Fields(&Leg{}, 20)
-	over = append(over, residue.Fields(&Dispatcher{}, 20)...)
-	slices.Sort(over)
-	for _, what := range slices.Compact(over) {
-		t.Log(what)
-	}
 }

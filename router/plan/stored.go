@@ -234,7 +234,8 @@ func (s *search) take(n *fleet.Node, told said) {
 	}
 }
 
-// question is one leg of the search.
+// question is one leg of the search: one exchange with one node, whose answer is captured. It takes
+// no slot or permit and is not retried, since it costs the node no work.
 func (s *search) question(n *fleet.Node, abort *relay.Abort) said {
 	until := time.Now().Add(searchNodeTime)
 	if s.until.Before(until) {

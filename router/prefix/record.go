@@ -10,7 +10,7 @@ type sentState struct {
 	seen []sighting // leading groups, those whose lifetime was over included
 }
 
-func (s *sentState) reset() { s.ref, s.seen = 0, s.seen[:0] }
+func (s *sentState) reset() { *s = sentState{seen: s.seen[:0]} }
 
 // sighting is a belief's touched and use flags, and how many blocks of the group were there.
 type sighting uint64

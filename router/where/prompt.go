@@ -70,6 +70,7 @@ func (p *Prompt) Reset() {
 	if cap(ids) > keepIDs {
 		ids = nil
 	}
+	p.query.Reset()
 	*p = Prompt{
 		chain: p.chain, joined: joined, ids: ids, step: p.step,
 		refs: p.refs[:0], matched: p.matched[:0], coming: p.coming[:0], reach: p.reach[:0], query: p.query,

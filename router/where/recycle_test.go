@@ -1,0 +1,18 @@
+package where
+
+import (
+	"testing"
+
+	"github.com/cognitora/dataplane/internal/residue"
+)
+
+// TestNothingOutlivesAPrompt: of what one request asked nothing is there when the next one asks,
+// but for numbers in memory that is written before it is read.
+func TestNothingOutlivesAPrompt(t *testing.T) {
+	p := new(Prompt)
+	residue.Mark(p, []string{"chain", "step"})
+	p.Reset()
+	if left := residue.Left(p, "chain", "step"); left != nil {
+		t.Errorf("left of a prompt: %v", left)
+	}
+}
