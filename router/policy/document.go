@@ -85,7 +85,7 @@ func (p *Policy) faults(section string) (errs []error) {
 	number("tiers.disk", p.Tiers.Disk, 0, 1)
 	number("epsilon", p.Epsilon, 0, 1)
 	if p.MaxShare != 0 && !(p.MaxShare >= 1 && p.MaxShare <= MaxShareMax) {
-		errs = append(errs, &FieldError{"max_share", fmt.Sprint(p.MaxShare), fmt.Sprintf("0, or 1 to %d", MaxShareMax)})
+		errs = append(errs, &FieldError{"max_share", fmt.Sprint(p.MaxShare), maxShareAllowed})
 	}
 	number("max_queue", float64(p.MaxQueue), 0, MaxQueueMax)
 	number("ttft_slo_ms", float64(p.TTFTSLOms), 0, TTFTSLOmsMax)
@@ -161,7 +161,7 @@ func (d *document) read(doc []byte) error {
 			d.within("tiers", tierKeys, value)
 		case slices.Contains(weightKeys, key):
 			flat, d.section = key, ""
-			d.number(key, value, d.share(key))
+			d.number(key, value, d.share(key), upTo(1))
 		default:
 			d.scalar(key, value)
 		}
@@ -184,7 +184,7 @@ func (d *document) within(section string, keys []string, value json.RawMessage) 
 			d.unknown(section+"."+key, keys)
 			return
 		}
-		d.number(section+"."+key, v, d.share(key))
+		d.number(section+"."+key, v, d.share(key), upTo(1))
 	})
 	if err != nil {
 		d.errs = append(d.errs, &FieldError{section, err.Error(), "an object of " + strings.Join(keys, ", ")})
@@ -204,15 +204,15 @@ func (d *document) scalar(key string, value json.RawMessage) {
 	case "mode":
 		d.mode(value)
 	case "epsilon":
-		d.number(key, value, &d.p.Epsilon)
+		d.number(key, value, &d.p.Epsilon, upTo(1))
 	case "max_share":
-		d.upTo(MaxShareMax, key, value, &d.p.MaxShare)
+		d.number(key, value, &d.p.MaxShare, maxShareAllowed)
 	case "max_queue":
 		d.integer(key, value, &d.p.MaxQueue, MaxQueueMax)
 	case "run_delay_ms":
-		d.upTo(RunDelayMax, key, value, &d.p.RunDelayMs)
+		d.number(key, value, &d.p.RunDelayMs, upTo(RunDelayMax))
 	case "retransmit_pct":
-		d.upTo(RetransmitMax, key, value, &d.p.RetransmitPct)
+		d.number(key, value, &d.p.RetransmitPct, upTo(RetransmitMax))
 	case "ttft_slo_ms":
 		d.integer(key, value, &d.p.TTFTSLOms, TTFTSLOmsMax)
 	default:
@@ -232,17 +232,16 @@ func (d *document) mode(value json.RawMessage) {
 	d.p.Mode = m
 }
 
-func (d *document) number(field string, value json.RawMessage, into *float64) {
+func (d *document) number(field string, value json.RawMessage, into *float64, allowed string) {
 	if json.Unmarshal(value, into) != nil || bytes.Equal(value, []byte("null")) {
-		d.errs = append(d.errs, &FieldError{field, string(value), "a number from 0 to 1"})
+		d.errs = append(d.errs, &FieldError{field, string(value), allowed})
 	}
 }
 
-func (d *document) upTo(limit int, field string, value json.RawMessage, into *float64) {
-	if json.Unmarshal(value, into) != nil || bytes.Equal(value, []byte("null")) {
-		d.errs = append(d.errs, &FieldError{field, string(value), fmt.Sprintf("a number from 0 to %d", limit)})
-	}
-}
+// maxShareAllowed says what max_share may be.
+var maxShareAllowed = fmt.Sprintf("0, or 1 to %d", MaxShareMax)
+
+func upTo(limit int) string { return fmt.Sprintf("a number from 0 to %d", limit) }
 
 func (d *document) integer(field string, value json.RawMessage, into *int, limit int) {
 	var f float64

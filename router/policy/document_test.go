@@ -61,7 +61,7 @@ func TestParseRefuses(t *testing.T) {
 		`{"pending":"1"}`:                          `pending: "1" is refused, allowed: a number from 0 to 1`,
 		`{"max_share":0.5}`:                        "max_share: 0.5 is refused, allowed: 0, or 1 to 100",
 		`{"max_share":101}`:                        "max_share: 101 is refused, allowed: 0, or 1 to 100",
-		`{"max_share":null}`:                       "max_share: null is refused, allowed: a number from 0 to 100",
+		`{"max_share":null}`:                       "max_share: null is refused, allowed: 0, or 1 to 100",
 		`{"max_queue":1.5}`:                        "max_queue: 1.5 is refused, allowed: a whole number from 0 to 1048576",
 		`{"max_queue":-1}`:                         "max_queue: -1 is refused",
 		`{"max_queue":1e30}`:                       "max_queue: 1e30 is refused",
