@@ -51,11 +51,10 @@ func (s *site) onIts(body string) (c candidate) {
 	return c
 }
 
-// TestAPromptIsHeldFromTheFirstByteOn: until then it waits there, and counts as pending; a client that leaves takes it back.
-func TestAPromptIsHeldFromTheFirstByteOn(t *testing.T) {
-	s := serve(t, simulate(t, 3))
-	body := chatBody(document(1, 6000), streaming)
-	ctx, leave := context.WithCancel(t.Context())
+// hang sends a chat that its engine does not begin to answer. leave has its client go, and waits for
+// that.
+func (s *site) hang(body string) (leave func()) {
+	ctx, cancel := context.WithCancel(s.t.Context())
 	left := make(chan struct{})
 	go func() {
 		defer close(left)
@@ -63,13 +62,20 @@ func TestAPromptIsHeldFromTheFirstByteOn(t *testing.T) {
 			resp.Body.Close()
 		}
 	}()
+	return func() { cancel(); <-left }
+}
+
+// TestAPromptIsHeldFromTheFirstByteOn: until then it waits there, and counts as pending; a client that leaves takes it back.
+func TestAPromptIsHeldFromTheFirstByteOn(t *testing.T) {
+	s := serve(t, simulate(t, 3))
+	body := chatBody(document(1, 6000), streaming)
+	leave := s.hang(body)
 	blocks := s.explain(body).Blocks
 	eventually(t, "it waits", func() bool {
 		c := s.onIts(body)
 		return c.Matched == 0 && c.Coming == blocks && c.Pending == blocks && c.Waiting == 1
 	})
 	leave()
-	<-left
 	eventually(t, "nothing is left of it", func() bool { return s.onIts(body) == candidate{} })
 	s.begin("/v1/chat/completions", body, "x-sim-fault", "stall_after=1").Body.Close()
 	eventually(t, "it is held", func() bool {
@@ -85,19 +91,11 @@ func TestACallIsHeldOnceItsPromptShouldBeComputed(t *testing.T) {
 		c.Timeouts.FirstByteCold = config.Duration(4 * time.Second) // so that the prompt should take a second
 	})
 	body := chatBody(document(1, 6000), plain)
-	ctx, leave := context.WithCancel(t.Context())
-	left := make(chan struct{})
-	go func() {
-		defer close(left)
-		if resp, err := s.send(ctx, http.MethodPost, "/v1/chat/completions", body, "x-sim-fault", "hang"); err == nil {
-			resp.Body.Close()
-		}
-	}()
+	leave := s.hang(body)
 	blocks := s.explain(body).Blocks
 	eventually(t, "it waits", func() bool { c := s.onIts(body); return c.Pending == blocks && c.Matched == 0 })
 	eventually(t, "it is held", func() bool { c := s.onIts(body); return c.Pending == 0 && c.Matched == blocks })
 	leave()
-	<-left
 	eventually(t, "nothing is left of it", func() bool { return s.onIts(body) == candidate{} })
 	s.idle()
 }

@@ -96,7 +96,7 @@ func (c *call) onLeft() { c.request.Life.Cancel() }
 
 // Take makes the call an answer.Place. The first answer opens the client's place; a later one, an
 // event stream, goes on with its stream.
-func (c *call) Take(ex *relay.Exchange, _ answer.Source) error {
+func (c *call) Take(ex *relay.Exchange, _ answer.Source) (err error) {
 	if c.stage != asking {
 		c.next = ex
 		return nil
@@ -112,14 +112,17 @@ func (c *call) Take(ex *relay.Exchange, _ answer.Source) error {
 	relay.CopyHeaders(h, ex)
 	c.describe(h)
 	c.stage = answering
-	err := relay.Reply(c.ctx, ex, relay.ReplyOptions{
+	err = errBug
+	defer func() {
+		if err != nil && c.ctx != nil { // a bug in Reply included
+			c.stage = asking
+		}
+	}()
+	err = relay.Reply(c.ctx, ex, relay.ReplyOptions{
 		SlowReader: c.g.limits.SlowReader, Follower: c, Stop: c.stop, MustClose: closes(c.request.API) &&
 			c.status < 300,
 		Lending: &c.g.lending, Lent: c.bound.lent,
 	})
-	if err != nil {
-		c.stage = asking
-	}
 	return err
 }
 

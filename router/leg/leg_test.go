@@ -142,20 +142,25 @@ func TestPickDoesNotAllocate(t *testing.T) {
 		if err := pick(d, r, l, body); err != nil {
 			t.Fatal(err)
 		}
-		// The engines and their probes allocate in the same process, now and then: what
-		// the pick itself allocates shows every time.
-		least := math.Inf(1)
-		for range 10 {
-			least = min(least, testing.AllocsPerRun(20, func() {
-				if err := pick(d, r, l, body); err != nil {
-					t.Fatal(err)
-				}
-			}))
-		}
-		if least != 0 {
+		if least := allocations(t, d, r, l, body); least != 0 {
 			t.Errorf("%d bytes: %v allocations from body to picked node, want 0", size, least)
 		}
 	}
+}
+
+// allocations is how many a pick makes. The engines and their probes allocate in the same process,
+// now and then: what the pick itself allocates shows every time.
+func allocations(t *testing.T, d *Dispatcher, r *request.Request, l *Leg, body []byte) float64 {
+	t.Helper()
+	least := math.Inf(1)
+	for range 10 {
+		least = min(least, testing.AllocsPerRun(20, func() {
+			if err := pick(d, r, l, body); err != nil {
+				t.Fatal(err)
+			}
+		}))
+	}
+	return least
 }
 
 func TestFurther(t *testing.T) {
@@ -177,15 +182,7 @@ func TestCacheSaltDoesNotAllocate(t *testing.T) {
 	if err := pick(d, r, l, body); err != nil {
 		t.Fatal(err)
 	}
-	least := math.Inf(1)
-	for range 10 {
-		least = min(least, testing.AllocsPerRun(20, func() {
-			if err := pick(d, r, l, body); err != nil {
-				t.Fatal(err)
-			}
-		}))
-	}
-	if least != 0 {
+	if least := allocations(t, d, r, l, body); least != 0 {
 		t.Errorf("%v allocations, want 0", least)
 	}
 	var digest [2]prefix.Digest
