@@ -117,6 +117,7 @@ func TestDebugRouteSaysWhereARequestGoes(t *testing.T) {
 	winners := map[string]bool{}
 	for i := range 12 {
 		session := fmt.Sprint("session ", i)
+		s.idle() // a request in flight counts as load
 		e := s.explain(chatBody("hello", plain), "x-cgn-session-id", session)
 		if r := s.chat(chatBody("hello", plain), "x-cgn-session-id", session); r.node() != e.Winner {
 			t.Errorf("%s: it says %s (%s) and goes to %s", session, e.Winner, e.Why, r.node())
@@ -129,6 +130,7 @@ func TestDebugRouteSaysWhereARequestGoes(t *testing.T) {
 	body := chatBody(document(1, 6000), plain)
 	home := s.chat(body)
 	mustAll(t, "first", []*reply{home})
+	s.idle()
 	e := s.explain(body)
 	if e.Winner != home.node() || e.Blocks < 90 || len(e.Candidates) != 4 || e.Why == "" {
 		t.Errorf("the prompt is on %s: %+v", home.node(), e)

@@ -39,9 +39,10 @@ func (o Outcome) String() string { return outcomeNames[o] }
 type Follower interface {
 	// Event is called for each event of an event stream. It appends to out what
 	// the client is to get now: e.Raw for the event as it came, nothing to drop
-	// or withhold it, whole events in its place. The event was read at that
-	// time, together with others perhaps. With enough, nothing more is wanted of
-	// this source: what it still sends is dropped, and its exchange is closed.
+	// or withhold it, whole events in its place. An event without Raw announces one
+	// that is too long and goes through next. The event was read at that time,
+	// together with others perhaps. With enough, nothing more is wanted of this
+	// source: what it still sends is dropped, and its exchange is closed.
 	Event(e sse.Event, out []byte, at time.Time) (rest []byte, enough bool)
 	// Body is called for each piece of any other body before it is sent. A
 	// body of up to 256 KiB is one piece, and whole.

@@ -3,7 +3,7 @@ package sse
 // Filter forwards a stream in whole events. For each event a callback decides
 // what goes out in its place. Blocks without data (comments, id, retry) are
 // forwarded unseen. An event longer than MaxEventBytes is forwarded unseen, as
-// it comes. The zero value is ready.
+// it comes, once it has been announced. The zero value is ready.
 type Filter struct {
 	cut   cutter
 	parse parser
@@ -21,8 +21,9 @@ const (
 
 // Feed takes the next bytes of the stream, calls show for every event that they
 // complete, and appends to out what is to be forwarded now. show appends what
-// goes out for the event: e.Raw, nothing, or whole events in its place. Where
-// it reports enough, Feed returns at once, the rest of p is dropped, and f has
+// goes out for the event: e.Raw, nothing, or whole events in its place. An empty
+// Event announces one that is too long: what is appended goes out before it. Where
+// show reports enough, Feed returns at once, the rest of p is dropped, and f has
 // to be Reset. p is not kept.
 func (f *Filter) Feed(p, out []byte, show Show) (rest []byte, enough bool) {
 	for len(p) > 0 && !enough {
@@ -37,7 +38,9 @@ func (f *Filter) Feed(p, out []byte, show Show) (rest []byte, enough bool) {
 		case oversized:
 			f.skips++
 			f.next = forward
-			out = append(out, block...)
+			if out, enough = show(Event{}, out); !enough {
+				out = append(out, block...)
+			}
 			f.cut.taken()
 		default:
 			if f.next == forward {

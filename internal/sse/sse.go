@@ -10,8 +10,8 @@ package sse
 import "bytes"
 
 // MaxEventBytes is the longest event, as it is on the wire, that is looked
-// at. A longer one is not reported by Scanner and not held back by Filter;
-// both go on with the event after it.
+// at. A longer one is not reported by Scanner; Filter announces it, and does not
+// hold it back. Both go on with the event after it.
 const MaxEventBytes = 1 << 20
 
 // Event is one event that has data. The slices are valid during the callback

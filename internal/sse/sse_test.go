@@ -75,6 +75,14 @@ func but(data string) Show {
 	}
 }
 
+// announced forwards all events, and a mark before one that is too long.
+func announced(e Event, out []byte) ([]byte, bool) {
+	if len(e.Raw) == 0 {
+		return append(out, '<'), false
+	}
+	return but("b")(e, out)
+}
+
 var streams = map[string]string{
 	"lf":          "data: a\n\ndata:b\n\n",
 	"crlf":        "data: a\r\n\r\nevent: x\r\ndata: b\r\n\r\n",
@@ -282,7 +290,7 @@ func TestOversizedEvents(t *testing.T) {
 			p := rest[:min(size, len(rest))]
 			rest = rest[len(p):]
 			s.Feed(p, func(e Event) { got = append(got, string(e.Data)) })
-			out, _ = f.Feed(p, out, but("b"))
+			out, _ = f.Feed(p, out, announced)
 			if len(s.cut.held) > MaxEventBytes+size {
 				t.Fatal("the buffer grew past its bound")
 			}
@@ -290,7 +298,7 @@ func TestOversizedEvents(t *testing.T) {
 		if fmt.Sprint(got) != "[a b]" || s.Skipped() != 1 || f.Skipped() != 1 {
 			t.Fatalf("size %d: events %v, skipped %d and %d", size, got, s.Skipped(), f.Skipped())
 		}
-		if string(out) != "data: a\n\n"+huge {
+		if string(out) != "data: a\n\n<"+huge {
 			t.Fatalf("size %d: forwarded %d bytes", size, len(out))
 		}
 	}

@@ -156,6 +156,7 @@ func (c *call) Event(e sse.Event, out []byte, at time.Time) (rest []byte, enough
 		if rest, enough, ok := c.decide(e, out, at); ok {
 			return rest, enough
 		}
+		out = c.task.Release(out)
 	}
 	return append(out, e.Raw...), false
 }

@@ -40,6 +40,7 @@ type twice struct {
 	second bool   // the second leg is under way
 	broken bool   // the second leg was asked for because the first one broke
 	enough int    // events of the first leg after which the second one is asked; 0: at its end
+	hold   bool   // the first leg's events are withheld, and dropped in favour of the second one's
 	seen   int
 	gate   *admission.Gate
 	most   int // requests that had a permit of gate while the second leg's events came
@@ -56,6 +57,10 @@ func (p *twice) Event(t *plan.Task, e sse.Event, out []byte, at time.Time) (rest
 	}
 	if !keep || e.IsDone() && !p.second {
 		return out, false
+	}
+	if p.hold && !p.second {
+		rest, _ = t.Withhold(e, out)
+		return rest, false
 	}
 	return append(out, e.Raw...), !p.second && p.enough > 0 && p.seen == p.enough
 }
@@ -83,6 +88,7 @@ type lane struct {
 	engines []*engine.Engine
 	plans   chan *twice // in the order of their requests
 	enough  int         // for the plans to come
+	hold    bool        // likewise
 	url     string
 	client  *http.Client
 }
@@ -129,7 +135,7 @@ func newLane(t *testing.T, n int, secure bool) *lane {
 		Plans: plan.New(plan.Parts{
 			Legs: legs, Fleet: ln.fleet, Stored: stored, Metrics: counts, Log: log,
 			Choose: func(*request.Request) plan.Plan {
-				p := &twice{enough: ln.enough, gate: ln.gate}
+				p := &twice{enough: ln.enough, hold: ln.hold, gate: ln.gate}
 				ln.plans <- p
 				return p
 			},
@@ -380,6 +386,19 @@ func TestEnoughOfALeg(t *testing.T) {
 			}
 			return running == 0
 		})
+	})
+}
+
+// TestEventsAreWithheld: the client sees nothing of a leg whose events are withheld until another leg
+// takes its place.
+func TestEventsAreWithheld(t *testing.T) {
+	both(t, 2, func(t *testing.T, ln *lane) {
+		const tokens = 10
+		ln.hold = true
+		if got := read(ln.ask(t.Context(), tokens).Body); got != (heard{tokens, 1, 0, 1, nil}) {
+			t.Errorf("%+v", got)
+		}
+		ln.idle()
 	})
 }
 

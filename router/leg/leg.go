@@ -383,7 +383,7 @@ func (l *Leg) disarm() phase {
 // Event looks at one event of the answer, read at time now, and tells whether it is passed on. It
 // is a part of answer.Source.
 func (l *Leg) Event(e sse.Event, now time.Time) (keep bool) {
-	if e.IsDone() {
+	if e.IsDone() || len(e.Raw) == 0 {
 		return true
 	}
 	keep = l.Reading.Event(l.Request.API, e, now, l.out.asksUsage)

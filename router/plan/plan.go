@@ -58,13 +58,14 @@ type Plan interface {
 	// Follows tells whether further legs may follow the one whose answer goes to the client. The
 	// request keeps its body for them.
 	Follows() bool
-	// Event is called for each event of that answer, read at that time, but for those longer than
-	// sse.MaxEventBytes, which pass unseen. It appends to out what the client gets now; Task.Read
-	// must be called for each event. A plan that withholds events copies them, and bounds what it
-	// copies. enough ends the leg.
+	// Event is called for each event of that answer, read at that time. It appends to out what the
+	// client gets now, and may withhold the event by Task.Withhold; Task.Read must be called for
+	// each. enough ends the leg. Events longer than sse.MaxEventBytes pass unseen, behind what was
+	// withheld.
 	Event(t *Task, e sse.Event, out []byte, at time.Time) (rest []byte, enough bool)
 	// End is called when the answer of the leg has ended, by o. It appends to out what the client
-	// still gets, and says whether another leg follows, which Next runs.
+	// still gets, and says whether another leg follows, which Next runs. What is withheld then is
+	// dropped where another leg follows, and else sent.
 	End(t *Task, out []byte, o relay.Outcome) (rest []byte, more bool)
 	// Next runs legs until one of them has an event stream that goes on with the client's. It may
 	// wait.
@@ -103,6 +104,8 @@ type Task struct {
 	shown   bool          // the answer of leg goes to the client
 	ended   relay.Outcome // how the answer of leg has ended
 	before  before
+
+	withheld []byte // events
 }
 
 // before is what the legs before the one under way have come to.
@@ -181,7 +184,33 @@ func (t *Task) Follows() bool { return t.plan.Follows() }
 
 // Event decides what the client gets of an event of the answer: see relay.Follower.
 func (t *Task) Event(e sse.Event, out []byte, at time.Time) (rest []byte, enough bool) {
+	if len(e.Raw) == 0 {
+		return t.Release(out), false
+	}
 	return t.plan.Event(t, e, out, at)
+}
+
+// maxWithheld bounds the bytes of events that a task withholds.
+const maxWithheld = 64 << 10
+
+// Withhold keeps an event from the client until Release. Where that would be more than 64 KiB, all
+// that is withheld is appended to out instead, and ok is false.
+func (t *Task) Withhold(e sse.Event, out []byte) (rest []byte, ok bool) {
+	if len(t.withheld)+len(e.Raw) > maxWithheld {
+		return append(t.Release(out), e.Raw...), false
+	}
+	t.withheld = append(t.withheld, e.Raw...)
+	return out, true
+}
+
+// Release appends to out what is withheld.
+func (t *Task) Release(out []byte) []byte {
+	if len(t.withheld) == 0 {
+		return out
+	}
+	out = append(out, t.withheld...)
+	t.withheld = t.withheld[:0]
+	return out
 }
 
 // Read reads an event of the leg under way, and tells whether the client is to get it.
@@ -194,7 +223,11 @@ func (t *Task) Piece(piece []byte, whole bool) { t.leg.Piece(piece, whole) }
 // relay.Follower.
 func (t *Task) End(out []byte, o relay.Outcome) (rest []byte, more bool) {
 	t.ended = o
-	return t.plan.End(t, out, o)
+	if rest, more = t.plan.End(t, out, o); !more {
+		return t.Release(rest), false
+	}
+	t.withheld = t.withheld[:0]
+	return rest, true
 }
 
 // Next runs legs until one of them goes on with the client's stream.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/internal/sse"
 	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
@@ -134,5 +135,47 @@ func TestWhatNodesSayOfAStoredResponse(t *testing.T) {
 		if got := [2]said{saidBy(status, false), saidBy(status, true)}; got != want {
 			t.Errorf("%d: %v, want %v", status, got, want)
 		}
+	}
+}
+
+// hold is a plan that withholds every event, and asks for another leg if more is true.
+type hold struct {
+	Direct
+	more bool
+}
+
+func (h *hold) Event(t *Task, e sse.Event, out []byte, _ time.Time) ([]byte, bool) {
+	out, _ = t.Withhold(e, out)
+	return out, false
+}
+
+func (h *hold) End(_ *Task, out []byte, _ relay.Outcome) ([]byte, bool) { return out, h.more }
+
+// TestWithheldEvents keep their order: before an event that is too long to be read, at the bound,
+// and at the end of their leg, unless another leg takes its place.
+func TestWithheldEvents(t *testing.T) {
+	p := &hold{}
+	task := &Task{plan: p}
+	give := func(raw string) string {
+		out, _ := task.Event(sse.Event{Raw: []byte(raw)}, nil, time.Time{})
+		return string(out)
+	}
+	if out := give("a") + give("b"); out != "" {
+		t.Errorf("%q was not withheld", out)
+	}
+	if out := give(""); out != "ab" {
+		t.Errorf("%q goes before an event that is too long", out)
+	}
+	long := strings.Repeat("x", maxWithheld)
+	if out := give(long) + give("c") + give("d"); out != long+"c" {
+		t.Errorf("%d bytes at the bound, want %d", len(out), maxWithheld+1)
+	}
+	if out, more := task.End([]byte("<"), relay.Complete); string(out) != "<d" || more {
+		t.Errorf("%q at the end, more %v", out, more)
+	}
+	give("e")
+	p.more = true
+	if out, more := task.End(nil, relay.Complete); len(out) != 0 || !more || len(task.Release(nil)) != 0 {
+		t.Errorf("%q at the end of a leg that another follows, more %v", out, more)
 	}
 }
