@@ -24,8 +24,8 @@ type Place interface {
 // Source is where an answer comes from. It is told of what passes.
 type Source interface {
 	// Event looks at one event of a stream, read at time now, and tells whether it is passed on. It
-	// may blank parts of the event's data. An event without Raw announces one that is too long to be
-	// looked at.
+	// may blank parts of the event's data. An event without Raw announces one that is too long to
+	// be looked at.
 	Event(e sse.Event, now time.Time) (keep bool)
 	// Piece looks at a piece of any other answer; whole: it is all of it.
 	Piece(piece []byte, whole bool)

@@ -389,8 +389,8 @@ func TestEnoughOfALeg(t *testing.T) {
 	})
 }
 
-// TestEventsAreWithheld: the client sees nothing of a leg whose events are withheld until another leg
-// takes its place.
+// TestEventsAreWithheld: the client sees nothing of a leg whose events are withheld until another
+// leg takes its place.
 func TestEventsAreWithheld(t *testing.T) {
 	both(t, 2, func(t *testing.T, ln *lane) {
 		const tokens = 10

@@ -265,7 +265,8 @@ func TestAStallInALongStream(t *testing.T) {
 	a.node, a.streams = l.pool.members[0], true
 	l.now = a
 	at := l.Request.Received
-	event := sse.Event{Data: []byte(`{"choices":[{"delta":{"content":"x"}}]}`)}
+	data := []byte(`{"choices":[{"delta":{"content":"x"}}]}`)
+	event := sse.Event{Data: data, Raw: data}
 	for i := range events {
 		if at = at.Add(gap); i == events/2 {
 			at = at.Add(stall - gap)
