@@ -10,6 +10,7 @@ import (
 
 	"github.com/cognitora/dataplane/perf/compare"
 	"github.com/cognitora/dataplane/perf/pairs"
+	"github.com/cognitora/dataplane/router/policy"
 )
 
 func newPairs(a *app) *cobra.Command {
@@ -40,6 +41,8 @@ func newPairs(a *app) *cobra.Command {
 	f.StringVar(&cfg.After, "after", "bin/cgn-router", "the program cgn-router that is compared with it")
 	f.IntVar(&cfg.Pairs, "pairs", 60, "how often each scenario is measured with both")
 	f.DurationVar(&cfg.Window, "window", 2*time.Second, "time of each measurement")
+	f.StringVar(&cfg.Mode, "mode", policy.RoundRobin.String(),
+		"routing mode of both builds; in another they may spread requests differently, which costs differently")
 	usual := []string{"chat-2k", "tokens", "long-seen"}
 	f.StringSliceVar(&cfg.Scenarios, "scenario", usual, "rows of perf/compare/scenarios.toml")
 	f.BoolVar(&asJSON, "json", false, "the same as --output json")
@@ -55,7 +58,8 @@ func checkPairs(cfg *pairs.Config) error {
 	if len(cfg.Scenarios) == 0 {
 		err = errors.Join(err, errors.New("--scenario: no scenario is named"))
 	}
-	return errors.Join(err, among("scenario", cfg.Scenarios, names), inRange("pairs", float64(cfg.Pairs), 1, 1000),
+	return errors.Join(err, among("scenario", cfg.Scenarios, names),
+		among("mode", []string{cfg.Mode}, policy.ModeNames()), inRange("pairs", float64(cfg.Pairs), 1, 1000),
 		inRange("window", cfg.Window.Seconds(), 0.1, 600))
 }
 

@@ -4,6 +4,8 @@
 // Every pair starts both builds anew, so that no single memory layout decides and the pairs are
 // independent, as the interval of the median demands. One start serves all scenarios of a pair.
 // Both builds get the same command line, the row "ours" of contestants.toml, and the same requests.
+// They route in the same mode. Where they score nodes differently their figures say little about
+// their code: tokens that come from one node cost the kernel less than those that come from four.
 package pairs
 
 import (
@@ -23,6 +25,7 @@ import (
 // Config of Run.
 type Config struct {
 	Before, After string   // programs, each a cgn-router
+	Mode          string   // of routing; round_robin: each build sends each engine a quarter
 	Scenarios     []string // of those that Scenarios names
 	Pairs         int
 	Window        time.Duration // of each measurement
@@ -118,7 +121,7 @@ func (r *runner) build(name, file string) (*compare.Contestant, Build, error) {
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, Build{}, err
 	}
-	replace(c, path)
+	replace(c, path, r.Mode)
 	c.Name, c.Install = name, path
 	if why := r.site.Missing(c); why != "" {
 		return nil, Build{}, fmt.Errorf("--%s: %s", name, why)
@@ -131,8 +134,8 @@ func (r *runner) build(name, file string) (*compare.Contestant, Build, error) {
 // own.
 const limit = ",max_concurrent=8192"
 
-// replace puts path wherever c names the router of bin, and states the limit.
-func replace(c *compare.Contestant, path string) {
+// replace puts path wherever c names the router of bin, sets the mode, and states the limit.
+func replace(c *compare.Contestant, path, mode string) {
 	of := func(text string) string { return strings.ReplaceAll(text, "{{.Bin}}/cgn-router", path) }
 	c.Program = of(c.Program)
 	for i := range c.Version {
@@ -147,7 +150,9 @@ func replace(c *compare.Contestant, path string) {
 		}
 		command := c.Processes[i].Command
 		for k := range command {
-			command[k] = of(command[k])
+			if command[k] = of(command[k]); k > 0 && command[k-1] == "--mode" {
+				command[k] = mode
+			}
 		}
 	}
 }

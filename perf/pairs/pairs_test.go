@@ -17,8 +17,8 @@ func TestRun(t *testing.T) {
 	if _, err := os.Stat(router); err != nil {
 		t.Skip("make build was not run: ", err)
 	}
-	r, err := Run(context.Background(), Config{Before: router, After: router, Scenarios: []string{"chat-2k"},
-		Pairs: 2, Window: 100 * time.Millisecond, Progress: io.Discard})
+	r, err := Run(context.Background(), Config{Before: router, After: router, Mode: "round_robin",
+		Scenarios: []string{"chat-2k"}, Pairs: 2, Window: 100 * time.Millisecond, Progress: io.Discard})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,11 +37,12 @@ func TestReplace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	replace(c, "/other/router")
+	replace(c, "/other/router", "p2c")
 	if c.Program != "/other/router" || c.Version[0] != "/other/router" || c.Processes[0].Command[0] != "/other/router" {
 		t.Errorf("%+v", c)
 	}
-	if all := strings.Join(c.Processes[0].Command, " "); strings.Contains(all, ".Bin") {
+	all := strings.Join(c.Processes[0].Command, " ")
+	if strings.Contains(all, ".Bin") || !strings.Contains(all, "--mode p2c ") {
 		t.Error(all)
 	}
 }
