@@ -84,7 +84,6 @@ func (r *Router) debugRoute(w http.ResponseWriter, req *http.Request) {
 		return // the client has gone
 	}
 	asked := request.New()
-	defer asked.Recycle()
 	asked.API = api
 	asked.SetHead(request.Head{
 		Session: []byte(req.Header.Get("x-cgn-session-id")), Pin: []byte(req.Header.Get("x-cgn-node")),

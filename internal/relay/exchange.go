@@ -408,6 +408,8 @@ func (e *Exchange) recycle() {
 	e.body.release()
 	e.head.reset()
 	e.scan.Reset()
-	e.work = work{outgoing: e.outgoing.emptied(), head: e.head, scan: e.scan}
+	outgoing, head, scan := e.outgoing.emptied(), e.head, e.scan
+	e.work = work{}
+	e.outgoing, e.head, e.scan = outgoing, head, scan
 	exchanges.Put(e)
 }

@@ -388,6 +388,8 @@ func (s *stream) recycle() {
 	if cap(out) > keptEventBytes {
 		out = nil
 	}
-	*s = stream{source: source{filter: s.source.filter}, show: s.show, out: out}
+	filter, show := s.source.filter, s.show
+	*s = stream{}
+	s.source.filter, s.show, s.out = filter, show, out
 	streams.Put(s)
 }

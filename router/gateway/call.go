@@ -55,7 +55,8 @@ type callMethods struct{ sending, left, lent, giveBody func() }
 var callNumbers atomic.Uint64
 
 var calls = sync.Pool{New: func() any {
-	c := &call{number: callNumbers.Add(1)}
+	c := &call{number: callNumbers.Add(1), task: plan.NewTask()}
+	c.request = c.task.Request
 	c.bound = callMethods{c.onSend, c.onLeft, c.onLent, c.onGiveBody}
 	return c
 }}
@@ -63,9 +64,10 @@ var calls = sync.Pool{New: func() any {
 // begin takes a call for the request of ctx, which is answered by p; nil: by the plan of its kind.
 func (g *Gateway) begin(ctx *fasthttp.RequestCtx, api scan.API, p plan.Plan) *call {
 	c := calls.Get().(*call)
-	r := request.New()
-	c.g, c.ctx, c.body, c.request, c.task = g, ctx, arrivingAt(ctx), r, g.plans.Task(r, c, p)
+	c.g, c.ctx, c.body = g, ctx, arrivingAt(ctx)
 	c.id = append(c.id[:0], ctx.Response.Header.Peek("x-request-id")...)
+	g.plans.Begin(c.task, c, p)
+	r := c.request
 	r.API, r.Received, r.Life.Begin = api, time.Now(), c.bound.sending
 	return c
 }
@@ -284,6 +286,8 @@ func (c *call) end(o relay.Outcome) {
 
 // recycle lets another request have the call.
 func (c *call) recycle() {
-	*c = call{number: c.number, id: c.id[:0], bound: c.bound}
+	number, id, bound, task := c.number, c.id[:0], c.bound, c.task
+	*c = call{}
+	c.number, c.id, c.bound, c.task, c.request = number, id, bound, task, task.Request
 	calls.Put(c)
 }

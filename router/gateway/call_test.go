@@ -70,9 +70,9 @@ func TestBugInTheEndOfARefusal(t *testing.T) {
 // another.
 func TestNothingOutlivesACall(t *testing.T) {
 	c := calls.Get().(*call)
-	residue.Mark(c, []string{"number", "bound", "g", "ctx"})
+	residue.Mark(c, []string{"number", "bound", "task", "request", "g", "ctx"})
 	c.recycle()
-	if left := residue.Left(c, "number", "bound"); left != nil {
+	if left := residue.Left(c, "number", "bound", "task", "request"); left != nil {
 		t.Errorf("left of a call: %v", left)
 	}
 }

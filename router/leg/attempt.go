@@ -361,7 +361,7 @@ type outgoing struct {
 // of a stream.
 func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	asked, o := l.Request, &l.out
-	o.edits.Reset(&asked.Scan, asked.Body())
+	o.edits.Reset(asked.Scan, asked.Body())
 	if name := a.node.UpstreamModel(l.model.name); len(asked.Scan.Model) > 0 && string(asked.Scan.Model) != name {
 		o.edits.Model(name)
 	}

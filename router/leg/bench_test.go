@@ -47,7 +47,7 @@ func remember(b *testing.B, d *Dispatcher, body []byte, nodes int) {
 // benchPick picks for bodies that begin like body, that part of them, and go on like no other.
 func benchPick(b *testing.B, d *Dispatcher, body []byte, same float64) {
 	body = slices.Clone(body)
-	asking, l := request.New(), new(Leg)
+	asking, l := request.New(), newLeg()
 	var picks, floors []time.Duration
 	var r scan.Request
 	var c prefix.Chain

@@ -32,12 +32,12 @@ func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 		l.candidates(now)
 		l.calm(now)
 		turn := d.random(p)
-		pick, last := p.Pick(l.picks.cands, l.prompt.Blocks, &l.prompt, turn), false
+		pick, last := p.Pick(l.picks.cands, l.prompt.Blocks, l.prompt, turn), false
 		if pick < 0 && l.admitOthers() {
-			pick = p.Pick(l.picks.cands, l.prompt.Blocks, &l.prompt, turn)
+			pick = p.Pick(l.picks.cands, l.prompt.Blocks, l.prompt, turn)
 		}
 		if pick < 0 && l.lastResort() {
-			pick, last = p.Pick(l.picks.cands, l.prompt.Blocks, &l.prompt, turn), true
+			pick, last = p.Pick(l.picks.cands, l.prompt.Blocks, l.prompt, turn), true
 		}
 		if pick < 0 {
 			return 0, l.noNode(now)

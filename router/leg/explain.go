@@ -52,13 +52,13 @@ func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *api
 	if err := l.resolve(); err != nil {
 		return nil, err
 	}
-	d.where.Find(&l.prompt, r, l.model.name, l.model.seed, l.pool.nodes)
+	d.where.Find(l.prompt, r, l.model.name, l.model.seed, l.pool.nodes)
 	p := d.policy.Load()
 	now := time.Now()
 	l.candidates(now)
 	terms := make([]policy.Terms, len(l.pool.members))
 	explain := func() (int, string) {
-		return p.Explain(l.picks.cands, l.prompt.Blocks, &l.prompt, d.foresee(p), terms[:len(l.picks.cands)])
+		return p.Explain(l.picks.cands, l.prompt.Blocks, l.prompt, d.foresee(p), terms[:len(l.picks.cands)])
 	}
 	pick, why := explain()
 	if pick < 0 && l.admitOthers() {

@@ -68,7 +68,7 @@ type Leg struct {
 	model  *servedModel
 	pool   *pool
 	began  time.Time
-	prompt where.Prompt
+	prompt *where.Prompt
 	permit admission.Permit
 	picks  picks
 	tries  tries
@@ -109,7 +109,9 @@ const (
 	stuck                // given up: its node makes no progress
 )
 
-var legs = sync.Pool{New: func() any { return new(Leg) }}
+var legs = sync.Pool{New: func() any { return newLeg() }}
+
+func newLeg() *Leg { return &Leg{prompt: new(where.Prompt)} }
 
 // Leg returns a leg of r that asks q and has its answer go to place.
 func (d *Dispatcher) Leg(r *request.Request, q Question, place answer.Place) *Leg {
@@ -127,22 +129,22 @@ func (l *Leg) recycle() {
 // reset forgets all but scratch memory.
 func (l *Leg) reset() {
 	l.prompt.Reset()
-	t, out := &l.tries, &l.out
-	wipe(t.asked)
-	wipe(t.failed)
-	wipe(t.resets)
-	out.edits.Reset(nil, nil)
-	wipe(out.request.Body)
-	*l = Leg{
-		prompt: l.prompt,
-		picks:  picks{cands: l.picks.cands[:0], able: l.picks.able[:0]},
-		tries:  tries{asked: t.asked[:0], failed: t.failed[:0], resets: t.resets[:0]},
-		out:    outgoing{edits: out.edits, request: relay.Request{Body: out.request.Body[:0]}},
-	}
+	l.out.edits.Reset(nil, nil)
+	prompt, edits, body := l.prompt, l.out.edits, emptied(l.out.request.Body)
+	cands, able := l.picks.cands[:0], l.picks.able[:0]
+	asked, failed, resets := emptied(l.tries.asked), emptied(l.tries.failed), emptied(l.tries.resets)
+	*l = Leg{}
+	l.prompt, l.out.edits, l.out.request.Body = prompt, edits, body
+	l.picks.cands, l.picks.able = cands, able
+	l.tries.asked, l.tries.failed, l.tries.resets = asked, failed, resets
 }
 
-// wipe clears all of a slice's memory: behind its end may be what an earlier attempt has left.
-func wipe[T any](s []T) { clear(s[:cap(s)]) }
+// emptied is s without its elements. All of its memory is cleared: behind its end may be what an
+// earlier attempt has left.
+func emptied[T any](s []T) []T {
+	clear(s[:cap(s)])
+	return s[:0]
+}
 
 // Do finds the node that answers and waits for the first sign of its answer: the head and, for a
 // stream, the first body event. It returns nil when the place has taken an answer, an engine's own
@@ -182,7 +184,7 @@ func (l *Leg) first() (at int, err *apierror.Error) {
 	if err := l.admit(); err != nil {
 		return 0, err
 	}
-	l.d.where.Find(&l.prompt, l.Request, l.model.name, l.model.seed, l.pool.nodes)
+	l.d.where.Find(l.prompt, l.Request, l.model.name, l.model.seed, l.pool.nodes)
 	l.tries.spare = l.d.options.MaxNodes
 	return l.choose(l.began)
 }

@@ -98,7 +98,7 @@ func chat(bytes int) []byte {
 func asked(t testing.TB, d *Dispatcher, body []byte) *request.Request {
 	t.Helper()
 	r := request.New()
-	t.Cleanup(r.Recycle)
+	t.Cleanup(r.Reset)
 	if err := ask(d, r, body); err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func pick(d *Dispatcher, r *request.Request, l *Leg, body []byte) error {
 
 func TestPickDoesNotAllocate(t *testing.T) {
 	d := start(t, 4)
-	r, l := request.New(), new(Leg) // not from the pool each time: it forgets at random under the race detector
+	r, l := request.New(), newLeg() // not from the pool each time: it forgets at random under the race detector
 	for _, size := range []int{200, 2 << 10, 220 << 10} {
 		body := chat(size)
 		if err := pick(d, r, l, body); err != nil {
@@ -177,7 +177,7 @@ func TestFurther(t *testing.T) {
 // TestCacheSaltDoesNotAllocate, however long it is.
 func TestCacheSaltDoesNotAllocate(t *testing.T) {
 	d := start(t, 1)
-	r, l := request.New(), new(Leg)
+	r, l := request.New(), newLeg()
 	body := []byte(strings.Replace(string(chat(200)), `{"model"`, `{"cache_salt":"`+strings.Repeat("s", 200)+`","model"`, 1))
 	if err := pick(d, r, l, body); err != nil {
 		t.Fatal(err)
@@ -333,7 +333,7 @@ func TestPatienceIsToldWhatIsCached(t *testing.T) {
 // allocation.
 func TestMemoDoesNotAllocate(t *testing.T) {
 	d := start(t, 2)
-	r, l := request.New(), new(Leg)
+	r, l := request.New(), newLeg()
 	body := chat(220 << 10)
 	seen := d.Leg(asked(t, d, body), Question{}, nil)
 	at, err := seen.first()
@@ -407,7 +407,6 @@ func TestPrefillFeedsNothingOfDecode(t *testing.T) {
 func TestBodyThatCannotBeEdited(t *testing.T) {
 	d := start(t, 1)
 	r := request.New()
-	defer r.Recycle()
 	r.API, r.Method, r.Path, r.Received = scan.Audio, "POST", "/v1/audio/transcriptions", time.Now()
 	form := "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nsim\r\n--b--\r\n"
 	r.Own([]byte(form), nil)

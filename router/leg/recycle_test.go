@@ -9,7 +9,7 @@ import (
 
 // TestNothingOutlivesALeg: a field that recycling forgets would carry one client's data to another.
 func TestNothingOutlivesALeg(t *testing.T) {
-	l := new(Leg)
+	l := newLeg()
 	var taker place = func(*relay.Exchange) error { return nil }
 	residue.Mark(l, []string{"prompt"}, taker) // which package where recycles
 	l.reset()

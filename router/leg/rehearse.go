@@ -38,7 +38,7 @@ func (l *Leg) rehearse(keys []uint64, known func(n *fleet.Node) int32) *apierror
 	}
 	sent := l.Request.Received
 	l.Request.Scan.Stream = true
-	l.d.where.FindKeys(&l.prompt, l.Request, keys, l.model.name, l.model.seed, l.pool.nodes)
+	l.d.where.FindKeys(l.prompt, l.Request, keys, l.model.name, l.model.seed, l.pool.nodes)
 	if known != nil {
 		for i, n := range l.pool.nodes {
 			l.prompt.Suppose(i, known(n))
@@ -58,12 +58,10 @@ func (l *Leg) rehearse(keys []uint64, known func(n *fleet.Node) int32) *apierror
 	return nil
 }
 
-// close gives back the leg and its request.
+// close gives back the leg.
 func (l *Leg) close() {
-	r := l.Request
 	l.permit.Release()
 	l.recycle()
-	r.Recycle()
 }
 
 // Node is the one that was chosen.

@@ -7,7 +7,6 @@ package plan
 
 import (
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -92,11 +91,12 @@ func (OneLeg) End(_ *Task, out []byte, _ relay.Outcome) (rest []byte, more bool)
 // Next implements Plan. It is never called.
 func (OneLeg) Next(*Task) *apierror.Error { return nil }
 
-// Task is a request that is being answered by a plan. Take one with Planner.Task, call Answer, and
-// end it with Finish. One goroutine at a time works on it.
+// Task is a request that is being answered by a plan. Make one with NewTask, begin it with
+// Planner.Begin, call Answer, and end it with Finish: its memory may then begin another. One
+// goroutine at a time works on it.
 type Task struct {
-	Request *request.Request
-	Client  answer.Place // the client's; opened by the first answer, which others may follow
+	Request *request.Request // always the same memory
+	Client  answer.Place     // the client's; opened by the first answer, which others may follow
 
 	planner *Planner
 	plan    Plan
@@ -117,14 +117,13 @@ type before struct {
 	usage    usage.Counts
 }
 
-var tasks = sync.Pool{New: func() any { return new(Task) }}
+// NewTask returns memory for a task and its request.
+func NewTask() *Task { return &Task{Request: request.New()} }
 
-// Task returns a task that answers r, for a client, by plan; nil: by the one that is chosen once r
-// has been read. From now on it owns r.
-func (p *Planner) Task(r *request.Request, client answer.Place, plan Plan) *Task {
-	t := tasks.Get().(*Task)
-	*t = Task{Request: r, Client: client, planner: p, plan: plan}
-	return t
+// Begin makes t a task that answers its request, for a client, by plan; nil: by the one that is
+// chosen once the request has been read.
+func (p *Planner) Begin(t *Task, client answer.Place, plan Plan) {
+	t.Client, t.planner, t.plan = client, p, plan
 }
 
 // Answer has the plan answer the request. It returns nil when the client's place has taken an
@@ -245,16 +244,22 @@ func (t *Task) Failure(err error) *apierror.Error {
 	return t.planner.parts.Legs.Failure(t.Request, err, events)
 }
 
-// Finish ends the task and its request, whatever became of them. o is how the answer ended, if
-// there was one. Neither may be used afterwards, and nobody may still end the request's Life.
+// Finish ends the task and forgets its request, whatever became of them. o is how the answer ended,
+// if there was one. Nobody may still end the request's Life.
 func (t *Task) Finish(o relay.Outcome) {
-	r, l := t.Request, t.leg
-	*t = Task{}
-	tasks.Put(t)
-	defer r.Recycle()
-	if l != nil {
+	defer t.reset()
+	if l := t.leg; l != nil {
+		t.leg = nil
 		l.Finish(o)
 	}
+}
+
+// reset forgets all but memory.
+func (t *Task) reset() {
+	r := t.Request
+	r.Reset()
+	*t = Task{}
+	t.Request = r
 }
 
 // Attempts is how many exchanges the task has had with nodes so far, in all legs.

@@ -9,10 +9,12 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/internal/residue"
 	"github.com/cognitora/dataplane/internal/sse"
 	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
+	"github.com/cognitora/dataplane/router/answer"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/leg"
@@ -84,7 +86,6 @@ func TestLostResponses(t *testing.T) {
 	p.parts.Stored.Set([]byte("resp_1"), node)
 	holder := func(id string) (string, *apierror.Error) {
 		r := request.New()
-		defer r.Recycle()
 		return p.holder(r, []byte(id))
 	}
 	if got, err := holder("resp_1"); got != node || err != nil {
@@ -103,7 +104,6 @@ func TestLostResponses(t *testing.T) {
 func TestBugInASearch(t *testing.T) {
 	p := start(t, 1)
 	r := request.New()
-	defer r.Recycle()
 	broken := &fleet.Node{ID: "broken"} // it has no pool
 	_, err := p.search(r, []byte("resp_1"), append(serving(p.parts.Fleet.Load()), broken), false)
 	if err == nil || err.Code != "response_unknown" || !strings.Contains(err.Message, "broken did not answer") {
@@ -115,7 +115,6 @@ func TestBugInASearch(t *testing.T) {
 func TestEndOfASearch(t *testing.T) {
 	p := start(t, 2)
 	r := request.New()
-	defer r.Recycle()
 	r.Life.Begin = r.Life.Cancel
 	if _, err := p.search(r, []byte("resp_1"), serving(p.parts.Fleet.Load()), false); err != leg.ErrClientLeft {
 		t.Errorf("%v", err)
@@ -177,5 +176,16 @@ func TestWithheldEvents(t *testing.T) {
 	p.more = true
 	if out, more := task.End(nil, relay.Complete); len(out) != 0 || !more || len(task.Release(nil)) != 0 {
 		t.Errorf("%q at the end of a leg that another follows, more %v", out, more)
+	}
+}
+
+// TestNothingOutlivesATask: a field that recycling forgets would carry one client's data to
+// another.
+func TestNothingOutlivesATask(t *testing.T) {
+	task := NewTask()
+	residue.Mark(task, []string{"Request", "leg"}, answer.Place(new(answer.Memory)), Plan(Direct{}))
+	task.Finish(relay.Complete)
+	if left := residue.Left(task, "Request"); left != nil {
+		t.Errorf("left of a task: %v", left)
 	}
 }

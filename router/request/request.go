@@ -8,14 +8,14 @@ package request
 
 import (
 	"bytes"
-	"sync"
 	"time"
 
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// Request is one request of a client. Take one with New, give it back with Recycle. One goroutine
-// at a time uses it, apart from Life; several may read it while its owner waits for them.
+// Request is one request of a client. Make one with New; after Reset its memory may be used for
+// another. One goroutine at a time uses it, apart from Life; several may read it while its owner
+// waits for them.
 type Request struct {
 	API      scan.API
 	Method   string
@@ -26,7 +26,7 @@ type Request struct {
 	Pin      string // x-cgn-node: this node or none, unless a stored response decides; empty: any
 	Received time.Time
 	Deadline time.Time // the client's own; zero: none
-	Scan     scan.Request
+	Scan     *scan.Request
 	Life     Life
 
 	body    []byte
@@ -35,30 +35,21 @@ type Request struct {
 	own     []byte // memory of the head's copies
 }
 
-var requests = sync.Pool{New: func() any { return new(Request) }}
-
 // New returns an empty request.
-func New() *Request { return requests.Get().(*Request) }
-
-// Recycle releases the body and lets another request have r. Nobody may call a method of r or
-// r.Life afterwards.
-func (r *Request) Recycle() {
-	r.Release()
-	r.reset()
-	requests.Put(r)
-}
+func New() *Request { return &Request{Scan: new(scan.Request)} }
 
 // keptHead is the largest memory of a head that is kept for another request.
 const keptHead = 16 << 10
 
-// reset forgets all but memory of moderate size.
-func (r *Request) reset() {
+// Reset releases the body and forgets all but memory of moderate size. Nobody may call a method of
+// r.Life from before.
+func (r *Request) Reset() {
+	r.Release()
 	r.Scan.Reset()
-	aborts := r.Life.aborts
+	scanned, header, model, own, aborts := r.Scan, small(r.Header), small(r.model), small(r.own), r.Life.aborts
 	clear(aborts[:cap(aborts)])
-	*r = Request{
-		Header: small(r.Header), Scan: r.Scan, Life: Life{aborts: aborts[:0]}, model: small(r.model), own: small(r.own),
-	}
+	*r = Request{}
+	r.Scan, r.Header, r.model, r.own, r.Life.aborts = scanned, header, model, own, aborts[:0]
 }
 
 func small(b []byte) []byte {
@@ -110,17 +101,17 @@ var formData = []byte("multipart/form-data")
 func (r *Request) Read(contentType []byte, m *scan.Memo) (err error) {
 	switch {
 	case len(contentType) >= len(formData) && bytes.EqualFold(contentType[:len(formData)], formData):
-		err = scan.ScanMultipart(contentType, r.body, &r.Scan)
+		err = scan.ScanMultipart(contentType, r.body, r.Scan)
 	case m == nil:
-		err = scan.Scan(r.API, r.body, &r.Scan)
+		err = scan.Scan(r.API, r.body, r.Scan)
 	default:
-		err = m.Scan(r.API, r.body, &r.Scan)
+		err = m.Scan(r.API, r.body, r.Scan)
 	}
 	r.model = append(r.model[:0], r.Scan.Model...)
 	return err
 }
 
-// Asked is the model's name as the client has written it; valid until Recycle.
+// Asked is the model's name as the client has written it; valid until Reset.
 func (r *Request) Asked() []byte { return r.model }
 
 // KeptText is the size in bytes up to which buffers of prompt text are kept while an answer is

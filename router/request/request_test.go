@@ -12,9 +12,9 @@ import (
 // TestNothingOutlivesARequest: a field that recycling forgets would carry one client's data to
 // another.
 func TestNothingOutlivesARequest(t *testing.T) {
-	r := new(Request)
+	r := New()
 	residue.Mark(r, []string{"Scan"}) // which package scan recycles
-	r.reset()
+	r.Reset()
 	if left := residue.Left(r, "Scan"); left != nil {
 		t.Errorf("left of a request: %v", left)
 	}
@@ -36,7 +36,7 @@ func TestHeadIsCopied(t *testing.T) {
 
 // TestBodyIsReleasedOnce, and the model's name outlives it.
 func TestBodyIsReleasedOnce(t *testing.T) {
-	var r Request
+	r := New()
 	released := 0
 	body := []byte(`{"model":"m","messages":[]}`)
 	r.Own(body, func() { released++ })
@@ -53,7 +53,8 @@ func TestBodyIsReleasedOnce(t *testing.T) {
 
 func TestReadChoosesByContentType(t *testing.T) {
 	form := "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--\r\n"
-	r := &Request{API: scan.Audio}
+	r := New()
+	r.API = scan.Audio
 	r.Own([]byte(form), nil)
 	if err := r.Read([]byte("Multipart/Form-Data; boundary=b"), nil); err != nil || string(r.Asked()) != "m" {
 		t.Errorf("%v, model %q", err, r.Asked())

@@ -70,7 +70,7 @@ func (m *Memo) Scans() *scan.Memo {
 
 // begin makes the chain that of the canonical text, or of the client's tokens.
 func (f *Finder) begin(p *Prompt, seed prefix.Digest) {
-	s := &p.asked.Scan
+	s := p.asked.Scan
 	p.way = f.Memo.way(seed, s.Text[:s.Head])
 	p.from = 0
 	if s.Skipped > 0 && !f.skip(p, seed) {
@@ -94,7 +94,7 @@ const (
 
 // skip goes past the blocks of the text that the scan has passed over.
 func (f *Finder) skip(p *Prompt, seed prefix.Digest) bool {
-	scanned, s := &p.asked.Scan, p.step
+	scanned, s := p.asked.Scan, p.step
 	head := scanned.Text[:scanned.Head]
 	full := len(head) - len(head)%prefix.BlockBytes
 	p.chain.Reset(seed, head[:full], nil)
@@ -132,7 +132,7 @@ func (f *Finder) remember(p *Prompt) {
 		return
 	}
 	p.source = fromMarks
-	scanned, s := &p.asked.Scan, p.step
+	scanned, s := p.asked.Scan, p.step
 	start, before := p.from, p.from
 	if before == 0 {
 		before = scanned.Head / prefix.BlockBytes

@@ -39,7 +39,8 @@ func see(tb testing.TB, f *Finder, p *Prompt, body []byte) (skipped int) {
 // read makes a request of a body.
 func read(tb testing.TB, f *Finder, api scan.API, body []byte) *request.Request {
 	tb.Helper()
-	r := &request.Request{API: api}
+	r := request.New()
+	r.API = api
 	r.Own(body, nil)
 	if err := r.Read(nil, f.Memo.Scans()); err != nil {
 		tb.Fatal(err)

@@ -31,18 +31,27 @@ type Finder struct {
 type Prompt struct {
 	Blocks int // full blocks
 
+	subject
+	memory
+}
+
+// subject is what a Prompt is about.
+type subject struct {
 	finder *Finder
 	asked  *request.Request
 	source source
+	text   []byte // of the chain, from block from on
+	from   int
+	way    uint64 // mixed with the Memo's hashes
+	turn   uint64 // see tokens.Result
+}
 
+// memory is what a Prompt fills, and keeps for the next one.
+type memory struct {
 	chain   prefix.Chain
-	text    []byte // of the chain, from block from on
-	from    int
 	joined  []byte // text, where it had to be put together
-	way     uint64 // mixed with the Memo's hashes
 	step    *step  // scratch of begin and remember
 	ids     []uint32
-	turn    uint64 // see tokens.Result
 	refs    []prefix.Ref
 	matched []int32 // predicted leading blocks in the engine's own memory, by node
 	coming  []int32 // with those that the engine computes for other requests now
@@ -61,20 +70,21 @@ const (
 
 // Reset forgets the last prompt and keeps buffers of moderate size.
 func (p *Prompt) Reset() {
+	p.Blocks, p.subject = 0, subject{}
+	p.memory.empty()
+}
+
+func (m *memory) empty() {
 	const keepIDs = 1 << 16
-	p.chain.Reset(prefix.Digest{}, nil, nil)
-	joined, ids := p.joined[:0], p.ids[:0]
-	if cap(joined) > request.KeptText {
-		joined = nil
+	m.chain.Reset(prefix.Digest{}, nil, nil)
+	m.query.Reset()
+	if m.joined = m.joined[:0]; cap(m.joined) > request.KeptText {
+		m.joined = nil
 	}
-	if cap(ids) > keepIDs {
-		ids = nil
+	if m.ids = m.ids[:0]; cap(m.ids) > keepIDs {
+		m.ids = nil
 	}
-	p.query.Reset()
-	*p = Prompt{
-		chain: p.chain, joined: joined, ids: ids, step: p.step,
-		refs: p.refs[:0], matched: p.matched[:0], coming: p.coming[:0], reach: p.reach[:0], query: p.query,
-	}
+	m.refs, m.matched, m.coming, m.reach = m.refs[:0], m.matched[:0], m.coming[:0], m.reach[:0]
 }
 
 // Find makes p the prompt of r for a model, whose chains begin with seed, and asks what each of the
@@ -231,7 +241,7 @@ func (p *Prompt) RendezvousKey() uint64 {
 	if p.turn != 0 {
 		return p.turn
 	}
-	s := &p.asked.Scan
+	s := p.asked.Scan
 	first := p.firstTurn()
 	last := min(first/prefix.BlockBytes, p.chain.Blocks()) - 1
 	if s.ShortTurn > 0 && last*prefix.BlockBytes < first-s.ShortTurn {
