@@ -33,9 +33,6 @@ func (g Gauge) Or(unknown float64) float64 {
 	return unknown
 }
 
-// Float32 is the value, NaN where there is none.
-func (g Gauge) Float32() float32 { return float32(g.Or(math.NaN())) }
-
 // IsZero makes encoding/json's omitzero leave unknown values out.
 func (g Gauge) IsZero() bool { return !g.known }
 

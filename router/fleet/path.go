@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"math"
 	"net/netip"
 	"sync/atomic"
 	"time"
@@ -58,7 +59,7 @@ const (
 // Resent is the share of segments between this host and the node that are sent again, in the
 // direction that loses more; NaN: unknown in both.
 func (n *Node) Resent() float32 {
-	from := n.Load().RetransPPM.Float32() / 1e6
+	from := float32(n.Load().RetransPPM.Or(math.NaN()) / 1e6)
 	if p := n.Path(); p != nil && !(p.Share <= from) && known(p.Share) != nil {
 		return p.Share
 	}

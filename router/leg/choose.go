@@ -172,8 +172,8 @@ func (n *member) candidate(reach holdings.Reach, coming int32) policy.Candidate 
 		Pending:  blocksOf(n.waits.Queued()),
 		InFlight: n.InFlight(), Others: load.Others,
 		MaxConcurrent: info.MaxConcurrent, EngineSlots: info.EngineSlots,
-		SM: load.SMPct.Float32() / 100, Watts: load.Drawn().Float32(), VRAM: info.VRAM(), Throughput: info.Throughput(),
-		EngineWait: load.EngineWaitPct.Float32() / 100, Retransmits: n.Resent(),
+		VRAM: info.VRAM(), Throughput: info.Throughput(), Retransmits: n.Resent(),
+		Load: &load.Load,
 	}
 }
 

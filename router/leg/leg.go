@@ -131,7 +131,7 @@ func (l *Leg) reset() {
 	l.prompt.Reset()
 	l.out.edits.Reset(nil, nil)
 	prompt, edits, body := l.prompt, l.out.edits, emptied(l.out.request.Body)
-	cands, able := l.picks.cands[:0], l.picks.able[:0]
+	cands, able := emptied(l.picks.cands), l.picks.able[:0]
 	asked, failed, resets := emptied(l.tries.asked), emptied(l.tries.failed), emptied(l.tries.resets)
 	*l = Leg{}
 	l.prompt, l.out.edits, l.out.request.Body = prompt, edits, body

@@ -8,14 +8,14 @@ const (
 	shareLeast = 32
 )
 
-// load is what the nodes' requests are held against.
-type load struct {
+// occupancy is what the nodes' requests are held against.
+type occupancy struct {
 	unknown float64 // slots of a node that has no number of its own
 	use     float64 // busy/slots of all candidates together
 }
 
-// surveyLoad looks at all candidates, full ones included.
-func surveyLoad(cands []Candidate) load {
+// occupancyOf looks at all candidates, full ones included.
+func occupancyOf(cands []Candidate) occupancy {
 	var busy, slots float64
 	known := 0
 	for i := range cands {
@@ -25,7 +25,7 @@ func surveyLoad(cands []Candidate) load {
 			known++
 		}
 	}
-	var l load
+	var l occupancy
 	if n := len(cands); known > 0 {
 		l.unknown = slots / float64(known)
 		l.use = busy / (l.unknown * float64(n))
@@ -45,7 +45,7 @@ func (c *Candidate) slots() int64 {
 	return min(limit, engine)
 }
 
-func (l *load) slots(c *Candidate) float64 {
+func (l *occupancy) slots(c *Candidate) float64 {
 	if n := c.slots(); n > 0 {
 		return float64(n)
 	}
@@ -53,12 +53,12 @@ func (l *load) slots(c *Candidate) float64 {
 }
 
 // of is busy/slots. It is above 1 for a node that is given more than its slots.
-func (l *load) of(c *Candidate) float64 { return float64(c.busy()) / l.slots(c) }
+func (l *occupancy) of(c *Candidate) float64 { return float64(c.busy()) / l.slots(c) }
 
-func (l *load) free(c *Candidate) float64 { return max(l.slots(c)-float64(c.busy()), 0) }
+func (l *occupancy) free(c *Candidate) float64 { return max(l.slots(c)-float64(c.busy()), 0) }
 
 // crowded tells whether the node has times the fleet's load, or more.
-func (l *load) crowded(c *Candidate, times float64) bool {
+func (l *occupancy) crowded(c *Candidate, times float64) bool {
 	least := int64(shareLeast)
 	if n := c.slots(); n > 0 {
 		least = min(least, n)

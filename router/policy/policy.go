@@ -8,7 +8,7 @@
 //	overlap    = matched leading blocks, each weighed by the tier that it is in / prompt blocks;
 //	             blocks that the engine computes for other requests count as matched
 //	waiting    = min(blocks that wait for prefill at the node / max(prompt blocks, 64), 4)
-//	util       = max(busy/slots, sm, what EngineWait and Retransmits make of it)
+//	util       = max(busy/slots, sm, what the engine waits and Retransmits make of it)
 //	norm_watts = watts / the fleet's highest watts
 //	cap        = mean of VRAM, throughput and free slots, each relative to the fleet's best
 //
@@ -39,6 +39,8 @@ package policy
 import (
 	"math"
 	"slices"
+
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 // Mode is how a node is chosen among those that have room.
@@ -81,10 +83,10 @@ type Policy struct {
 	MaxShare  float64
 	MaxQueue  int // requests in flight per (model, role); 0 = the router's own setting
 	TTFTSLOms int // time-to-first-token objective in milliseconds; 0 = none
-	// RunDelayMs is the EngineWait, in milliseconds of each second, at which a node counts as
-	// fully used. It is held against the waits of the engine's own threads, never against those
-	// of all threads of its host. Only the excess over twice the peers' mean counts. 0: waits do
-	// not count.
+	// RunDelayMs is the engine's wait for a CPU, in milliseconds of each second, at which a node
+	// counts as fully used. It is held against the waits of the engine's own threads, never against
+	// those of all threads of its host. Only the excess over twice the peers' mean counts. 0: waits
+	// do not count.
 	RunDelayMs float64
 	// RetransmitPct is the share of retransmitted segments, in percent, at which a node counts as
 	// fully used, likewise. 0: they do not count.
@@ -101,11 +103,11 @@ func Default() *Policy {
 		Tiers: Tiers{Device: 1, Host: 0.75, Disk: 0.25}, Epsilon: 0.01, MaxShare: 1.5}
 }
 
-// Unknown is the value of a telemetry field that a node does not report.
+// Unknown is the value of a float32 that a node does not report.
 func Unknown() float32 { return float32(math.NaN()) }
 
 // Candidate is one node that may take the request, as seen at the moment of the pick. In the
-// telemetry fields NaN, or any negative value, means unknown.
+// fields of type float32 NaN, or any negative value, means unknown.
 type Candidate struct {
 	IDHash        uint64  // hash of the node id, the same in every router replica
 	Matched       int32   // leading blocks of this prompt believed to be in the engine's own cache
@@ -116,12 +118,22 @@ type Candidate struct {
 	Others        int32   // requests that the node has from others, running and waiting
 	MaxConcurrent int32   // requests that it may have at once; 0 or less: no limit
 	EngineSlots   int32   // requests that its engine computes at once; 0 or less: unknown
-	SM            float32 // busy share of the GPU, 0 to 1
-	Watts         float32 // 30 s mean of the node's power draw
 	VRAM          float32 // bytes, or any unit that all candidates share
 	Throughput    float32 // see Throughput
-	EngineWait    float32 // seconds in a second that threads of the engine wait for a CPU, together
 	Retransmits   float32 // share of the segments to or from it that are sent again, 0 to 1
+
+	// Load is what the node's agent or engine tells; nil: nothing is known.
+	Load *load.Load
+}
+
+var nothing load.Load
+
+// told is what is known of the node's load.
+func (c *Candidate) told() *load.Load {
+	if c.Load == nil {
+		return &nothing
+	}
+	return c.Load
 }
 
 // Key tells prompts apart when candidates tie: by the digest of the last full block of the

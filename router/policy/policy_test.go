@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/cognitora/dataplane/internal/load"
 )
 
 type key uint64
@@ -21,8 +23,14 @@ func (k *countingKey) RendezvousKey() uint64 { k.asked++; return k.value }
 
 // blank is a node of which nothing is known but its slots.
 func blank(id uint64) Candidate {
-	return Candidate{IDHash: mix(id), MaxConcurrent: 10, SM: Unknown(), Watts: Unknown(), VRAM: Unknown(),
-		Throughput: Unknown()}
+	return Candidate{IDHash: mix(id), MaxConcurrent: 10, VRAM: Unknown(), Throughput: Unknown()}
+}
+
+// told is a load of which the busy share of the GPU is known, 0 to 1, and the watts.
+func told(sm, watts float64) *load.Load {
+	l := &load.Load{}
+	l.SMPct, l.Watts = load.Known(100*sm), load.Known(watts)
+	return l
 }
 
 func blanks(n int) []Candidate {
@@ -41,8 +49,8 @@ func near(t *testing.T, name string, got, want float64) {
 }
 
 func TestTermsByHand(t *testing.T) {
-	a := Candidate{IDHash: 1, Matched: 3, InFlight: 2, MaxConcurrent: 10, SM: 0.1, Watts: 300, VRAM: 80, Throughput: 2}
-	b := Candidate{IDHash: 2, Matched: 12, InFlight: 1, Others: 1, MaxConcurrent: 4, SM: 0.9, Watts: 600,
+	a := Candidate{IDHash: 1, Matched: 3, InFlight: 2, MaxConcurrent: 10, Load: told(0.1, 300), VRAM: 80, Throughput: 2}
+	b := Candidate{IDHash: 2, Matched: 12, InFlight: 1, Others: 1, MaxConcurrent: 4, Load: told(0.9, 600),
 		VRAM: 40, Throughput: 8}
 	var out [2]Terms
 	pick, why := Default().Explain([]Candidate{a, b}, 12, nil, 0, out[:])
@@ -62,11 +70,10 @@ func TestTermsByHand(t *testing.T) {
 
 func TestUnknownTelemetryIsTheMean(t *testing.T) {
 	c := blanks(3)
-	c[0].SM, c[1].SM = 0.2, 0.6
-	c[0].Watts, c[1].Watts = 100, 400
+	c[0].Load, c[1].Load = told(0.2, 100), told(0.6, 400)
 	c[0].VRAM, c[1].VRAM = 20, 80
 	c[0].Throughput, c[1].Throughput = 1, 2
-	c[2].Watts, c[2].SM = -1, float32(math.Inf(1)) // as unknown as NaN
+	c[2].Load, c[2].VRAM = told(math.Inf(1), -1), -1 // as unknown as none
 	out := make([]Terms, 3)
 	Default().Explain(c, 0, nil, 0, out)
 	near(t, "load", out[2].Load, 1-0.4)
@@ -80,7 +87,7 @@ func TestUnknownTelemetryIsTheMean(t *testing.T) {
 }
 
 func TestOutOfRangeInputsStayInRange(t *testing.T) {
-	c := Candidate{Matched: 50, InFlight: -3, MaxConcurrent: 0, SM: 7, Watts: 1, VRAM: 1, Throughput: 1}
+	c := Candidate{Matched: 50, InFlight: -3, MaxConcurrent: 0, Load: told(7, 1), VRAM: 1, Throughput: 1}
 	out := make([]Terms, 1)
 	if pick, _ := Default().Explain([]Candidate{c}, 10, nil, 0, out); pick != 0 {
 		t.Fatal("not picked")
@@ -289,9 +296,11 @@ func randomCandidate(rng *rand.Rand) Candidate {
 	}
 	c := Candidate{
 		IDHash: rng.Uint64(), Matched: rng.Int32N(25), Coming: rng.Int32N(25), Pending: rng.Int32N(300),
-		InFlight: rng.Int32N(9), Others: rng.Int32N(3), SM: maybe(1), Watts: maybe(700), VRAM: maybe(8e10),
-		Throughput: maybe(8), EngineWait: maybe(2), Retransmits: maybe(0.1),
+		InFlight: rng.Int32N(9), Others: rng.Int32N(3), VRAM: maybe(8e10),
+		Throughput: maybe(8), Retransmits: maybe(0.1),
+		Load: told(float64(maybe(1)), float64(maybe(700))),
 	}
+	c.Load.EngineWaitPct = load.Known(float64(maybe(200)))
 	switch rng.IntN(4) {
 	case 0:
 		c.EngineSlots = 1 + rng.Int32N(9)
@@ -327,7 +336,7 @@ func TestThroughput(t *testing.T) {
 			t.Errorf("%s: %v, want %v", dtype, got, want)
 		}
 	}
-	if known(Throughput(4, "quick")) || known(Throughput(4, "")) || known(Throughput(0, "bf16")) {
+	if known(float64(Throughput(4, "quick"))) || known(float64(Throughput(4, ""))) || known(float64(Throughput(0, "bf16"))) {
 		t.Error("an unknown dtype and tp 0 must be unknown")
 	}
 }
@@ -355,27 +364,28 @@ func BenchmarkPickLeastLoaded8(b *testing.B) { benchmarkPick(b, 8, LeastLoaded) 
 // TestApartFromTheOthers: waits for a CPU and retransmissions count where they are asked for, and
 // only the excess over the peers'.
 func TestApartFromTheOthers(t *testing.T) {
-	u := Unknown()
+	u, none := Unknown(), math.NaN()
 	for name, c := range map[string]struct {
-		delay, resent []float32
-		want          []float64 // util
+		delay  []float64
+		resent []float32
+		want   []float64 // util
 	}{
-		"all alike, saturated":       {[]float32{0.9, 1, 1.1, 0.8}, nil, []float64{0, 0, 0, 0}},
-		"one waits":                  {[]float32{0.9, 0.1, 0.1, 0.1}, nil, []float64{0.7, 0, 0, 0}},
-		"two of five wait":           {[]float32{1, 1, 0, 0, 0}, nil, []float64{0.5, 0.5, 0, 0, 0}},
-		"one waits with many":        {[]float32{9, 0, 0}, nil, []float64{1, 0, 0}},
-		"two nodes":                  {[]float32{0.6, 0.1}, nil, []float64{0.4, 0}},
-		"only one is known":          {[]float32{0.9, u, u}, nil, []float64{0, 0, 0}},
-		"unknown is nothing special": {[]float32{u, 0.6, 0.1}, nil, []float64{0, 0.4, 0}},
+		"all alike, saturated":       {[]float64{0.9, 1, 1.1, 0.8}, nil, []float64{0, 0, 0, 0}},
+		"one waits":                  {[]float64{0.9, 0.1, 0.1, 0.1}, nil, []float64{0.7, 0, 0, 0}},
+		"two of five wait":           {[]float64{1, 1, 0, 0, 0}, nil, []float64{0.5, 0.5, 0, 0, 0}},
+		"one waits with many":        {[]float64{9, 0, 0}, nil, []float64{1, 0, 0}},
+		"two nodes":                  {[]float64{0.6, 0.1}, nil, []float64{0.4, 0}},
+		"only one is known":          {[]float64{0.9, none, none}, nil, []float64{0, 0, 0}},
+		"unknown is nothing special": {[]float64{none, 0.6, 0.1}, nil, []float64{0, 0.4, 0}},
 		"one loses":                  {nil, []float32{0.02, 0, 0}, []float64{0.5, 0, 0}},
 		"all lose":                   {nil, []float32{0.04, 0.03, 0.05}, []float64{0, 0, 0}},
-		"the worse counts":           {[]float32{0.2, 0, 0}, []float32{0.03, 0, 0}, []float64{0.75, 0, 0}},
+		"the worse counts":           {[]float64{0.2, 0, 0}, []float32{0.03, 0, 0}, []float64{0.75, 0, 0}},
 	} {
 		cands := blanks(len(c.want))
 		for i := range cands {
-			cands[i].EngineWait, cands[i].Retransmits = u, u
+			cands[i].Retransmits = u
 			if c.delay != nil {
-				cands[i].EngineWait = c.delay[i]
+				cands[i].Load = &load.Load{Kernel: load.Kernel{EngineWaitPct: load.Known(100 * c.delay[i])}}
 			}
 			if c.resent != nil {
 				cands[i].Retransmits = c.resent[i]

@@ -4,36 +4,37 @@ import "math"
 
 // fleet is what a score is relative to, taken over all candidates, full ones included.
 type fleet struct {
-	load
+	occupancy
 	sm, watts, vram, throughput                     float64 // means of the known values, 0 when none is
 	wait, resent                                    float64 // sums of the known values
 	wattsMax, vramMax, throughputMax                float64
 	freeMax                                         float64
-	waitScale, resentScale                          float64 // full use per EngineWait, Retransmits; 0: not counted
+	waitScale, resentScale                          float64 // full use per EngineWaitPct, Retransmits; 0: not counted
 	smN, wattsN, vramN, throughputN, waitN, resentN int
 	takers                                          int     // candidates that may be picked
 	share                                           float64 // Policy.MaxShare; 0: it leaves out nobody
 }
 
 func (p *Policy) survey(cands []Candidate) fleet {
-	f := fleet{load: surveyLoad(cands), share: p.MaxShare}
+	f := fleet{occupancy: occupancyOf(cands), share: p.MaxShare}
 	if p.RunDelayMs > 0 {
-		f.waitScale = 1000 / p.RunDelayMs
+		f.waitScale = 10 / p.RunDelayMs // ms in each second, of which 1 % is 10
 	}
 	if p.RetransmitPct > 0 {
 		f.resentScale = 100 / p.RetransmitPct
 	}
 	for i := range cands {
 		c := &cands[i]
-		note(c.SM, &f.sm, nil, &f.smN)
-		note(c.Watts, &f.watts, &f.wattsMax, &f.wattsN)
-		note(c.VRAM, &f.vram, &f.vramMax, &f.vramN)
-		note(c.Throughput, &f.throughput, &f.throughputMax, &f.throughputN)
+		told := c.told()
+		note(told.SMPct.Or(unknown), &f.sm, nil, &f.smN)
+		note(told.Drawn().Or(unknown), &f.watts, &f.wattsMax, &f.wattsN)
+		note(float64(c.VRAM), &f.vram, &f.vramMax, &f.vramN)
+		note(float64(c.Throughput), &f.throughput, &f.throughputMax, &f.throughputN)
 		if f.waitScale > 0 {
-			note(c.EngineWait, &f.wait, nil, &f.waitN)
+			note(told.EngineWaitPct.Or(unknown), &f.wait, nil, &f.waitN)
 		}
 		if f.resentScale > 0 {
-			note(c.Retransmits, &f.resent, nil, &f.resentN)
+			note(float64(c.Retransmits), &f.resent, nil, &f.resentN)
 		}
 		f.freeMax = max(f.freeMax, f.free(c))
 		if f.takes(c) {
@@ -53,23 +54,26 @@ func (p *Policy) survey(cands []Candidate) fleet {
 // takes tells whether the node may be picked.
 func (f *fleet) takes(c *Candidate) bool { return c.room() && !f.crowded(c, f.share) }
 
-func note(v float32, sum, best *float64, n *int) {
+func note(v float64, sum, best *float64, n *int) {
 	if !known(v) {
 		return
 	}
-	*sum += float64(v)
+	*sum += v
 	*n++
 	if best != nil {
-		*best = max(*best, float64(v))
+		*best = max(*best, v)
 	}
 }
 
-// known is false for NaN, infinities and negative values.
-func known(v float32) bool { return v >= 0 && v <= math.MaxFloat32 }
+// unknown stands for a figure that is not known.
+const unknown = -1
 
-func orMean(v float32, mean float64) float64 {
+// known is false for NaN, infinities and negative values.
+func known(v float64) bool { return v >= 0 && v <= math.MaxFloat64 }
+
+func orMean(v, mean float64) float64 {
 	if known(v) {
-		return float64(v)
+		return v
 	}
 	return mean
 }
@@ -97,12 +101,13 @@ func waiting(c *Candidate, promptBlocks int) float64 {
 }
 
 func (f *fleet) util(c *Candidate) float64 {
-	used := max(f.of(c), orMean(c.SM, f.sm))
+	told := c.told()
+	used := max(f.of(c), orMean(told.SMPct.Or(unknown), f.sm)/100)
 	if f.waitScale > 0 {
-		used = max(used, f.waitScale*apart(c.EngineWait, f.wait, f.waitN))
+		used = max(used, f.waitScale*apart(told.EngineWaitPct.Or(unknown), f.wait, f.waitN))
 	}
 	if f.resentScale > 0 {
-		used = max(used, f.resentScale*apart(c.Retransmits, f.resent, f.resentN))
+		used = max(used, f.resentScale*apart(float64(c.Retransmits), f.resent, f.resentN))
 	}
 	return min(used, 1)
 }
@@ -110,11 +115,11 @@ func (f *fleet) util(c *Candidate) float64 {
 // apart is the excess of v over twice the mean of the other known values: a figure that all
 // nodes have alike says nothing of one. There are n known values, v included, and sum is theirs.
 // It is 0 where v is unknown or the only one.
-func apart(v float32, sum float64, n int) float64 {
+func apart(v, sum float64, n int) float64 {
 	if !known(v) || n < 2 {
 		return 0
 	}
-	return max(float64(v)-2*(sum-float64(v))/float64(n-1), 0)
+	return max(v-2*(sum-v)/float64(n-1), 0)
 }
 
 // coolness is 1 - norm_watts, and 0 for everybody when no node reports its power.
@@ -122,12 +127,12 @@ func (f *fleet) coolness(c *Candidate) float64 {
 	if f.wattsMax == 0 {
 		return 0
 	}
-	return 1 - orMean(c.Watts, f.watts)/f.wattsMax
+	return 1 - orMean(c.told().Drawn().Or(unknown), f.watts)/f.wattsMax
 }
 
 func (f *fleet) capacity(c *Candidate) float64 {
-	return (relative(orMean(c.VRAM, f.vram), f.vramMax) +
-		relative(orMean(c.Throughput, f.throughput), f.throughputMax) +
+	return (relative(orMean(float64(c.VRAM), f.vram), f.vramMax) +
+		relative(orMean(float64(c.Throughput), f.throughput), f.throughputMax) +
 		relative(f.free(c), f.freeMax)) / 3
 }
 

@@ -46,14 +46,14 @@ func powerOfTwo(cands []Candidate, r uint64) int {
 		k++
 	}
 	second := nth(cands, k)
-	if l := surveyLoad(cands); l.of(&cands[second]) < l.of(&cands[first]) {
+	if l := occupancyOf(cands); l.of(&cands[second]) < l.of(&cands[first]) {
 		return second
 	}
 	return first
 }
 
 func leastLoaded(cands []Candidate, r uint64) int {
-	l := surveyLoad(cands)
+	l := occupancyOf(cands)
 	best, least, bestDraw := -1, 0.0, uint64(0)
 	for i := range cands {
 		c := &cands[i]
