@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
@@ -31,6 +32,23 @@ type attempt struct {
 	recorded bool // the prediction is in the index; set under the lookout's lock
 	abort    relay.Abort
 }
+
+// lookout is how an attempt is given up from outside while another node may be asked instead.
+type lookout struct {
+	mu    sync.Mutex
+	phase phase
+	abort *relay.Abort // of the attempt under way
+}
+
+// phase is how far a leg's attempt has come, as its lookout sees it.
+type phase uint8
+
+const (
+	resting phase = iota // none is under way, or what it brought is the answer
+	waiting              // for the first sign of an answer
+	slow                 // given up: its peers would have answered
+	stuck                // given up: its node makes no progress
+)
 
 // verdict is what an attempt came to.
 type verdict uint8
@@ -122,6 +140,79 @@ func (l *Leg) put(a *attempt, v verdict, err error) {
 		return
 	}
 	l.drop(a)
+}
+
+// GiveUp ends the attempt under way if another node can be asked. It is called by the patience
+// tracker, with its lock held.
+func (l *Leg) GiveUp(v patience.Verdict) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.phase != waiting || l.tries.spare == 0 || l.suspect() > 0 || !l.others(time.Now()) {
+		return false
+	}
+	if l.Request.Life.Ended() != request.None || !l.d.budget.Allow() {
+		return false
+	}
+	l.tries.paid, l.phase = true, slow
+	if v == patience.Stalled {
+		l.phase = stuck
+	}
+	l.abort.Cancel()
+	return true
+}
+
+// Prefilled is called by the patience tracker, with its lock held, when the prompt of a request
+// that is not streamed should be computed: the node holds it from now on.
+func (l *Leg) Prefilled() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.now != nil && l.now.recorded {
+		l.prompt.Begun(l.now.ref)
+	}
+}
+
+// arm makes a the attempt that the request's end and GiveUp cancel; false when the request has
+// ended.
+func (l *Leg) arm(a *attempt) bool {
+	alive := l.Request.Life.Enter(&a.abort)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.now = a
+	if l.phase, l.abort = resting, &a.abort; alive {
+		l.phase = waiting
+	}
+	return alive
+}
+
+// claim ends the time in which another node may be asked instead, unless the attempt has been given
+// up already: what it brought is the leg's answer from then on.
+func (l *Leg) claim() bool {
+	ended := l.Request.Life.Ended() != request.None
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ended || l.phase == slow || l.phase == stuck {
+		return false
+	}
+	l.phase = resting
+	return true
+}
+
+// disarm ends that time in either case, and says how the lookout saw it end.
+func (l *Leg) disarm() phase {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.phase == waiting {
+		l.phase = resting
+	}
+	return l.phase
+}
+
+// record notes that the prediction is in the index. From then on Prefilled may use the prompt,
+// until the attempt waits no more.
+func (l *Leg) record(a *attempt) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a.recorded = true
 }
 
 // leave says that a is not under way any more.
@@ -262,14 +353,6 @@ func (l *Leg) deliver(a *attempt) error {
 		l.begun(a)
 	}
 	return nil
-}
-
-// record notes that the prediction is in the index. From then on Prefilled may use the prompt,
-// until the attempt waits no more.
-func (l *Leg) record(a *attempt) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	a.recorded = true
 }
 
 // begun notes that the engine has begun to answer: the prompt is no longer pending there.

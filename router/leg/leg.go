@@ -92,23 +92,6 @@ type tries struct {
 	stored bool      // the id of the response has been noted
 }
 
-// lookout is how an attempt is given up from outside while another node may be asked instead.
-type lookout struct {
-	mu    sync.Mutex
-	phase phase
-	abort *relay.Abort // of the attempt under way
-}
-
-// phase is how far a leg's attempt has come, as its lookout sees it.
-type phase uint8
-
-const (
-	resting phase = iota // none is under way, or what it brought is the answer
-	waiting              // for the first sign of an answer
-	slow                 // given up: its peers would have answered
-	stuck                // given up: its node makes no progress
-)
-
 var legs = sync.Pool{New: func() any { return newLeg() }}
 
 func newLeg() *Leg { return &Leg{prompt: new(where.Prompt)} }
@@ -315,71 +298,6 @@ func (l *Leg) unanswered() *apierror.Error {
 	e.Message = fmt.Sprintf("%s asked and none answered (last: %s); retry.max_nodes allows %d further nodes, "+
 		"and one after a connection that broke for this request alone", nodes, l.tries.cause, l.d.options.MaxNodes)
 	return &e
-}
-
-// GiveUp ends the attempt under way if another node can be asked. It is called by the patience
-// tracker, with its lock held.
-func (l *Leg) GiveUp(v patience.Verdict) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.phase != waiting || l.tries.spare == 0 || l.suspect() > 0 || !l.others(time.Now()) {
-		return false
-	}
-	if l.Request.Life.Ended() != request.None || !l.d.budget.Allow() {
-		return false
-	}
-	l.tries.paid, l.phase = true, slow
-	if v == patience.Stalled {
-		l.phase = stuck
-	}
-	l.abort.Cancel()
-	return true
-}
-
-// Prefilled is called by the patience tracker, with its lock held, when the prompt of a request
-// that is not streamed should be computed: the node holds it from now on.
-func (l *Leg) Prefilled() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.now != nil && l.now.recorded {
-		l.prompt.Begun(l.now.ref)
-	}
-}
-
-// arm makes a the attempt that the request's end and GiveUp cancel; false when the request has
-// ended.
-func (l *Leg) arm(a *attempt) bool {
-	alive := l.Request.Life.Enter(&a.abort)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.now = a
-	if l.phase, l.abort = resting, &a.abort; alive {
-		l.phase = waiting
-	}
-	return alive
-}
-
-// claim ends the time in which another node may be asked instead, unless the attempt has been given
-// up already: what it brought is the leg's answer from then on.
-func (l *Leg) claim() bool {
-	ended := l.Request.Life.Ended() != request.None
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if ended || l.phase == slow || l.phase == stuck {
-		return false
-	}
-	l.phase = resting
-	return true
-}
-
-// disarm ends that time in either case, and says how the lookout saw it end.
-func (l *Leg) disarm() phase {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.phase == waiting {
-		l.phase = resting
-	}
-	return l.phase
 }
 
 // Event looks at one event of the answer, read at time now, and tells whether it is passed on. It

@@ -9,6 +9,7 @@ package request
 import (
 	"bytes"
 	"time"
+	"unsafe"
 
 	"github.com/cognitora/dataplane/router/scan"
 )
@@ -154,3 +155,21 @@ func (r *Request) Predicts() bool {
 func (r *Request) Generates() bool {
 	return r.Method == "POST" && (r.Predicts() || r.API == scan.Audio || r.API == scan.Other)
 }
+
+// method is the method's name, of which the common ones cost no memory.
+func method(b []byte) string {
+	switch string(b) {
+	case "POST":
+		return "POST"
+	case "GET":
+		return "GET"
+	case "HEAD":
+		return "HEAD"
+	case "DELETE":
+		return "DELETE"
+	}
+	return string(b)
+}
+
+// stringOf is b as a string without a copy, valid for as long as b is.
+func stringOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
