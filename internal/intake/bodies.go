@@ -28,8 +28,8 @@ const (
 var ErrNoRoom = errors.New("intake: no room for the request body")
 
 // Bodies bounds the bytes of request bodies that are held at once. Room for a body is set aside
-// when its length is announced: of a chunked one, chunk by chunk. It is given back with the end of
-// the request or of the connection.
+// when its length is announced: of a chunked one, chunk by chunk. It is given back by Give, at the
+// latest with the end of the connection.
 //
 // On Linux the server reads such a body, and every chunked one, into a region that takes memory as
 // bytes come: no more than the room that is set aside, rounded up to pages, and what keptRegions
@@ -60,7 +60,8 @@ type heldBody struct {
 }
 
 // Body is what is known of the request body that is being read from a connection. Apart from what
-// has come and whether it holds anything, only the goroutine that serves the connection uses it.
+// has come and whether it holds anything, only the goroutine uses it that serves the connection,
+// and once the body is kept the one that ends its request.
 type Body struct {
 	Conn net.Conn // whose reading ends, as by a deadline, if the body comes too slowly while others need room
 

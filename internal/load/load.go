@@ -3,8 +3,8 @@
 //
 // A new figure is a field of one of the groups and a row of samples, both in this file; a field of
 // NodeLoad in agent.proto; the place that measures it; the place that uses it; its row in
-// docs/telemetry.md. Both wire forms, the bounds, the router's metrics and the tables of cgn-ctl
-// follow from the row.
+// docs/telemetry.md. Both wire forms, the bounds, the router's metrics and the lists of cgn-ctl
+// follow from the row; cgn-ctl top has columns of its own choice.
 package load
 
 import (

@@ -18,7 +18,7 @@ type flow struct {
 	l        *loop
 	lending  *Lending
 	step     flowStep
-	serial   atomic.Uint64 // of the exchange that is read, 0 without one
+	serial   atomic.Uint64 // of the exchange that is read, or was read last; 0: none was
 	ticket   ticket        // its place in the loop
 	timer    timer
 	turn     turn
@@ -73,7 +73,7 @@ const (
 
 // sender is a flow's upstream.
 type sender struct {
-	fd     int // -1: none is watched
+	fd     int // -1: none is watched; 0 before start
 	supply supply
 	last   time.Time // when something was read, or reading could go on
 }

@@ -50,11 +50,12 @@ type Follower interface {
 	// End is called once for each event stream that has ended, and for each
 	// failure of Next. o and err say how: Complete, Enough, or a failure and its
 	// cause. It is not called where the client is gone (ErrCanceled says so too)
-	// or the Loops are closed. It appends to out what the client still is to get:
-	// events that were withheld, or those that tell of the failure. With more,
-	// another source follows. Without, the response ends as HTTP demands; but
-	// after a failure for which nothing was appended the connection is cut, so
-	// that the client cannot take the response for whole.
+	// or does not read, the Loops are closed, or the Follower has panicked. It
+	// appends to out what the client still is to get: events that were withheld,
+	// or those that tell of the failure. With more, another source follows.
+	// Without, the response ends as HTTP demands; but after a failure for which
+	// nothing was appended the connection is cut, so that the client cannot take
+	// the response for whole.
 	End(out []byte, o Outcome, err error) (rest []byte, more bool)
 	// Next brings the next source after End has asked for more: an event stream
 	// with a status below 300, whose head has been read and whose first event

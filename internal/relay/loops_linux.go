@@ -25,7 +25,7 @@ type Loops struct {
 	all      []*loop
 	busy     atomic.Int64   // streams, and connections that are served again
 	draining atomic.Bool    // connections are closed with their stream
-	serial   atomic.Uint64  // of the last stream
+	serial   atomic.Uint64  // of the last exchange that was lent
 	running  sync.WaitGroup // threads, and goroutines that end streams
 }
 

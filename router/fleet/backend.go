@@ -112,7 +112,7 @@ func (b Backend) Check() error {
 		return fail(fmt.Errorf("option role: %w", err))
 	}
 	if b.MaxConcurrent < 0 || b.MaxConcurrent > 1<<20 {
-		return fail(fmt.Errorf("option max_concurrent: %d is not in 1..%d", b.MaxConcurrent, 1<<20))
+		return fail(fmt.Errorf("option max_concurrent: %d is not in 0..%d; 0 is no limit", b.MaxConcurrent, 1<<20))
 	}
 	if b.CA != "" && !at.TLS {
 		return fail(errors.New("option ca is for https URLs only"))

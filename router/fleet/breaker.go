@@ -75,7 +75,7 @@ type breaker struct {
 	permits atomic.Int32  // half-open: trial requests that may go now
 	retryAt atomic.Int64  // open: not before; half-open: another trial from then on (Unix ns)
 	tried   atomic.Int64  // half-open: when a request was last let in (Unix ns); 0: none was
-	proven  atomic.Bool   // it has answered a completion since it was set aside
+	proven  atomic.Bool   // a request has gone well since it was set aside
 	clean   atomic.Bool   // nothing but successes is remembered
 	opens   atomic.Uint64
 	moved   atomic.Int64                     // last sign of life from a request (Unix ns)

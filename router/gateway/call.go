@@ -128,8 +128,8 @@ func (c *call) Take(ex *relay.Exchange, _ answer.Source) (err error) {
 	return err
 }
 
-// onLent is called when the answer goes on without ctx. The body goes with it only if a leg to come
-// may need it.
+// onLent is called when the stream goes on and ctx is let go: the body is released, or kept for a
+// leg to come.
 func (c *call) onLent() {
 	if c.task.Follows() {
 		c.g.bodies.Keep(&c.body.Body, c.ctx)
@@ -152,7 +152,7 @@ func closes(api scan.API) bool {
 }
 
 // Event, Body, End, Next, Left and Done make the call a relay.Follower. After a bug in following an
-// answer the source under way goes on unseen: nothing is learnt from it, and no other one follows.
+// answer the source under way goes on unseen: nothing more of it is read, and no other one follows.
 func (c *call) Event(e sse.Event, out []byte, at time.Time) (rest []byte, enough bool) {
 	if c.stage != blind {
 		if rest, enough, ok := c.decide(e, out, at); ok {
@@ -257,13 +257,16 @@ func (c *call) refuse(err *apierror.Error) {
 	c.conclude(relay.UpstreamFailed)
 }
 
-// conclude is end, and survives a bug in it: nobody may touch the call afterwards.
+// conclude ends the call: nobody may touch it afterwards. A bug in that costs its memory, which no
+// other request gets.
 func (c *call) conclude(o relay.Outcome) {
 	g := c.g
 	defer func() {
 		if p := recover(); p != nil {
 			g.bug(p)
+			return
 		}
+		c.recycle()
 	}()
 	c.end(o)
 }
@@ -272,14 +275,13 @@ func (c *call) conclude(o relay.Outcome) {
 // it.
 func (c *call) end(o relay.Outcome) {
 	g := c.g
-	defer c.recycle()
-	if c.next != nil { // a bug of the plan's: nobody has asked for it
-		c.next.Close()
-	}
 	defer c.task.Finish(o)
 	defer g.live.remove(c)
 	if c.streaming {
-		g.streams.give()
+		defer g.streams.give()
+	}
+	if c.next != nil { // a bug of the plan's: nobody has asked for it
+		defer c.next.Close()
 	}
 	g.record(c, o)
 }

@@ -54,7 +54,7 @@ func panics(t *testing.T, g *Gateway, want float64) {
 	}
 }
 
-// TestBugInTheEndOfARefusal ends neither the process nor the next call, which has the same memory.
+// TestBugInTheEndOfARefusal ends neither the process nor the next call.
 func TestBugInTheEndOfARefusal(t *testing.T) {
 	g := bare(t)
 	ctx := contextAt(t, g)

@@ -33,7 +33,8 @@ type attempt struct {
 	abort    relay.Abort
 }
 
-// lookout is how an attempt is given up from outside while another node may be asked instead.
+// lookout is what another goroutine needs to give an attempt up, as long as another node could be
+// asked.
 type lookout struct {
 	mu    sync.Mutex
 	phase phase
@@ -56,7 +57,7 @@ type verdict uint8
 const (
 	answered   verdict = iota // the place has taken an answer that has begun
 	unreached                 // could not connect
-	starved                   // no descriptor or memory here for a connection: not the node's fault
+	starved                   // no descriptor or memory here for a connection, which harms no node's health
 	broken                    // the connection ended before an answer
 	silent                    // the node acknowledges no packets
 	garbled                   // what came is no answer in HTTP/1.1
@@ -184,8 +185,8 @@ func (l *Leg) arm(a *attempt) bool {
 	return alive
 }
 
-// claim ends the time in which another node may be asked instead, unless the attempt has been given
-// up already: what it brought is the leg's answer from then on.
+// claim ends the time in which the attempt may be given up, unless it has been already: from then
+// on it is judged by what it brings.
 func (l *Leg) claim() bool {
 	ended := l.Request.Life.Ended() != request.None
 	l.mu.Lock()
@@ -338,7 +339,7 @@ func statusVerdict(status int) verdict {
 // returns nil nothing has reached the client.
 func (l *Leg) deliver(a *attempt) error {
 	a.status, a.streams = a.ex.Status(), a.ex.IsSSE()
-	if a.streams && !l.claim() {
+	if !l.claim() {
 		return relay.ErrCanceled
 	}
 	first := time.Since(l.Request.Received)
@@ -369,7 +370,8 @@ func (l *Leg) begun(a *attempt) {
 // fallBack makes the kept answer of an engine the leg's own.
 func (l *Leg) fallBack() *apierror.Error {
 	a := l.kept
-	l.kept, l.wait = nil, patience.Attempt{} // the last wait was for another node, of which this answer says nothing
+	// The last wait and reading were of another node, of which this answer says nothing.
+	l.kept, l.wait, l.Reading = nil, patience.Attempt{}, answer.Reading{}
 	if !l.arm(a) {
 		l.drop(a)
 		return Ended(l.Request)

@@ -21,14 +21,18 @@ import (
 // Question is what a leg asks of the fleet. Its zero value asks any node that serves the request's
 // model for an answer.
 type Question struct {
-	Model  []byte                   // a model's name or alias; nil: the request's own
-	Work   Work                     // what the node is to do
-	Bond   Bond                     // whether only Node may be asked, and why
-	Node   string                   // the id of that node; of no meaning to a leg that is Free
-	Filter func(n *fleet.Node) bool // whether a node may be asked; nil: any
-	Edit   func(e *scan.Edits)      // changes the body, besides the model's name; nil: as it came
+	Model []byte // a model's name or alias; nil: the request's own
+	Work  Work   // what the node is to do
+	Bond  Bond   // whether only Node may be asked, and why
+	Node  string // the id of that node; of no meaning to a leg that is Free
+	// Filter says whether a node may be asked; nil: any. It is called for each node at each pick,
+	// and from the goroutine of Dispatcher.Run with locks held: it only looks, and at once.
+	Filter func(n *fleet.Node) bool
+	// Edit changes the body, besides the model's name; nil: as it came. It is called for each
+	// attempt, with the body as the client has sent it.
+	Edit func(e *scan.Edits)
 	// Continues says that the answer goes on with one that the client has begun to get: its first
-	// event is not the client's.
+	// event is not the client's. plan.Task.Run sets it.
 	Continues bool
 }
 
@@ -53,7 +57,7 @@ func Pinned(node string) Question {
 
 // Leg is one question to the fleet and what came of it, with all the scratch memory that it needs.
 // Take one with Dispatcher.Leg, call Do, let the place take what it brought, and end it with
-// Finish. One goroutine at a time works on a leg; GiveUp comes from another.
+// Finish. One goroutine at a time works on a leg; GiveUp and Prefilled come from another.
 type Leg struct {
 	Question
 	Request *request.Request

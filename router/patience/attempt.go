@@ -29,9 +29,9 @@ type Attempt struct {
 	work   Work
 	start  time.Duration
 	tokens int64 // u+q: uncached tokens ahead of its first byte, its own included
-	queued int64 // its part of node.queued
 
 	// Guarded by the model's mutex.
+	queued     int64 // its part of node.queued
 	firstAt    time.Duration
 	askAgainAt time.Duration // after a refusal
 	prefilled  bool          // not a stream: its prompt should be computed by now

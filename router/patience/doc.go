@@ -4,7 +4,8 @@
 // It learns what a served model needs from what its nodes do. It keeps no clock (every call is
 // told the time) and starts no goroutine: router/leg calls Model.Check every FirstByteFloor/10,
 // and Check asks the owner of each late attempt to give it up. One mutex per model guards
-// everything except Attempt.Progress, which is one atomic store per chunk.
+// everything but what is atomic: a node's pulse, which each chunk of an answer sets, and what
+// waits at a node (Node.Queued).
 //
 // # First byte of a stream
 //

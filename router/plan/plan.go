@@ -248,6 +248,9 @@ func (t *Task) Failure(err error) *apierror.Error {
 // if there was one. Nobody may still end the request's Life.
 func (t *Task) Finish(o relay.Outcome) {
 	defer t.reset()
+	if !t.shown || t.ended == relay.Enough { // the leg has ended otherwise than the client's answer
+		o = t.ended
+	}
 	if l := t.leg; l != nil {
 		t.leg = nil
 		l.Finish(o)

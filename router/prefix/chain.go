@@ -30,6 +30,7 @@ type Chain struct {
 // until Record has returned, which finishes the chain.
 func (c *Chain) Reset(seed Digest, text []byte, tokens []uint32) {
 	c.keys, c.tagged, c.digests, c.parent = c.keys[:0], c.tagged[:0], c.digests[:0], fromDigest(&seed)
+	c.walk = c.walk[:0]
 	c.sent.reset()
 	c.text, c.tokens, c.base, c.blocks = nil, nil, 0, 0
 	if len(text) > 0 {

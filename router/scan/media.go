@@ -75,7 +75,7 @@ func (r *Request) lastSum(h *mediaHash, data []byte) [64]byte {
 		return blake3.Sum512(data)
 	}
 	if cap(r.scratch.pad) < bufferBytes { // the library reads whole buffers
-		r.scratch.pad = make([]byte, bufferBytes)
+		r.scratch.pad = make([]byte, 0, bufferBytes)
 	}
 	pad := r.scratch.pad[:bufferBytes]
 	copy(pad, data)

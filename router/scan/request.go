@@ -161,7 +161,7 @@ func (r *Request) Reset() {
 	*r = Request{
 		Prompt: Prompt{Text: kept(r.Text, 1), Tokens: kept(r.Tokens, 4)},
 		scratch: scratch{
-			decoded: kept(r.scratch.decoded, 1), spare: kept(r.scratch.spare, 1), pad: r.scratch.pad,
+			decoded: kept(r.scratch.decoded, 1), spare: kept(r.scratch.spare, 1), pad: r.scratch.pad[:0],
 		},
 		order: order{
 			segments: kept(r.order.segments, 24), members: kept(r.order.members, 24),
