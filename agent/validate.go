@@ -134,7 +134,8 @@ func (c *Config) validateTelemetry(p *problems) {
 		p.add("telemetry.events", "%q is no absolute path", t.Events)
 	case t.Kernel != "auto" && t.Kernel != "bpf":
 		p.add("telemetry.events",
-			"only programs in the kernel tell of events, and telemetry.kernel is %s: make it auto or bpf, or leave this out", t.Kernel)
+			"only programs in the kernel tell of events, and telemetry.kernel is %s: "+
+				"make it auto or bpf, or leave this out", t.Kernel)
 	}
 }
 

@@ -112,9 +112,9 @@ func (h *host) cost() (c cost) {
 	return c
 }
 
-// costTimes bounds the mean cost of a run of a program, as a multiple of that of a program of switches
-// that does nothing, in the same test. It is three to five times what programs come to. Both costs
-// include taking the time. An emulated CPU has no bound.
+// costTimes bounds the mean cost of a run of a program, as a multiple of that of a program of
+// switches that does nothing, in the same test. It is three to five times what programs come to.
+// Both costs include taking the time. An emulated CPU has no bound.
 const costTimes = 20
 
 // TestCostOfLoad runs all programs at 20,000 switches and 10,000 packets a second and says how much
@@ -164,7 +164,8 @@ func TestCostOfLoad(t *testing.T) {
 	after := h.costs()["cgn_switch"]
 	nothing := (after.RunTime - before.RunTime) / time.Duration(after.Runs-before.Runs)
 	t.Logf("%.0f switches/s and %.0f packets/s: all programs take %.2f %% of a core", switches, packets, pct)
-	t.Logf("%v a run; one that does nothing %v; 99 %% of the host's waits for a CPU were within %v", each, nothing, waited)
+	t.Logf("%v a run; one that does nothing %v; 99 %% of the host's waits for a CPU were within %v",
+		each, nothing, waited)
 	if each <= 0 || each > costTimes*nothing && !testing.Short() {
 		t.Errorf("a run takes %v, and one that does nothing %v", each, nothing)
 	}

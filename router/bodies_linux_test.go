@@ -66,7 +66,8 @@ func TestMemoryOfLongBodies(t *testing.T) {
 			`"tools":[{"z":"` + fill("tool ", size/4) + `","a":"` + fill("more ", size/4) + `"}],"model":"sim"}`},
 		{"many messages", "chat/completions", `{"model":"sim","messages":[{"role":"user","content":"hi"}` +
 			fill(`,{"content":"`+fill("text ", 5000)+`","role":"user"}`, size) + `]}`},
-		{"numbers in objects", "chat/completions", chat(`"tools":[`+object(2)+fill(","+object(1000), size)+`],`, `"hi"`)},
+		{"numbers in objects", "chat/completions",
+			chat(`"tools":[`+object(2)+fill(","+object(1000), size)+`],`, `"hi"`)},
 		{"escaped image", "chat/completions", chat("", `[{"type":"image_url",`+
 			`"image_url":{"url":"data:`+fill(`iVBORw0\/`, size)+`"}}]`)},
 		{"token ids", "completions", `{"model":"sim","prompt":[1` + fill(",2", size) + `]}`},
@@ -98,7 +99,8 @@ func TestMemoryOfLongBodies(t *testing.T) {
 		took := statusOf(t, proc, "VmHWM:")<<10 - before
 		t.Logf("%s: %d MiB more for %d MiB, status %d", b.name, took>>20, len(b.body)>>20, r.status)
 		if r.status != 200 || took > most {
-			t.Errorf("%s: %d MiB more for %d MiB, status %d: %.300s", b.name, took>>20, len(b.body)>>20, r.status, r.body)
+			t.Errorf("%s: %d MiB more for %d MiB, status %d: %.300s",
+				b.name, took>>20, len(b.body)>>20, r.status, r.body)
 		}
 		cmd.Process.Kill()
 		s.client.CloseIdleConnections()

@@ -173,7 +173,8 @@ func (c *Config) Validate() error {
 		bad("router.mode", "%q is not a mode; use one of %s", c.Router.Mode, strings.Join(policy.ModeNames(), ", "))
 	}
 	if len(c.Backends)+len(c.Router.Backends) == 0 && len(c.Etcd.Endpoints) == 0 {
-		errs = append(errs, config.Missing{Err: errors.New("backend: no engine to route to; give --backend URL, a [[backend]] table or etcd.endpoints (--etcd)")})
+		errs = append(errs, config.Missing{Err: errors.New("backend: no engine to route to; " +
+			"give --backend URL, a [[backend]] table or etcd.endpoints (--etcd)")})
 	}
 	c.validateBackends(bad)
 	c.validateTLS(bad)
@@ -236,13 +237,16 @@ func (c *Config) validateListeners(bad problem) {
 		field, address, fix string
 		allowed             bool
 	}{
-		{"router.listen", c.Router.Listen, "set tls.client_ca, or insecure_listen = true (--insecure-listen)", c.TLS.ClientCA != "" || c.Router.InsecureListen},
-		{"router.admin", c.Router.Admin, "listen on loopback, or set insecure_admin = true (--insecure-admin)", c.Router.InsecureAdmin},
+		{"router.listen", c.Router.Listen, "set tls.client_ca, or insecure_listen = true (--insecure-listen)",
+			c.TLS.ClientCA != "" || c.Router.InsecureListen},
+		{"router.admin", c.Router.Admin, "listen on loopback, or set insecure_admin = true (--insecure-admin)",
+			c.Router.InsecureAdmin},
 	} {
 		if err := listen.Check(l.address); err != nil {
 			bad(l.field, "%v", err)
 		} else if !l.allowed && !listen.Loopback(l.address) {
-			bad(l.field, "%q is reachable from other hosts without authentication; %s if something in front of it authenticates", l.address, l.fix)
+			bad(l.field, "%q is reachable from other hosts without authentication; "+
+				"%s if something in front of it authenticates", l.address, l.fix)
 		}
 	}
 }
@@ -250,7 +254,8 @@ func (c *Config) validateListeners(bad problem) {
 // validateOverlap refuses two of the router's own addresses at one place, and itself as a backend.
 func (c *Config) validateOverlap(bad problem) {
 	if listen.Overlap(c.Router.Listen, c.Router.Admin) {
-		bad("router.admin", "%q cannot be listened on next to router.listen, %q; give it another port", c.Router.Admin, c.Router.Listen)
+		bad("router.admin", "%q cannot be listened on next to router.listen, %q; give it another port",
+			c.Router.Admin, c.Router.Listen)
 	}
 	urls := map[string]string{}
 	for i, text := range c.Router.Backends {
@@ -291,9 +296,11 @@ func (c *Config) validateKernelEvents(bad problem) {
 	switch at := c.Router.KernelEvents; {
 	case at == "":
 	case !filepath.IsAbs(at):
-		bad("router.kernel_events", "%q is no absolute path; give that of the agent's telemetry.events, or leave it out", at)
+		bad("router.kernel_events",
+			"%q is no absolute path; give that of the agent's telemetry.events, or leave it out", at)
 	case !c.Router.WatchNodes:
-		bad("router.kernel_events", "an event makes the router look at its connections, which router.watch_nodes = false forbids; leave one of them out")
+		bad("router.kernel_events", "an event makes the router look at its connections, "+
+			"which router.watch_nodes = false forbids; leave one of them out")
 	}
 }
 
@@ -317,7 +324,8 @@ func (c *Config) validateNumbers(bad problem) {
 	atLeast("retry.floor", c.Retry.Floor, 0)
 	atLeast("limits.max_body", int(c.Limits.MaxBody), 1024)
 	if c.Limits.MaxBody > c.Limits.MaxBodyTotal {
-		bad("limits.max_body", "%s is more than limits.max_body_total, %s; use less, or raise that", c.Limits.MaxBody, c.Limits.MaxBodyTotal)
+		bad("limits.max_body", "%s is more than limits.max_body_total, %s; use less, or raise that",
+			c.Limits.MaxBody, c.Limits.MaxBodyTotal)
 	}
 	atLeast("limits.max_header", int(c.Limits.MaxHeader), 4096)
 	atLeast("limits.max_connections", c.Limits.MaxConnections, 1)
@@ -358,7 +366,8 @@ func (c *Config) validateModels(bad problem) {
 		}
 		seen[m.Name] = true
 		if m.ChatTemplate != "" && (m.Tokenizer == "" || m.Tokenizer == noTokenizer) {
-			bad(fmt.Sprintf("model[%d].chat_template", i), "needs model[%d].tokenizer; name the directory with the model's tokenizer.json, or leave it out", i)
+			bad(fmt.Sprintf("model[%d].chat_template", i), "needs model[%d].tokenizer; "+
+				"name the directory with the model's tokenizer.json, or leave it out", i)
 		}
 		for key, v := range map[string]int{"max_queue": m.MaxQueue, "max_queue_decode": m.MaxQueueDecode} {
 			if v < 0 {

@@ -140,7 +140,8 @@ func TestDebugRouteSaysWhereARequestGoes(t *testing.T) {
 		if c.Node == home.node() {
 			has = e.Blocks
 		}
-		if c.Matched != has || c.Total != e.Blocks || c.Overlap != float64(has)/float64(e.Blocks) || !c.Eligible || c.Slots != 0 ||
+		if c.Matched != has || c.Total != e.Blocks || c.Overlap != float64(has)/float64(e.Blocks) ||
+			!c.Eligible || c.Slots != 0 ||
 			math.Abs(c.Score-(.55*c.Overlap+.25*c.Load+.10*c.Power+.10*c.Capacity)) > 1e-6 {
 			t.Errorf("%+v of %d blocks", c, e.Blocks)
 		}

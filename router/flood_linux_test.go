@@ -78,8 +78,8 @@ func TestFloodOfEvents(t *testing.T) {
 	}
 }
 
-// flooded is a router that follows a publisher. A byte to in begins a flood, the next one ends it, and out
-// then says how many batches there have been.
+// flooded is a router that follows a publisher. A byte to in begins a flood, the next one ends it,
+// and out then says how many batches there have been.
 func flooded(t *testing.T) (s *site, pid int, in io.Writer, out *bufio.Reader) {
 	t.Helper()
 	said := func(out *bufio.Reader) string {

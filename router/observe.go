@@ -54,28 +54,80 @@ func figureDefs() (defs []metric.Def) {
 }
 
 var nodeGauges = append([]metric.Def{
-	nodeInFlight:      {Name: "cgn_router_node_in_flight", Labels: []string{"node"}, Help: "Requests that this router has in flight on the node."},
-	nodeEligible:      {Name: "cgn_router_node_eligible", Labels: []string{"node"}, Help: "1 if the node may be picked now, else 0."},
-	nodeState:         {Name: "cgn_router_node_state", Labels: []string{"node", "state"}, Help: "1 for the state of the node's breaker: unproven, healthy, half-open, open or aside."},
-	nodeOpens:         {Name: "cgn_router_node_breaker_opens_total", Kind: metric.Counter, Labels: []string{"node"}, Help: "How often the node's breaker has opened or the node was set aside."},
-	nodeSuspect:       {Name: "cgn_router_node_suspect", Labels: []string{"node"}, Help: "1 while packets to the node are not acknowledged, so that it is picked only where most nodes of a model are suspect."},
-	nodeSuspected:     {Name: "cgn_router_node_suspected_total", Kind: metric.Counter, Labels: []string{"node"}, Help: "How often the node has become suspect."},
-	nodeSilentCut:     {Name: "cgn_router_node_silent_cut_total", Kind: metric.Counter, Labels: []string{"node"}, Help: "Requests whose connection was ended because the node acknowledged no packets: asked of another node, or ended with an error event."},
-	nodeBlockLifetime: {Name: "cgn_router_block_lifetime_seconds", Labels: []string{"node"}, Help: "How long an untouched block is believed to stay in the node's cache."},
-	nodeConnections:   {Name: "cgn_router_upstream_connections", Labels: []string{"node", "state"}, Help: "Connections to the node: idle or open (idle ones included)."},
+	nodeInFlight: {
+		Name: "cgn_router_node_in_flight", Labels: []string{"node"},
+		Help: "Requests that this router has in flight on the node.",
+	},
+	nodeEligible: {
+		Name: "cgn_router_node_eligible", Labels: []string{"node"},
+		Help: "1 if the node may be picked now, else 0.",
+	},
+	nodeState: {
+		Name: "cgn_router_node_state", Labels: []string{"node", "state"},
+		Help: "1 for the state of the node's breaker: unproven, healthy, half-open, open or aside.",
+	},
+	nodeOpens: {
+		Name: "cgn_router_node_breaker_opens_total", Kind: metric.Counter, Labels: []string{"node"},
+		Help: "How often the node's breaker has opened or the node was set aside.",
+	},
+	nodeSuspect: {
+		Name: "cgn_router_node_suspect", Labels: []string{"node"},
+		Help: "1 while packets to the node are not acknowledged, " +
+			"so that it is picked only where most nodes of a model are suspect.",
+	},
+	nodeSuspected: {
+		Name: "cgn_router_node_suspected_total", Kind: metric.Counter, Labels: []string{"node"},
+		Help: "How often the node has become suspect.",
+	},
+	nodeSilentCut: {
+		Name: "cgn_router_node_silent_cut_total", Kind: metric.Counter, Labels: []string{"node"},
+		Help: "Requests whose connection was ended because the node acknowledged no packets: " +
+			"asked of another node, or ended with an error event.",
+	},
+	nodeBlockLifetime: {
+		Name: "cgn_router_block_lifetime_seconds", Labels: []string{"node"},
+		Help: "How long an untouched block is believed to stay in the node's cache.",
+	},
+	nodeConnections: {
+		Name: "cgn_router_upstream_connections", Labels: []string{"node", "state"},
+		Help: "Connections to the node: idle or open (idle ones included).",
+	},
 
-	nodeSignals: {Name: "cgn_router_node_signals", Labels: []string{"node", "from"}, Help: "1 for where the node's load comes from: " +
-		"stream (its agent tells of changes), heartbeat (of its agent, in etcd), metrics (of a static node's engine), " +
-		"or nobody, so that only this router's own counts are used."},
-	nodeSignalAge: {Name: "cgn_router_node_signal_age_seconds", Labels: []string{"node", "signal"}, Help: "Age of the sample in use, " +
-		"by what was sampled: engine, kernel, sm or watts; absent while there is none. " +
-		"Nothing older than three heartbeats of the agent is used, 15 s by default and at least."},
-	nodePathRTT:         {Name: "cgn_router_node_path_rtt_seconds", Labels: []string{"node"}, Help: "Smoothed round trip of this host's connections to the node, the last that its kernel has measured; this and the following are absent without router.kernel_events."},
-	nodePathSegments:    {Name: "cgn_router_node_path_segments_total", Kind: metric.Counter, Labels: []string{"node"}, Help: "TCP segments with payload that this host has sent to the node, those sent again included; all processes' connections count."},
-	nodePathRetransmits: {Name: "cgn_router_node_path_retransmits_total", Kind: metric.Counter, Labels: []string{"node"}, Help: "Of these, sent again."},
-	nodePathTimeouts:    {Name: "cgn_router_node_path_timeouts_total", Kind: metric.Counter, Labels: []string{"node"}, Help: "Retransmission timeouts of connections to the node."},
+	nodeSignals: {
+		Name: "cgn_router_node_signals", Labels: []string{"node", "from"},
+		Help: "1 for where the node's load comes from: stream (its agent tells of changes), " +
+			"heartbeat (of its agent, in etcd), metrics (of a static node's engine), " +
+			"or nobody, so that only this router's own counts are used.",
+	},
+	nodeSignalAge: {
+		Name: "cgn_router_node_signal_age_seconds", Labels: []string{"node", "signal"},
+		Help: "Age of the sample in use, " +
+			"by what was sampled: engine, kernel, sm or watts; absent while there is none. " +
+			"Nothing older than three heartbeats of the agent is used, 15 s by default and at least.",
+	},
+	nodePathRTT: {
+		Name: "cgn_router_node_path_rtt_seconds", Labels: []string{"node"},
+		Help: "Smoothed round trip of this host's connections to the node, the last that its kernel has measured; " +
+			"this and the following are absent without router.kernel_events.",
+	},
+	nodePathSegments: {
+		Name: "cgn_router_node_path_segments_total", Kind: metric.Counter, Labels: []string{"node"},
+		Help: "TCP segments with payload that this host has sent to the node, those sent again included; " +
+			"all processes' connections count.",
+	},
+	nodePathRetransmits: {
+		Name: "cgn_router_node_path_retransmits_total", Kind: metric.Counter, Labels: []string{"node"},
+		Help: "Of these, sent again.",
+	},
+	nodePathTimeouts: {
+		Name: "cgn_router_node_path_timeouts_total", Kind: metric.Counter, Labels: []string{"node"},
+		Help: "Retransmission timeouts of connections to the node.",
+	},
 
-	nodeWatts: {Name: "cgn_router_node_power_watts", Labels: []string{"node"}, Help: "Power of the node, its part of what its host draws: mean of 30 s, or the latest."},
+	nodeWatts: {
+		Name: "cgn_router_node_power_watts", Labels: []string{"node"},
+		Help: "Power of the node, its part of what its host draws: mean of 30 s, or the latest.",
+	},
 }, figureDefs()...)
 
 // indexes of poolGauges.
@@ -85,26 +137,47 @@ const (
 )
 
 var poolGauges = []metric.Def{
-	poolInFlight: {Name: "cgn_router_model_in_flight", Labels: []string{"model", "role"}, Help: "Requests in flight on the model's nodes of the role; what max_queue caps."},
-	poolMaxQueue: {Name: "cgn_router_model_max_queue", Labels: []string{"model", "role"}, Help: "The cap in force on that."},
+	poolInFlight: {
+		Name: "cgn_router_model_in_flight", Labels: []string{"model", "role"},
+		Help: "Requests in flight on the model's nodes of the role; what max_queue caps.",
+	},
+	poolMaxQueue: {
+		Name: "cgn_router_model_max_queue", Labels: []string{"model", "role"},
+		Help: "The cap in force on that.",
+	},
 }
 
 // observe defines the metrics that are read from the parts when they are scraped.
 func (r *Router) observe() {
 	s := r.metrics.Set
-	s.GaugeFunc("cgn_router_connections", "Open client connections.", func() float64 { return float64(r.gateway.Connections()) })
-	s.GaugeFunc("cgn_router_streams", "Streamed responses being relayed.", func() float64 { return float64(r.gateway.Streams()) })
-	s.GaugeFunc("cgn_router_in_flight", "Requests that hold a permit.", func() float64 { return float64(r.gate.InFlight()) })
-	s.GaugeFunc("cgn_router_index_blocks", "Blocks in the prefix index.", func() float64 { return float64(r.index.Len()) })
-	s.GaugeFunc("cgn_router_fleet_nodes", "Nodes in the fleet's snapshot.", func() float64 { return float64(len(r.fleet.Load().Nodes)) })
-	s.GaugeFunc("cgn_router_fleet_stale", "1 while etcd does not answer and the last snapshot serves.", func() float64 { return number(r.fleet.Load().Stale) })
-	s.GaugeFunc("cgn_router_reload_failed", "1 if the last SIGHUP changed nothing because the configuration has a mistake, until one succeeds.", func() float64 { return number(r.reloadFailed.Load()) })
-	s.CounterFunc("cgn_router_fleet_malformed_total", "Values in etcd that were refused since the start.", func() float64 { return float64(r.fleet.Malformed()) })
+	s.GaugeFunc("cgn_router_connections", "Open client connections.",
+		func() float64 { return float64(r.gateway.Connections()) })
+	s.GaugeFunc("cgn_router_streams", "Streamed responses being relayed.",
+		func() float64 { return float64(r.gateway.Streams()) })
+	s.GaugeFunc("cgn_router_in_flight", "Requests that hold a permit.",
+		func() float64 { return float64(r.gate.InFlight()) })
+	s.GaugeFunc("cgn_router_index_blocks", "Blocks in the prefix index.",
+		func() float64 { return float64(r.index.Len()) })
+	s.GaugeFunc("cgn_router_fleet_nodes", "Nodes in the fleet's snapshot.",
+		func() float64 { return float64(len(r.fleet.Load().Nodes)) })
+	s.GaugeFunc("cgn_router_fleet_stale", "1 while etcd does not answer and the last snapshot serves.",
+		func() float64 { return number(r.fleet.Load().Stale) })
+	s.GaugeFunc("cgn_router_reload_failed",
+		"1 if the last SIGHUP changed nothing because the configuration has a mistake, until one succeeds.",
+		func() float64 { return number(r.reloadFailed.Load()) })
+	s.CounterFunc("cgn_router_fleet_malformed_total", "Values in etcd that were refused since the start.",
+		func() float64 { return float64(r.fleet.Malformed()) })
 	told := r.fleetSignals()
-	s.CounterFunc("cgn_router_signal_readings_total", "Readings of load that agents have told.", func() float64 { return float64(told.Readings.Load()) })
-	s.CounterFunc("cgn_router_signal_breaks_total", "Streams of load that ended, or could not be begun, and were tried again.", func() float64 { return float64(told.Broken.Load()) })
-	s.CounterFunc("cgn_router_signal_malformed_total", "Messages on them that were not used.", func() float64 { return float64(told.Malformed.Load()) })
-	s.CounterFunc("cgn_router_connection_looks_total", "Connections in use about which the kernel was asked whether their packets are acknowledged.", func() float64 { return float64(r.fleet.Looks()) })
+	s.CounterFunc("cgn_router_signal_readings_total", "Readings of load that agents have told.",
+		func() float64 { return float64(told.Readings.Load()) })
+	s.CounterFunc("cgn_router_signal_breaks_total",
+		"Streams of load that ended, or could not be begun, and were tried again.",
+		func() float64 { return float64(told.Broken.Load()) })
+	s.CounterFunc("cgn_router_signal_malformed_total", "Messages on them that were not used.",
+		func() float64 { return float64(told.Malformed.Load()) })
+	s.CounterFunc("cgn_router_connection_looks_total",
+		"Connections in use about which the kernel was asked whether their packets are acknowledged.",
+		func() float64 { return float64(r.fleet.Looks()) })
 	s.Read(peerDefs, r.readPeers)
 	s.Read(holdingsGauges, r.readHoldings)
 	s.Read(eventDefs, r.readEvents)
@@ -136,21 +209,54 @@ const (
 )
 
 var holdingsGauges = []metric.Def{
-	holdingsCaches:     {Name: "cgn_router_caches", Help: "Cache daemons whose residency stream is followed."},
-	holdingsLive:       {Name: "cgn_router_caches_live", Help: "Those of them whose stream is up to date, so that what they hold counts in routing."},
-	holdingsEngines:    {Name: "cgn_router_caches_engines", Help: "Engines that report through them what is in their own memory."},
-	holdingsBlocks:     {Name: "cgn_router_caches_blocks", Help: "Blocks that they hold, once for up to 64 holders."},
-	holdingsLoose:      {Name: "cgn_router_caches_loose_blocks", Help: "Blocks that came without parent, which are looked up one by one."},
-	holdingsBytes:      {Name: "cgn_router_caches_bytes", Help: "Size of the tables that know who holds which block."},
-	holdingsOverflow:   {Name: "cgn_router_caches_overflow_total", Kind: metric.Counter, Help: "Blocks that do not count because of prefix.max_held."},
-	holdingsRefused:    {Name: "cgn_router_caches_refused", Help: "Cache daemons in etcd that are not followed now because there are 1,024 already."},
-	holdingsReconnects: {Name: "cgn_router_caches_reconnects_total", Kind: metric.Counter, Help: "Residency streams that broke and were begun again."},
-	holdingsResyncs:    {Name: "cgn_router_caches_resyncs_total", Kind: metric.Counter, Help: "Snapshots taken of what a cache daemon holds."},
+	holdingsCaches: {Name: "cgn_router_caches", Help: "Cache daemons whose residency stream is followed."},
+	holdingsLive: {
+		Name: "cgn_router_caches_live",
+		Help: "Those of them whose stream is up to date, so that what they hold counts in routing.",
+	},
+	holdingsEngines: {
+		Name: "cgn_router_caches_engines",
+		Help: "Engines that report through them what is in their own memory.",
+	},
+	holdingsBlocks: {Name: "cgn_router_caches_blocks", Help: "Blocks that they hold, once for up to 64 holders."},
+	holdingsLoose: {
+		Name: "cgn_router_caches_loose_blocks",
+		Help: "Blocks that came without parent, which are looked up one by one.",
+	},
+	holdingsBytes: {Name: "cgn_router_caches_bytes", Help: "Size of the tables that know who holds which block."},
+	holdingsOverflow: {
+		Name: "cgn_router_caches_overflow_total", Kind: metric.Counter,
+		Help: "Blocks that do not count because of prefix.max_held.",
+	},
+	holdingsRefused: {
+		Name: "cgn_router_caches_refused",
+		Help: "Cache daemons in etcd that are not followed now because there are 1,024 already.",
+	},
+	holdingsReconnects: {
+		Name: "cgn_router_caches_reconnects_total", Kind: metric.Counter,
+		Help: "Residency streams that broke and were begun again.",
+	},
+	holdingsResyncs: {
+		Name: "cgn_router_caches_resyncs_total", Kind: metric.Counter,
+		Help: "Snapshots taken of what a cache daemon holds.",
+	},
 
-	holdingsPromotions:        {Name: "cgn_router_caches_promotions_total", Kind: metric.Counter, Help: "Times that a cache daemon was asked to bring a prompt's blocks into RAM ahead of its request."},
-	holdingsPromotionsFailed:  {Name: "cgn_router_caches_promotions_failed_total", Kind: metric.Counter, Help: "Those of them that ended with an error, or took longer than 10 s."},
-	holdingsPromotionsDropped: {Name: "cgn_router_caches_promotions_dropped_total", Kind: metric.Counter, Help: "Prompts whose blocks were not asked for because 64 others wait."},
-	holdingsPromoted:          {Name: "cgn_router_caches_promoted_blocks_total", Kind: metric.Counter, Help: "Blocks that came into RAM that way."},
+	holdingsPromotions: {
+		Name: "cgn_router_caches_promotions_total", Kind: metric.Counter,
+		Help: "Times that a cache daemon was asked to bring a prompt's blocks into RAM ahead of its request.",
+	},
+	holdingsPromotionsFailed: {
+		Name: "cgn_router_caches_promotions_failed_total", Kind: metric.Counter,
+		Help: "Those of them that ended with an error, or took longer than 10 s.",
+	},
+	holdingsPromotionsDropped: {
+		Name: "cgn_router_caches_promotions_dropped_total", Kind: metric.Counter,
+		Help: "Prompts whose blocks were not asked for because 64 others wait.",
+	},
+	holdingsPromoted: {
+		Name: "cgn_router_caches_promoted_blocks_total", Kind: metric.Counter,
+		Help: "Blocks that came into RAM that way.",
+	},
 }
 
 func (r *Router) readHoldings(emit func(def int, value float64, labels ...string)) {
@@ -182,13 +288,29 @@ const (
 
 var eventDefs = func() []metric.Def {
 	defs := []metric.Def{
-		eventsFollowing:   {Name: "cgn_router_kv_events_following", Labels: []string{"node"}, Help: "1 while what the engine has cached is known by the KV events that the router follows itself."},
-		eventsComplete:    {Name: "cgn_router_kv_events_complete", Labels: []string{"node"}, Help: "1 while that is so since the engine had nothing cached; 0: blocks from before do not count."},
-		eventsBlocks:      {Name: "cgn_router_kv_events_blocks", Labels: []string{"node"}, Help: "Blocks of the engine that it is known to have."},
-		eventsUntokenised: {Name: "cgn_router_kv_events_untokenised", Labels: []string{"node"}, Help: "1 while an engine tells what it has cached, by whatever way, but its model has no tokenizer ([[model]]), so that text is predicted all the same."},
+		eventsFollowing: {
+			Name: "cgn_router_kv_events_following", Labels: []string{"node"},
+			Help: "1 while what the engine has cached is known by the KV events that the router follows itself.",
+		},
+		eventsComplete: {
+			Name: "cgn_router_kv_events_complete", Labels: []string{"node"},
+			Help: "1 while that is so since the engine had nothing cached; 0: blocks from before do not count.",
+		},
+		eventsBlocks: {
+			Name: "cgn_router_kv_events_blocks", Labels: []string{"node"},
+			Help: "Blocks of the engine that it is known to have.",
+		},
+		eventsUntokenised: {
+			Name: "cgn_router_kv_events_untokenised", Labels: []string{"node"},
+			Help: "1 while an engine tells what it has cached, by whatever way, but " +
+				"its model has no tokenizer ([[model]]), so that text is predicted all the same.",
+		},
 	}
 	for _, c := range kvevents.Counters {
-		defs = append(defs, metric.Def{Name: "cgn_router_kv_events_" + c.Name + "_total", Labels: []string{"node"}, Kind: metric.Counter, Help: c.Help})
+		defs = append(defs, metric.Def{
+			Name: "cgn_router_kv_events_" + c.Name + "_total", Labels: []string{"node"},
+			Kind: metric.Counter, Help: c.Help,
+		})
 	}
 	return defs
 }()
@@ -292,13 +414,36 @@ const (
 )
 
 var peerDefs = []metric.Def{
-	peersConnected: {Name: "cgn_router_kernel_events_connected", Help: "1 while an agent of this host tells of events of the kernel; absent, as the following, without router.kernel_events."},
-	peersWatched:   {Name: "cgn_router_kernel_events_peers", Help: "Addresses of nodes of which it is asked to tell."},
-	peersLeftOut:   {Name: "cgn_router_kernel_events_left_out", Help: "Of these, not told of because the table of 1,024 of the host is full."},
-	peersEvents:    {Name: "cgn_router_kernel_events_total", Kind: metric.Counter, Labels: []string{"kind"}, Help: "Events that it has told, by kind: timeout (of a retransmission), recovered, reset, timed_out, refused, unanswered or closed. They are of connections of all of the host's processes to nodes."},
-	peersLost:      {Name: "cgn_router_kernel_events_lost_total", Kind: metric.Counter, Labels: []string{"where"}, Help: "Events that were not: the kernel's ring was full (ring), this router did not read (agent), or had no time to look into them (router). The next look finds what they tell of. Of agent, since it was connected; of ring, since the programs were loaded and for all routers of the host."},
-	peersBreaks:    {Name: "cgn_router_kernel_events_breaks_total", Kind: metric.Counter, Help: "Connections to the agent that ended, or could not be made, and were tried again."},
-	peersMalformed: {Name: "cgn_router_kernel_events_malformed_total", Kind: metric.Counter, Help: "Of these, because of what came over them."},
+	peersConnected: {
+		Name: "cgn_router_kernel_events_connected",
+		Help: "1 while an agent of this host tells of events of the kernel; " +
+			"absent, as the following, without router.kernel_events.",
+	},
+	peersWatched: {Name: "cgn_router_kernel_events_peers", Help: "Addresses of nodes of which it is asked to tell."},
+	peersLeftOut: {
+		Name: "cgn_router_kernel_events_left_out",
+		Help: "Of these, not told of because the table of 1,024 of the host is full.",
+	},
+	peersEvents: {
+		Name: "cgn_router_kernel_events_total", Kind: metric.Counter, Labels: []string{"kind"},
+		Help: "Events that it has told, by kind: timeout (of a retransmission), recovered, reset, timed_out, " +
+			"refused, unanswered or closed. They are of connections of all of the host's processes to nodes.",
+	},
+	peersLost: {
+		Name: "cgn_router_kernel_events_lost_total", Kind: metric.Counter, Labels: []string{"where"},
+		Help: "Events that were not: the kernel's ring was full (ring), this router did not read (agent), " +
+			"or had no time to look into them (router). The next look finds what they tell of. " +
+			"Of agent, since it was connected; " +
+			"of ring, since the programs were loaded and for all routers of the host.",
+	},
+	peersBreaks: {
+		Name: "cgn_router_kernel_events_breaks_total", Kind: metric.Counter,
+		Help: "Connections to the agent that ended, or could not be made, and were tried again.",
+	},
+	peersMalformed: {
+		Name: "cgn_router_kernel_events_malformed_total", Kind: metric.Counter,
+		Help: "Of these, because of what came over them.",
+	},
 }
 
 func (r *Router) readPeers(emit func(def int, value float64, labels ...string)) {

@@ -143,7 +143,10 @@ func (t *UpstreamTLS) client(of ...pki.Role) (*tls.Config, error) {
 
 func (c *Config) legOptions() leg.Options {
 	t := &c.Timeouts
-	common := leg.Limits{FirstByte: t.FirstByte.Std(), Idle: t.Idle.Std(), Total: t.Total.Std(), MaxQueueDecode: c.Admission.MaxQueueDecode}
+	common := leg.Limits{
+		FirstByte: t.FirstByte.Std(), Idle: t.Idle.Std(), Total: t.Total.Std(),
+		MaxQueueDecode: c.Admission.MaxQueueDecode,
+	}
 	own := map[string]leg.Limits{}
 	for _, m := range c.Models {
 		l := common

@@ -13,14 +13,16 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// TestNoInventedSlots: four engines of which nobody says anything take 512 open streams, and the 513th too.
+// TestNoInventedSlots: four engines of which nobody says anything take 512 open streams, and the
+// 513th too.
 func TestNoInventedSlots(t *testing.T) {
 	const streams = 512
 	engines := simulate(t, 4, func(c *engine.Config) { c.MaxSeqs = streams })
 	s := serve(t, engines)
 	var open []*http.Response
 	for i := range streams {
-		open = append(open, s.begin("/v1/chat/completions", chatBody(fmt.Sprint("question ", i), streaming), "x-sim-fault", "stall_after=1"))
+		open = append(open, s.begin("/v1/chat/completions", chatBody(fmt.Sprint("question ", i), streaming),
+			"x-sim-fault", "stall_after=1"))
 	}
 	mustAll(t, "one more", []*reply{s.chat(chatBody("hello", streaming))})
 	served := map[string]int{}
@@ -51,8 +53,8 @@ func (s *site) onIts(body string) (c candidate) {
 	return c
 }
 
-// hang sends a chat that its engine does not begin to answer. leave has its client go, and waits for
-// that.
+// hang sends a chat that its engine does not begin to answer. leave has its client go, and waits
+// for that.
 func (s *site) hang(body string) (leave func()) {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	left := make(chan struct{})
@@ -65,7 +67,8 @@ func (s *site) hang(body string) (leave func()) {
 	return func() { cancel(); <-left }
 }
 
-// TestAPromptIsHeldFromTheFirstByteOn: until then it waits there, and counts as pending; a client that leaves takes it back.
+// TestAPromptIsHeldFromTheFirstByteOn: until then it waits there, and counts as pending; a client
+// that leaves takes it back.
 func TestAPromptIsHeldFromTheFirstByteOn(t *testing.T) {
 	s := serve(t, simulate(t, 3))
 	body := chatBody(document(1, 6000), streaming)

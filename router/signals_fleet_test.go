@@ -97,7 +97,8 @@ func TestKernelSignals(t *testing.T) {
 func burner(t *testing.T) (pid int, turn func()) {
 	t.Helper()
 	cmd := exec.Command("sh", "-c",
-		`while read on; do sh -c 'while :; do :; done' & one=$!; sh -c 'while :; do :; done' & two=$!; read off; kill $one $two; wait; done`)
+		`while read on; do sh -c 'while :; do :; done' & one=$!; sh -c 'while :; do :; done' & two=$!; `+
+			`read off; kill $one $two; wait; done`)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

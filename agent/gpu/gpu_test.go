@@ -19,7 +19,8 @@ var quiet = slog.New(slog.DiscardHandler)
 
 func two() []Device {
 	return []Device{
-		{Name: "0", UUID: "GPU-aa", Instance: -1, SMPct: load.Known(40), Watts: load.Known(300), Memory: load.Known(80)},
+		{Name: "0", UUID: "GPU-aa", Instance: -1,
+			SMPct: load.Known(40), Watts: load.Known(300), Memory: load.Known(80)},
 		{Name: "1", UUID: "GPU-bb", Instance: -1, Split: true, Watts: load.Known(100)},
 		{Name: "1:5", UUID: "MIG-cc", Index: 1, Instance: 5, SMPct: load.Known(20), Memory: load.Known(40)},
 		{Name: "1:5", UUID: "MIG-dd", Index: 1, Instance: 5, SMPct: load.Known(20), Memory: load.Known(40)},

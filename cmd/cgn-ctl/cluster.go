@@ -84,13 +84,19 @@ type nodeRow struct {
 func newNodes(a *app, getenv func(string) string) *cobra.Command {
 	c := &cobra.Command{
 		Use: "nodes", Short: "List the registered nodes", Args: cobra.NoArgs,
-		Long: "Lists the nodes as their agents' last heartbeats have them. KERNEL is what the agent's host tells: CPUs that the engine's processes use (100 % is one)\n" +
-			"and how long they wait for one, the wait for a CPU that 99 % of the host's waits do not exceed, the median round trip between the agent and its clients, and how many in a million\n" +
-			"segments it sends them again. In parentheses: how old the sample was at the heartbeat. \"-\": the agent cannot tell; its /readyz says why.\n" +
+		Long: "Lists the nodes as their agents' last heartbeats have them. " +
+			"KERNEL is what the agent's host tells: CPUs that the engine's processes use (100 % is one)\n" +
+			"and how long they wait for one, the wait for a CPU that 99 % of the host's waits do not exceed, " +
+			"the median round trip between the agent and its clients, and how many in a million\n" +
+			"segments it sends them again. In parentheses: how old the sample was at the heartbeat. " +
+			"\"-\": the agent cannot tell; its /readyz says why.\n" +
 			"Routers hear of changes between heartbeats: cgn-ctl top and cgn-ctl route explain.\n\n" +
-			"SLOTS is how many requests at once the operator has stated, and in parentheses how many the engine says that it computes.\n\n" +
-			"ROUTER is the node's state in the router at --admin, if one answers there: suspect, and why, while packets to the node are not acknowledged. PATH is what\n" +
-			"the kernel of the router's host measures of connections to the node (router.kernel_events): the round trip, in parentheses how long ago, and how many in\n" +
+			"SLOTS is how many requests at once the operator has stated, " +
+			"and in parentheses how many the engine says that it computes.\n\n" +
+			"ROUTER is the node's state in the router at --admin, if one answers there: " +
+			"suspect, and why, while packets to the node are not acknowledged. PATH is what\n" +
+			"the kernel of the router's host measures of connections to the node (router.kernel_events): " +
+			"the round trip, in parentheses how long ago, and how many in\n" +
 			"a million segments are sent again.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.withEtcd(c.Context(), func(ctx context.Context, client *cluster.Client) error {
@@ -252,7 +258,8 @@ func (a *app) showPolicy(p *policy.Policy, source string) error {
 		t.row("max_queue", p.MaxQueue)
 		t.row("ttft_slo_ms", fmt.Sprintf("%v (not used yet)", p.TTFTSLOms))
 		t.row("run_delay_ms", fmt.Sprintf("%v%s", p.RunDelayMs, unused(p.RunDelayMs, "waits for a CPU do not count")))
-		t.row("retransmit_pct", fmt.Sprintf("%v%s", p.RetransmitPct, unused(p.RetransmitPct, "segments sent again do not count")))
+		t.row("retransmit_pct", fmt.Sprintf("%v%s",
+			p.RetransmitPct, unused(p.RetransmitPct, "segments sent again do not count")))
 		t.row("source", source)
 	})
 }
@@ -269,10 +276,13 @@ func newSetPolicy(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "set-policy FILE|-|JSON",
 		Short: "Check a routing policy and store it for all routers",
-		Long: "Checks a policy, a JSON document, and stores it in etcd, from where every router takes it at once. Its keys: mode\n" +
+		Long: "Checks a policy, a JSON document, and stores it in etcd, from where every router takes it at once. " +
+			"Its keys: mode\n" +
 			"(" + strings.Join(policy.ModeNames(), ", ") + "), the weights kv, load, power, capacity and\n" +
-			"pending, tiers, epsilon, max_share, max_queue, run_delay_ms and retransmit_pct; docs/policy.md has the meaning and\n" +
-			"the default of each, which holds where a key is left out. `cgn-ctl cluster policy -o json` prints a document to\n" +
+			"pending, tiers, epsilon, max_share, max_queue, run_delay_ms and retransmit_pct; " +
+			"docs/policy.md has the meaning and\n" +
+			"the default of each, which holds where a key is left out. " +
+			"`cgn-ctl cluster policy -o json` prints a document to\n" +
 			"begin with.",
 		Example: "  cgn-ctl cluster set-policy policy.json\n" +
 			`  cgn-ctl cluster set-policy '{"mode":"score","kv":0.6,"load":0.3,"power":0,"capacity":0.1}'`,

@@ -28,9 +28,13 @@ func fleetState(t *testing.T) map[string]string {
 	t.Cleanup(func() { _ = client.Close() })
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	registrar := cluster.NewRegistrar(client, cluster.Registration{Heartbeat: 2 * time.Second, Health: func() cluster.Record {
-		return &cluster.NodeHealth{NodeID: "n1", Address: "http://127.0.0.1:1", Models: []string{"m"}, Load: load.Load{Engine: load.Engine{InFlight: load.Known(0)}}, Ready: true}
-	}})
+	health := func() cluster.Record {
+		return &cluster.NodeHealth{
+			NodeID: "n1", Address: "http://127.0.0.1:1", Models: []string{"m"},
+			Load: load.Load{Engine: load.Engine{InFlight: load.Known(0)}}, Ready: true,
+		}
+	}
+	registrar := cluster.NewRegistrar(client, cluster.Registration{Heartbeat: 2 * time.Second, Health: health})
 	go func() { done <- registrar.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()

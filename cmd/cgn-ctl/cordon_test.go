@@ -11,7 +11,9 @@ import (
 // The agent's clock may be hours away from the operator's.
 func TestDrainedIsWhatALaterHeartbeatSays(t *testing.T) {
 	node := func(stamp int64, inFlight load.Gauge) *cluster.Node {
-		return &cluster.Node{ID: "n1", Health: &cluster.NodeHealth{Stamp: stamp, Load: load.Load{Engine: load.Engine{InFlight: inFlight}}}}
+		return &cluster.Node{ID: "n1", Health: &cluster.NodeHealth{
+			Stamp: stamp, Load: load.Load{Engine: load.Engine{InFlight: inFlight}},
+		}}
 	}
 	for name, c := range map[string]struct {
 		now, before *cluster.Node

@@ -71,7 +71,8 @@ func adminPort(t *testing.T, pages map[string]string) (url string, last *http.Re
 
 const explained = `{"model":"m","api":"chat","mode":"score","prompt_blocks":4,"winner":"b","why":"highest score",
 "candidates":[{"node":"a","eligible":false,"reason":"cordoned","matched":0,"total":4},
-{"node":"b","eligible":true,"matched":1,"coming":3,"total":4,"overlap":0.75,"waiting":1.25,"load":1,"power":0,"capacity":0.5,"score":0.7125,"in_flight":2,
+{"node":"b","eligible":true,"matched":1,"coming":3,"total":4,"overlap":0.75,"waiting":1.25,"load":1,` +
+	`"power":0,"capacity":0.5,"score":0.7125,"in_flight":2,
 "in_flight_of_others":5,"max_concurrent":64},
 {"node":"c","eligible":true,"matched":2,"total":4,"in_flight":1}]}`
 
@@ -81,7 +82,8 @@ func TestRouteExplain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, out, "model m, chat, 4 blocks of prompt, mode score", "no candidate: cordoned", "->  b", "1+2/4", "1.250", "0.713", "2+5/64", "2/4", "1/-", "b: highest score")
+	want(t, out, "model m, chat, 4 blocks of prompt, mode score", "no candidate: cordoned", "->  b",
+		"1+2/4", "1.250", "0.713", "2+5/64", "2/4", "1/-", "b: highest score")
 	if last.Method != "POST" || last.URL.RawQuery != "api=chat" {
 		t.Errorf("sent %s ?%s", last.Method, last.URL.RawQuery)
 	}
@@ -128,7 +130,9 @@ func TestAdminErrorsSayWhatToDo(t *testing.T) {
 }
 
 const fleetPage = `{"rev":3,"stale":true,"nodes":[{"id":"n1","address":"http://h:1","models":["m"],"state":"healthy","eligible":true,
-"in_flight":2,"max_concurrent":64,"signals":{"from":"metrics","queue_depth":1,"sm_pct":50,"power_watts":300}},{"id":"n2","address":"http://h:2","models":["m"],"state":"open","eligible":false,"reason":"refused","in_flight":3}],"models":[],"index_blocks":9}`
+"in_flight":2,"max_concurrent":64,"signals":{"from":"metrics","queue_depth":1,"sm_pct":50,"power_watts":300}},` +
+	`{"id":"n2","address":"http://h:2","models":["m"],"state":"open","eligible":false,"reason":"refused",` +
+	`"in_flight":3}],"models":[],"index_blocks":9}`
 
 const metricsPage = `# TYPE cgn_router_requests_total counter
 cgn_router_requests_total{api="chat",model="m",code="200"} 5
@@ -149,7 +153,8 @@ func TestTop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, out, "2 nodes, 5 requests in flight, 9 blocks indexed; STALE", "7 requests", "40 % of prompt tokens cached", "2/64", "3/-", "+0.125", "refused")
+	want(t, out, "2 nodes, 5 requests in flight, 9 blocks indexed; STALE", "7 requests",
+		"40 % of prompt tokens cached", "2/64", "3/-", "+0.125", "refused")
 	out, err = ctl(t, nil, "top", "--admin", url, "-o", "json")
 	var l look
 	if err := errors.Join(err, json.Unmarshal([]byte(out), &l)); err != nil || l.Router.Requests != 7 || len(l.Fleet.Nodes) != 2 {

@@ -97,8 +97,8 @@ func largeFleet(t *testing.T) string {
 	for i := range 40 {
 		n := map[string]any{"id": fmt.Sprintf("gpu-rack-07-node-%03d", i), "address": fmt.Sprintf("http://10.0.0.%d:8000", i), "models": []string{"org/a-model-with-a-name"}, "state": "healthy",
 			"eligible": true, "in_flight": i, "max_concurrent": 64, "learned_lifetime_s": 60,
-			"signals": map[string]any{"from": "stream", "sm_pct": 50, "power_watts": 300, "cpu_pct": 150, "engine_wait_pct": 12.5,
-				"runq_us_p99": 2500, "srtt_us_p50": 250, "retrans_ppm": 7500}}
+			"signals": map[string]any{"from": "stream", "sm_pct": 50, "power_watts": 300, "cpu_pct": 150,
+				"engine_wait_pct": 12.5, "runq_us_p99": 2500, "srtt_us_p50": 250, "retrans_ppm": 7500}}
 		switch i {
 		case 38:
 			n["state"], n["eligible"], n["reason"], n["last_error"] = "open", false, "it failed", "dial tcp 10.0.0.38:8000: \x1b[2Jconnect: connection refused, and more that is said at length"

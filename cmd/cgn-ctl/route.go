@@ -18,24 +18,28 @@ import (
 
 type routeFlags struct{ api, prompt, system, file, model string }
 
+// explainHelp is what `cgn-ctl route explain --help` says.
+const explainHelp = "" +
+	"Asks a router where a request would go at this moment: every candidate, each term of its score, the winner\n" +
+	"and the reason. Nothing is sent to an engine and nothing is counted.\n\n" +
+	`BLOCKS is how many of the prompt's blocks the node is believed to hold; 3+5/9: it computes 5 more of 9 for
+other requests. OVERLAP is the share of both. PENDING is the prefill that waits at the node, in prompts of this
+size, 4 at most: the policy takes its share (weights.pending) off OVERLAP. LOAD is how idle the node is, POWER how
+little it draws beside the others, CAPACITY the mean of three shares, of GPU memory, of throughput (by width and
+dtype) and of free request slots, each beside the most that a candidate has; all from 0 to 1. SCORE is their
+sum, weighted by the policy (cgn-ctl cluster policy). A figure that a node does not report counts as the mean
+of the others'; one that none reports is shown as - (power) or 0, and decides nothing. IN FLIGHT is requests
+now, and those of other routers and clients as last told, of how many the node may have at once (-: no limit).
+MEASURED has the figures of the node's agent, from its stream or its last heartbeat, with the age of each
+sample: use of the GPU, CPUs of the engine (100 % is one), the wait for a CPU that 99 % of waits do not exceed,
+round trip, segments sent again in a million, power. Without a candidate the exit status is 1.`
+
 func newRoute(a *app, getenv func(string) string) *cobra.Command {
 	var f routeFlags
 	c := &cobra.Command{
 		Use:   "explain",
 		Short: "Show where a request would go now, and why",
-		Long: "Asks a router where a request would go at this moment: every candidate, each term of its score, the winner\n" +
-			"and the reason. Nothing is sent to an engine and nothing is counted.\n\n" +
-			"BLOCKS is how many of the prompt's blocks the node is believed to hold; 3+5/9: it computes 5 more of 9 for\n" +
-			"other requests. OVERLAP is the share of both. PENDING is the prefill that waits at the node, in prompts of this\n" +
-			"size, 4 at most: the policy takes its share (weights.pending) off OVERLAP. LOAD is how idle the node is, POWER how\n" +
-			"little it draws beside the others, CAPACITY the mean of three shares, of GPU memory, of throughput (by width and\n" +
-			"dtype) and of free request slots, each beside the most that a candidate has; all from 0 to 1. SCORE is their\n" +
-			"sum, weighted by the policy (cgn-ctl cluster policy). A figure that a node does not report counts as the mean\n" +
-			"of the others'; one that none reports is shown as - (power) or 0, and decides nothing. IN FLIGHT is requests\n" +
-			"now, and those of other routers and clients as last told, of how many the node may have at once (-: no limit).\n" +
-			"MEASURED has the figures of the node's agent, from its stream or its last heartbeat, with the age of each\n" +
-			"sample: use of the GPU, CPUs of the engine (100 % is one), the wait for a CPU that 99 % of waits do not exceed,\n" +
-			"round trip, segments sent again in a million, power. Without a candidate the exit status is 1.",
+		Long:  explainHelp,
 		Example: "  cgn-ctl route explain --prompt 'Why is the sky blue?'\n" +
 			"  cgn-ctl route explain --file body.json --api responses",
 		Args: cobra.NoArgs,
@@ -139,7 +143,8 @@ func blocksCell(c *leg.ExplainedNode) string {
 
 func writeExplanation(t *table, e *leg.Explanation) {
 	t.line(fmt.Sprintf("model %s, %s, %d blocks of prompt, mode %s\n", dash(e.Model), e.API, e.Blocks, e.Mode))
-	t.row("", "NODE", "BLOCKS", "OVERLAP", "PENDING", "LOAD", "POWER", "CAPACITY", "SCORE", "IN FLIGHT", "MEASURED", "NOTE")
+	t.row("", "NODE", "BLOCKS", "OVERLAP", "PENDING", "LOAD", "POWER", "CAPACITY", "SCORE", "IN FLIGHT",
+		"MEASURED", "NOTE")
 	powered := slices.ContainsFunc(e.Candidates, func(c leg.ExplainedNode) bool { return !c.Signals.Power.At.IsZero() })
 	for _, c := range e.Candidates {
 		cells := []any{"", c.Node, blocksCell(&c)}

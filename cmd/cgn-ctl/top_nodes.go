@@ -38,7 +38,8 @@ func (n *fleetNode) cells(predictions map[string]float64) []string {
 		state = "suspect"
 	}
 	return []string{
-		n.ID, state, fmt.Sprintf("%d/%s", n.InFlight, limitCell(int(n.MaxConcurrent))), number(scaled(s.QueueDepth, 1), 0),
+		n.ID, state, fmt.Sprintf("%d/%s", n.InFlight, limitCell(int(n.MaxConcurrent))),
+		number(scaled(s.QueueDepth, 1), 0),
 		percentOf(scaled(s.EngineWaitPct, 1e-2)), millis(n.roundTrip()), percentOf(n.resent()),
 		percent(scaled(s.SMPct, 1e-2)), percent(scaled(s.CacheUsage(), 1)), millis(scaled(s.RunqUsP99, 1e-3)),
 		percent(scaled(s.CPUPct, 1e-2)), number(scaled(s.Drawn(), 1), 0), fmt.Sprintf("%.0fs", n.Lifetime), prediction,

@@ -37,7 +37,9 @@ func TestHelpExplainsBackends(t *testing.T) {
 	if err := run([]string{"--help"}, nil, &out, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"[[backend]]", "max_concurrent INTEGER", "503 with Retry-After", "(default 0)", "api_key_file STRING"} {
+	for _, want := range []string{
+		"[[backend]]", "max_concurrent INTEGER", "503 with Retry-After", "(default 0)", "api_key_file STRING",
+	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("want %q in\n%s", want, out.String())
 		}

@@ -58,9 +58,11 @@ func TestLine(t *testing.T) {
 	var out buffer
 	l := open(t, Options{writer: &out})
 	id := []byte("req-1")
-	l.Log(&Entry{Time: time.Date(2026, 3, 4, 5, 6, 7, 89e6, time.UTC), RequestID: id, Model: "llama", Node: "n1", Method: "POST",
+	l.Log(&Entry{Time: time.Date(2026, 3, 4, 5, 6, 7, 89e6, time.UTC), RequestID: id,
+		Model: "llama", Node: "n1", Method: "POST",
 		API: "/v1/chat/completions", End: "ok", Status: 200, TTFT: 123456789, Duration: 2 * time.Second, PromptTokens: 100,
-		CompletionTokens: 20, CachedTokens: 64, OverlapMatched: 4, OverlapTotal: 6, Attempts: 2, Bytes: 512, Stream: true})
+		CompletionTokens: 20, CachedTokens: 64, OverlapMatched: 4, OverlapTotal: 6, Attempts: 2,
+		Bytes: 512, Stream: true})
 	copy(id, "XXXXX") // the caller's bytes are its own again
 	l.Log(&Entry{TTFT: -1, PromptTokens: -1, CompletionTokens: -1, CachedTokens: -1, Status: 404})
 	if err := l.Close(); err != nil {

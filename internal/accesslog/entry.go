@@ -27,8 +27,9 @@ type Entry struct {
 	PromptTokens, CompletionTokens, CachedTokens int64 // below 0 = not reported
 	OverlapMatched, OverlapTotal                 int   // blocks believed cached on the node, of the prompt's
 	Attempts                                     int   // nodes asked
-	Bytes                                        int64 // of the body, handed to the client's connection: without head, chunks' size lines and TLS
-	Stream                                       bool
+
+	Bytes  int64 // of the body, handed to the client's connection: without head, chunks' size lines and TLS
+	Stream bool
 }
 
 // text is a short string kept in place.

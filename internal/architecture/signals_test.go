@@ -18,7 +18,8 @@ func TestSignalTouchesFiveFiles(t *testing.T) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && path != root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "deploy" || d.Name() == "perf"):
+		case d.IsDir() && path != root &&
+			(strings.HasPrefix(d.Name(), ".") || d.Name() == "deploy" || d.Name() == "perf"):
 			return filepath.SkipDir
 		case d.IsDir() || !slices.Contains([]string{".go", ".proto", ".md"}, filepath.Ext(path)):
 			return nil

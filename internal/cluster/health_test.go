@@ -11,7 +11,8 @@ import (
 )
 
 const goodNode = `{"node_id":"n1","address":"http://10.0.0.1:7070","role":"decode","engine":"vllm","models":["m"],"tp":2,
-"max_concurrent":8,"engine_slots":16,"heartbeat_s":20,"in_flight":3,"queue_depth":0,"sm_pct":42.5,"ready":true,"stamp":1700000000000,"from_the_future":{"a":[1]}}`
+"max_concurrent":8,"engine_slots":16,"heartbeat_s":20,"in_flight":3,"queue_depth":0,"sm_pct":42.5,"ready":true,` +
+	`"stamp":1700000000000,"from_the_future":{"a":[1]}}`
 
 func TestUnknownIsNotZero(t *testing.T) {
 	h, err := ParseNodeHealth("n1", []byte(goodNode))

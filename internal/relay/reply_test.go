@@ -291,7 +291,8 @@ func TestEventsUntilClose(t *testing.T) {
 // TestHeadRequest has a length and no body.
 func TestHeadRequest(t *testing.T) {
 	o := newObserved()
-	f := newFront(t, rawServer(t, "tcp", answering("HTTP/1.1 200 OK\r\nX: y\r\n\r\n")), func(f *front) { f.follower = o })
+	f := newFront(t, rawServer(t, "tcp", answering("HTTP/1.1 200 OK\r\nX: y\r\n\r\n")),
+		func(f *front) { f.follower = o })
 	c := dial(t, f.addr)
 	for range 2 {
 		io.WriteString(c.Conn, "HEAD / HTTP/1.1\r\nHost: x\r\n\r\n")

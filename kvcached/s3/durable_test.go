@@ -45,7 +45,8 @@ func TestDurable(t *testing.T) {
 	})
 	with(func(b *bed) {
 		got := b.do("GET", "/a/k", "")
-		for deadline := time.Now().Add(time.Minute); got.StatusCode == http.StatusNotFound && time.Now().Before(deadline); {
+		deadline := time.Now().Add(time.Minute)
+		for got.StatusCode == http.StatusNotFound && time.Now().Before(deadline) {
 			got = b.do("GET", "/a/k", "") // the index is being read
 		}
 		b.want(got, 200)

@@ -38,12 +38,12 @@ type Load struct {
 	Scenario string  `json:"scenario"`
 	Unit     string  `json:"unit"`
 	Router   Figures `json:"router"`
-	// All are router, engines and clients. The kernel charges its work for a packet to the sender, and
-	// a context switch to the process that gets the CPU. Switches to an idle CPU are charged to nobody,
-	// but are in Programs.
+	// All are router, engines and clients. The kernel charges its work for a packet to the sender,
+	// and a context switch to the process that gets the CPU. Switches to an idle CPU are charged to
+	// nobody, but are in Programs.
 	All Figures `json:"all"`
-	// ProgramsUs is the programs' own run time on the whole host, per unit. It is measured apart, and
-	// includes the cost of measuring.
+	// ProgramsUs is the programs' own run time on the whole host, per unit. It is measured apart,
+	// and includes the cost of measuring.
 	ProgramsUs float64 `json:"programs_us"`
 }
 

@@ -72,7 +72,8 @@ func newRouter(c *Config, p *policy.Policy, now func() time.Time) (*router, erro
 		Fleet: f, Where: &where.Finder{Index: index}, Policy: chosen, Gate: admission.New(admission.Options{}),
 		Budget: admission.NewBudget(20, 64, now), Metrics: metrics.New(), Stored: affinity.New(1), Log: o.Log,
 	}, leg.Options{
-		Limits: leg.Limits{FirstByte: time.Hour, Idle: time.Hour, Total: time.Hour}, Feedback: true, Random: dice.Uint64,
+		Limits:   leg.Limits{FirstByte: time.Hour, Idle: time.Hour, Total: time.Hour},
+		Feedback: true, Random: dice.Uint64,
 	})
 	return r, nil
 }

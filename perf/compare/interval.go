@@ -23,8 +23,8 @@ func IntervalOf(values []float64) Interval {
 	if n == 0 {
 		return Interval{Median: math.NaN(), Low: math.NaN(), High: math.NaN()}
 	}
-	// The k smallest and the k largest are left out. The median lies below the interval if at most k
-	// values do: a binomial tail.
+	// The k smallest and the k largest are left out. The median lies below the interval if at most
+	// k values do: a binomial tail.
 	tail, term := 0.0, math.Pow(0.5, float64(n)) // P(X = 0)
 	left, outside := 0, term
 	for k := range (n - 1) / 2 {

@@ -12,7 +12,10 @@ import (
 // all sessions begin with.
 var (
 	mixed = trace.Generator{Requests: 4000, Seed: 1}
-	hot   = trace.Generator{Requests: 4000, Seed: 1, SystemPrompts: 1, Mix: trace.Mix{Chat: 0.3, Documents: 0.1, Agents: 0.6}}
+	hot   = trace.Generator{
+		Requests: 4000, Seed: 1, SystemPrompts: 1,
+		Mix: trace.Mix{Chat: 0.3, Documents: 0.1, Agents: 0.6},
+	}
 )
 
 // unlimited is a router that was given no max_concurrent.
@@ -25,10 +28,16 @@ var fleets = map[string]struct {
 	cluster.Comparison
 }{
 	// Round robin keeps prefill busy for 0.75 of the time.
-	"mixed":           {mixed, cluster.Comparison{CacheShare: 1, Target: 0.75}},
-	"hot":             {hot, cluster.Comparison{CacheShare: 1, Target: 0.75}},
-	"mixed_unlimited": {mixed, cluster.Comparison{CacheShare: 1, Target: 0.75, Config: cluster.Config{Limit: unlimited}}},
-	"hot_unlimited":   {hot, cluster.Comparison{CacheShare: 1, Target: 0.75, Config: cluster.Config{Limit: unlimited}}},
+	"mixed": {mixed, cluster.Comparison{CacheShare: 1, Target: 0.75}},
+	"hot":   {hot, cluster.Comparison{CacheShare: 1, Target: 0.75}},
+	"mixed_unlimited": {
+		mixed,
+		cluster.Comparison{CacheShare: 1, Target: 0.75, Config: cluster.Config{Limit: unlimited}},
+	},
+	"hot_unlimited": {
+		hot,
+		cluster.Comparison{CacheShare: 1, Target: 0.75, Config: cluster.Config{Limit: unlimited}},
+	},
 	// Sessions that pause for minutes, longer than the lifetime that the index begins with.
 	"slow": {
 		trace.Generator{Requests: 2000, Seed: 1},
@@ -68,7 +77,8 @@ func missedReuse(fleet string) gauge {
 		}
 		of := r.Results[0]
 		missed := 1 - float64(of.CachedTokens)/(r.Reusable*float64(r.PromptTokens))
-		detail := fmt.Sprintf("hit ratio %.4f of %.4f, round robin %.4f", of.HitRatio, r.Reusable, r.Results[1].HitRatio)
+		detail := fmt.Sprintf("hit ratio %.4f of %.4f, round robin %.4f",
+			of.HitRatio, r.Reusable, r.Results[1].HitRatio)
 		return missed, detail, nil
 	}
 }

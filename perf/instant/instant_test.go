@@ -136,7 +136,8 @@ func TestStreams(t *testing.T) {
 				done = done || ev.IsDone()
 				usage = usage || strings.Contains(string(ev.Data), `"usage":{"prompt_tokens":3`)
 				if _, text, ok := strings.Cut(string(ev.Data), `"content":"`); ok && text[0] != '"' {
-					if s, ok := ParseStamp([]byte(text)); !ok || int(s.Seq) != tokens || s.Sent.Before(began) || s.Sent.After(time.Now()) {
+					s, ok := ParseStamp([]byte(text))
+					if !ok || int(s.Seq) != tokens || s.Sent.Before(began) || s.Sent.After(time.Now()) {
 						t.Errorf("%s: token %d is %q", name, tokens, text)
 					}
 					if len(ev.Data) < 180 || len(ev.Data) > 240 {

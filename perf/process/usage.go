@@ -18,7 +18,8 @@ const tick = 10 * time.Millisecond
 
 // Usage is what a process and its living descendants use.
 type Usage struct {
-	// CPU is the time of all threads, by the process's clock, and of ended children, in steps of 10 ms.
+	// CPU is the time of all threads, by the process's clock, and of ended children, in steps of
+	// 10 ms.
 	CPU time.Duration
 	// RSS is resident bytes. Memory that processes share counts once for each.
 	RSS int64

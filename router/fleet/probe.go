@@ -413,7 +413,8 @@ func (p *prober) complain(err error, now time.Time) {
 		return
 	}
 	c.why, c.at = why, now
-	p.fleet.opts.Log.Warn("node has not answered yet, so it takes no requests", "node", p.node.ID, "address", p.node.Info().Address, "error", err)
+	p.fleet.opts.Log.Warn("node has not answered yet, so it takes no requests",
+		"node", p.node.ID, "address", p.node.Info().Address, "error", err)
 }
 
 // reason is what an error says without the ports of this connection, so that the same is told apart
@@ -437,7 +438,8 @@ func plainError(err error) error {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("no answer in time: %w", err)
-	case strings.Contains(err.Error(), "readLoopPeekFailLocked") && !errors.As(err, &network): // bytes where nothing was asked yet
+	case strings.Contains(err.Error(), "readLoopPeekFailLocked") && !errors.As(err, &network):
+		// Bytes where nothing was asked yet.
 		return errors.New("it speaks before it is asked, so it is no HTTP server")
 	case strings.Contains(err.Error(), `malformed HTTP response "\x15\x03`): // a TLS alert
 		return fmt.Errorf("it speaks TLS (is its URL https://?): %w", err)
@@ -451,9 +453,11 @@ func missingCertificate(err error) error {
 	var untrusted *tls.CertificateVerificationError
 	switch {
 	case errors.As(err, &refused), strings.Contains(err.Error(), "remote error: tls: "):
-		return fmt.Errorf("%w; an agent takes certificates of role router or ctl: set upstream_tls.ca, .cert and .key", err)
+		return fmt.Errorf("%w; an agent takes certificates of role router or ctl: "+
+			"set upstream_tls.ca, .cert and .key", err)
 	case errors.As(err, &untrusted):
-		return fmt.Errorf("%w; an agent's certificate is checked with upstream_tls.ca (and shown .cert and .key), a backend's with its own ca", err)
+		return fmt.Errorf("%w; an agent's certificate is checked with upstream_tls.ca (and shown .cert and .key), "+
+			"a backend's with its own ca", err)
 	}
 	return err
 }

@@ -36,7 +36,8 @@ func TestSignals(t *testing.T) {
 	}}})
 	at := newEngine(t, nil).URL
 	e.put(cluster.NodesPrefix+"n",
-		fmt.Sprintf(`{"node_id":"n","address":%q,"push_address":%q,"models":["m"],"ready":true,"stamp":1,"max_concurrent":8,"sm_pct":40,"sm_age_ms":2000,"power_watts":300}`, at, l.Addr().String()))
+		fmt.Sprintf(`{"node_id":"n","address":%q,"push_address":%q,"models":["m"],"ready":true,"stamp":1,`+
+			`"max_concurrent":8,"sm_pct":40,"sm_age_ms":2000,"power_watts":300}`, at, l.Addr().String()))
 	var n *Node
 	eventually(t, e.Fleet, "the stream",
 		func(snap *Snapshot) bool { n = snap.Node("n"); return n != nil && n.Load().From == Stream })

@@ -15,21 +15,66 @@ import (
 )
 
 var (
-	errNoPath      = &apierror.Error{Status: 404, Code: "unknown_path", Message: "there is no such endpoint here"}
-	errNotPassed   = &apierror.Error{Status: 404, Code: "unknown_path", Message: "there is no such endpoint here; below /v1/ the router passes what it does not know to a node, if it is a POST that names a `model`"}
-	errTooLarge    = &apierror.Error{Status: 413, Code: "body_too_large", Message: "the request body is larger than this router accepts (limits.max_body)"}
-	errBodies      = &apierror.Error{Status: 503, Code: "bodies_full", Message: "the router holds as many bytes of request bodies as it may (limits.max_body_total)", RetryAfterSeconds: 1}
-	errHeaderLarge = &apierror.Error{Status: 431, Code: "header_too_large", Message: "the request head is larger than this router accepts (limits.max_header)"}
-	errSlowRequest = &apierror.Error{Status: 408, Code: "request_timeout", Message: "the request did not arrive in time"}
-	errMalformed   = &apierror.Error{Status: 400, Code: "malformed_http", Message: "the request is not well-formed HTTP/1.1"}
-	errShortBody   = &apierror.Error{Status: 400, Code: "body_incomplete", Message: "the connection's sending side was closed before the request was complete; Content-Length says how long its body is"}
-	errVersion     = &apierror.Error{Status: 505, Code: "http_version", Message: "this port speaks HTTP/1.1; HTTP/2 needs a proxy in front of it"}
-	errFraming     = &apierror.Error{Status: 400, Code: "malformed_http", Message: "the request has both Content-Length and Transfer-Encoding, so where it ends is not clear; send one of them"}
-	errStreams     = &apierror.Error{Status: 429, Code: "too_many_streams", Message: "too many streams are open in this router", RetryAfterSeconds: 1}
-	errDeadline    = &apierror.Error{Status: 400, Param: "x-cgn-deadline-ms", Message: "x-cgn-deadline-ms must be a positive number of milliseconds"}
-	errEncoding    = &apierror.Error{Status: 400, Code: "unsupported_encoding", Message: "compressed request bodies are not read; send the body without Content-Encoding"}
-	errNoTLS       = &apierror.Error{Status: 400, Code: "https_required", Message: "this port speaks HTTPS; ask it for https://"}
-	errBug         = &apierror.Error{Status: 500, Code: "router_bug", Message: "the router failed to handle this request; its log says more"}
+	errNoPath    = &apierror.Error{Status: 404, Code: "unknown_path", Message: "there is no such endpoint here"}
+	errNotPassed = &apierror.Error{
+		Status: 404, Code: "unknown_path",
+		Message: "there is no such endpoint here; below /v1/ the router passes what it does not know to a node, " +
+			"if it is a POST that names a `model`",
+	}
+	errTooLarge = &apierror.Error{
+		Status: 413, Code: "body_too_large",
+		Message: "the request body is larger than this router accepts (limits.max_body)",
+	}
+	errBodies = &apierror.Error{
+		Status: 503, Code: "bodies_full", RetryAfterSeconds: 1,
+		Message: "the router holds as many bytes of request bodies as it may (limits.max_body_total)",
+	}
+	errHeaderLarge = &apierror.Error{
+		Status: 431, Code: "header_too_large",
+		Message: "the request head is larger than this router accepts (limits.max_header)",
+	}
+	errSlowRequest = &apierror.Error{
+		Status: 408, Code: "request_timeout",
+		Message: "the request did not arrive in time",
+	}
+	errMalformed = &apierror.Error{
+		Status: 400, Code: "malformed_http",
+		Message: "the request is not well-formed HTTP/1.1",
+	}
+	errShortBody = &apierror.Error{
+		Status: 400, Code: "body_incomplete",
+		Message: "the connection's sending side was closed before the request was complete; " +
+			"Content-Length says how long its body is",
+	}
+	errVersion = &apierror.Error{
+		Status: 505, Code: "http_version",
+		Message: "this port speaks HTTP/1.1; HTTP/2 needs a proxy in front of it",
+	}
+	errFraming = &apierror.Error{
+		Status: 400, Code: "malformed_http",
+		Message: "the request has both Content-Length and Transfer-Encoding, so where it ends is not clear; " +
+			"send one of them",
+	}
+	errStreams = &apierror.Error{
+		Status: 429, Code: "too_many_streams", RetryAfterSeconds: 1,
+		Message: "too many streams are open in this router",
+	}
+	errDeadline = &apierror.Error{
+		Status: 400, Param: "x-cgn-deadline-ms",
+		Message: "x-cgn-deadline-ms must be a positive number of milliseconds",
+	}
+	errEncoding = &apierror.Error{
+		Status: 400, Code: "unsupported_encoding",
+		Message: "compressed request bodies are not read; send the body without Content-Encoding",
+	}
+	errNoTLS = &apierror.Error{
+		Status: 400, Code: "https_required",
+		Message: "this port speaks HTTPS; ask it for https://",
+	}
+	errBug = &apierror.Error{
+		Status: 500, Code: "router_bug",
+		Message: "the router failed to handle this request; its log says more",
+	}
 )
 
 // fail answers with an error of the router's own, in the envelope of api.
@@ -143,7 +188,8 @@ func (g *Gateway) wrongMethod(ctx *fasthttp.RequestCtx, r route, api scan.API) {
 	path := ctx.Path()
 	g.fail(ctx, api, &apierror.Error{
 		Status: 405, Code: "method_not_allowed",
-		Message: string(ctx.Method()) + " is not allowed for " + string(path[:min(len(path), longestEcho)]) + "; use " + r.methods(),
+		Message: string(ctx.Method()) + " is not allowed for " + string(path[:min(len(path), longestEcho)]) +
+			"; use " + r.methods(),
 	})
 }
 

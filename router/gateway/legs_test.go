@@ -205,7 +205,8 @@ func (ln *lane) ask(ctx context.Context, tokens int) *http.Response {
 // askWith is ask with a prompt.
 func (ln *lane) askWith(ctx context.Context, tokens int, prompt string) *http.Response {
 	ln.t.Helper()
-	body := fmt.Sprintf(`{"model":"sim","stream":true,"max_tokens":%d,"messages":[{"role":"user","content":%q}]}`, tokens, prompt)
+	body := fmt.Sprintf(`{"model":"sim","stream":true,"max_tokens":%d,"messages":[{"role":"user","content":%q}]}`,
+		tokens, prompt)
 	req, err := http.NewRequestWithContext(ctx, "POST", ln.url+"/v1/chat/completions", strings.NewReader(body))
 	if err != nil {
 		ln.t.Fatal(err)
@@ -454,8 +455,8 @@ func TestOldClientGetsNoFurtherLegs(t *testing.T) {
 	}
 	defer conn.Close()
 	body := `{"model":"sim","stream":true,"max_tokens":5,"messages":[{"role":"user","content":"hello"}]}`
-	if _, err := fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.0\r\nHost: x\r\nContent-Type: application/json\r\n"+
-		"Content-Length: %d\r\n\r\n%s", len(body), body); err != nil {
+	if _, err := fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.0\r\nHost: x\r\n"+
+		"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
 		t.Fatal(err)
 	}
 	got, err := io.ReadAll(conn)

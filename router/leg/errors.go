@@ -18,20 +18,46 @@ func unavailable(code, message string) *apierror.Error {
 
 // The errors that the router makes itself once a body has been read.
 var (
-	ErrNoNode       = unavailable("no_eligible_node", "no node that serves this model can take requests now")
-	errAllBusy      = unavailable("all_nodes_busy", "every node that serves this model is at its limit or on trial after a failure")
-	errPinnedNode   = &apierror.Error{Status: 404, Code: "node_not_found", Param: "x-cgn-node", Message: "the node named in x-cgn-node does not serve this model"}
-	errModelFull    = &apierror.Error{Status: 503, Code: "queue_full", Message: "too many requests in flight for this model", RetryAfterSeconds: admission.RetryAfterSeconds}
-	errGlobalFull   = &apierror.Error{Status: 429, Code: "router_full", Message: "too many requests in flight in this router", RetryAfterSeconds: admission.RetryAfterSeconds}
-	ErrDeadline     = &apierror.Error{Status: 504, Code: "deadline_exceeded", Message: "no answer came within the deadline"}
-	errBackend      = unavailable("backend_failed", "no node answered")
-	errShutdown     = unavailable("shutting_down", "the router is shutting down")
-	errTooOld       = &apierror.Error{Status: 400, Code: "http_version", Message: "the answer has no length and is too long to be kept for an HTTP/1.0 client; use HTTP/1.1"}
-	errTooLong      = &apierror.Error{Status: 502, Code: "answer_too_long", Message: "a node's answer is longer than what the router keeps of one"}
-	errBody         = &apierror.Error{Status: 400, Code: "body_not_editable", Message: "the request's body cannot be changed as its plan needs; send JSON without a form"}
-	errNotKnownYet  = unavailable("model_not_known_yet", "no node is known to serve this model, and some backend has not yet said what it serves")
-	errModelMissing = &apierror.Error{Status: 400, Param: "model", Message: "`model` is missing; this router serves several models, name one of them"}
-	ErrNoResponse   = &apierror.Error{Status: 404, Code: "response_not_found", Message: "no response with this id is stored here"}
+	ErrNoNode  = unavailable("no_eligible_node", "no node that serves this model can take requests now")
+	errAllBusy = unavailable("all_nodes_busy",
+		"every node that serves this model is at its limit or on trial after a failure")
+	errPinnedNode = &apierror.Error{
+		Status: 404, Code: "node_not_found", Param: "x-cgn-node",
+		Message: "the node named in x-cgn-node does not serve this model",
+	}
+	errModelFull = &apierror.Error{
+		Status: 503, Code: "queue_full", RetryAfterSeconds: admission.RetryAfterSeconds,
+		Message: "too many requests in flight for this model",
+	}
+	errGlobalFull = &apierror.Error{
+		Status: 429, Code: "router_full", RetryAfterSeconds: admission.RetryAfterSeconds,
+		Message: "too many requests in flight in this router",
+	}
+	ErrDeadline = &apierror.Error{Status: 504, Code: "deadline_exceeded", Message: "no answer came within the deadline"}
+	errBackend  = unavailable("backend_failed", "no node answered")
+	errShutdown = unavailable("shutting_down", "the router is shutting down")
+	errTooOld   = &apierror.Error{
+		Status: 400, Code: "http_version",
+		Message: "the answer has no length and is too long to be kept for an HTTP/1.0 client; use HTTP/1.1",
+	}
+	errTooLong = &apierror.Error{
+		Status: 502, Code: "answer_too_long",
+		Message: "a node's answer is longer than what the router keeps of one",
+	}
+	errBody = &apierror.Error{
+		Status: 400, Code: "body_not_editable",
+		Message: "the request's body cannot be changed as its plan needs; send JSON without a form",
+	}
+	errNotKnownYet = unavailable("model_not_known_yet",
+		"no node is known to serve this model, and some backend has not yet said what it serves")
+	errModelMissing = &apierror.Error{
+		Status: 400, Param: "model",
+		Message: "`model` is missing; this router serves several models, name one of them",
+	}
+	ErrNoResponse = &apierror.Error{
+		Status: 404, Code: "response_not_found",
+		Message: "no response with this id is stored here",
+	}
 )
 
 // ErrFleetUnknown is the error for whatever needs a node while none is known, because etcd has
@@ -113,7 +139,10 @@ func (l *Leg) holderOut(now time.Time) *apierror.Error {
 // Failure is the error that ends a stream which had begun, with events delivered, and could not be
 // finished because of err.
 func (d *Dispatcher) Failure(r *request.Request, err error, events int64) *apierror.Error {
-	e := &apierror.Error{Status: 502, Code: "backend_failed", Message: "the backend failed before the stream was complete", Sequence: events}
+	e := &apierror.Error{
+		Status: 502, Code: "backend_failed", Sequence: events,
+		Message: "the backend failed before the stream was complete",
+	}
 	var cause *relay.Error
 	var own *apierror.Error // of a further leg
 	switch timeout := errors.As(err, &cause) && cause.Kind == relay.KindTimeout; {
@@ -124,7 +153,8 @@ func (d *Dispatcher) Failure(r *request.Request, err error, events int64) *apier
 	case timeout && r.Expired():
 		e.Status, e.Code, e.Message = 504, "deadline_exceeded", "the stream was not complete within the deadline"
 	case timeout:
-		e.Status, e.Code, e.Message = 504, "backend_timeout", "the backend stopped sending before the stream was complete"
+		e.Status, e.Code = 504, "backend_timeout"
+		e.Message = "the backend stopped sending before the stream was complete"
 	}
 	d.metrics.StreamErrors.WithLabelValues(e.Code).Inc()
 	return e

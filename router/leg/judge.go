@@ -273,12 +273,14 @@ func (d *Dispatcher) complainOfRest(now time.Time) {
 	t := d.current()
 	for _, n := range t.nodes {
 		if count, ok := n.complaints.rest(now); ok {
-			d.log.Warn("earlier failures on node that no line has told of yet", "node", n.ID, "state_now", n.State().String(), "failures_since_last_line", count)
+			d.log.Warn("earlier failures on node that no line has told of yet",
+				"node", n.ID, "state_now", n.State().String(), "failures_since_last_line", count)
 		}
 	}
 	for _, m := range t.models {
 		if count, ok := m.complaints.rest(now); ok {
-			d.log.Warn("earlier requests of which no line has told yet met the same server error on several nodes, which is held against none of them",
+			d.log.Warn("earlier requests of which no line has told yet met the same server error on several nodes, "+
+				"which is held against none of them",
 				"model", m.name, "requests_since_last_line", count)
 		}
 	}

@@ -91,7 +91,8 @@ func waitFor(t testing.TB, ok func() bool) {
 
 func chat(bytes int) []byte {
 	text := strings.Repeat("the quick brown fox jumps over the lazy dog. ", bytes/45+1)[:bytes]
-	return fmt.Appendf(nil, `{"model":"sim","messages":[{"role":"system","content":"be brief"},{"role":"user","content":"%s"}]}`, text)
+	return fmt.Appendf(nil, `{"model":"sim","messages":[{"role":"system","content":"be brief"},`+
+		`{"role":"user","content":"%s"}]}`, text)
 }
 
 // asked is a chat that a client asks for.
@@ -178,7 +179,8 @@ func TestFurther(t *testing.T) {
 func TestCacheSaltDoesNotAllocate(t *testing.T) {
 	d := start(t, 1)
 	r, l := request.New(), newLeg()
-	body := []byte(strings.Replace(string(chat(200)), `{"model"`, `{"cache_salt":"`+strings.Repeat("s", 200)+`","model"`, 1))
+	salted := `{"cache_salt":"` + strings.Repeat("s", 200) + `","model"`
+	body := []byte(strings.Replace(string(chat(200)), `{"model"`, salted, 1))
 	if err := pick(d, r, l, body); err != nil {
 		t.Fatal(err)
 	}
@@ -377,7 +379,8 @@ func TestPrefillFeedsNothingOfDecode(t *testing.T) {
 	captured := answer.Memory{Limit: 1 << 20}
 	prompt := func(e *scan.Edits) { e.Set("max_tokens", []byte("1")) }
 	for range 4 {
-		body := bytes.Replace(chat(4000), []byte("{"), []byte(`{"stream":true,"stream_options":{"include_usage":true},`), 1)
+		body := bytes.Replace(chat(4000), []byte("{"),
+			[]byte(`{"stream":true,"stream_options":{"include_usage":true},`), 1)
 		l := d.Leg(asked(t, d, body), Question{Work: Prefill, Edit: prompt}, &captured)
 		if err := l.Do(); err != nil || captured.Status != 200 || l.NodeID() != prefill.ID {
 			t.Fatalf("%v, status %d from %q", err, captured.Status, l.NodeID())

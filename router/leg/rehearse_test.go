@@ -24,7 +24,8 @@ func TestRehearsal(t *testing.T) {
 	index := prefix.NewIndex(prefix.Options{Inline: true, Now: func() time.Time { return now }})
 	log := slog.New(slog.DiscardHandler)
 	f, err := fleet.New(fleet.Options{Index: index, Log: log, Proven: true, Backends: []fleet.Backend{
-		{URL: "http://10.0.0.1:1", ID: "a", Model: "m", MaxConcurrent: 1}, {URL: "http://10.0.0.2:1", ID: "b", Model: "m", MaxConcurrent: 1},
+		{URL: "http://10.0.0.1:1", ID: "a", Model: "m", MaxConcurrent: 1},
+		{URL: "http://10.0.0.2:1", ID: "b", Model: "m", MaxConcurrent: 1},
 	}})
 	if err != nil {
 		t.Fatal(err)

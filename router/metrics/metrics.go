@@ -116,8 +116,9 @@ func New() *Router {
 func (r *Router) Model(name string) Model {
 	return Model{
 		Seconds: r.seconds.WithLabelValues(name), TTFT: r.ttft.WithLabelValues(name),
-		ITL: r.itl.WithLabelValues(name), MaxGap: r.maxGap.WithLabelValues(name), Overlap: r.overlap.WithLabelValues(name),
-		Prompt: r.prompt.WithLabelValues(name), Completion: r.completion.WithLabelValues(name),
+		ITL: r.itl.WithLabelValues(name), MaxGap: r.maxGap.WithLabelValues(name),
+		Overlap: r.overlap.WithLabelValues(name),
+		Prompt:  r.prompt.WithLabelValues(name), Completion: r.completion.WithLabelValues(name),
 		Cached: r.cached.WithLabelValues(name),
 	}
 }

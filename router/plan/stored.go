@@ -35,9 +35,19 @@ const (
 )
 
 var (
-	errNodeGone = &apierror.Error{Status: 404, Code: "response_node_gone", Message: "the node that stored this response has left the fleet, and the response with it"}
-	errNodeLost = &apierror.Error{Status: 404, Code: "response_node_gone", Message: "the node that stored this response has not answered for a minute or more, and what it stored counts as lost"}
-	errSearches = &apierror.Error{Status: 503, Code: "lookups_full", Message: "too many stored responses are being searched for on the nodes", RetryAfterSeconds: 1}
+	errNodeGone = &apierror.Error{
+		Status: 404, Code: "response_node_gone",
+		Message: "the node that stored this response has left the fleet, and the response with it",
+	}
+	errNodeLost = &apierror.Error{
+		Status: 404, Code: "response_node_gone",
+		Message: "the node that stored this response has not answered for a minute or more, " +
+			"and what it stored counts as lost",
+	}
+	errSearches = &apierror.Error{
+		Status: 503, Code: "lookups_full", RetryAfterSeconds: 1,
+		Message: "too many stored responses are being searched for on the nodes",
+	}
 )
 
 // holder is the node that stored response id. If this router does not remember it, the nodes are

@@ -143,7 +143,8 @@ var (
 	weightKeys = []string{"kv", "load", "power", "capacity", "pending"}
 	tierKeys   = []string{"device", "host", "disk"}
 	topKeys    = append([]string{
-		"mode", "weights", "tiers", "epsilon", "max_share", "max_queue", "ttft_slo_ms", "run_delay_ms", "retransmit_pct",
+		"mode", "weights", "tiers", "epsilon", "max_share", "max_queue",
+		"ttft_slo_ms", "run_delay_ms", "retransmit_pct",
 	}, weightKeys...)
 )
 

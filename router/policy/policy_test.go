@@ -336,7 +336,8 @@ func TestThroughput(t *testing.T) {
 			t.Errorf("%s: %v, want %v", dtype, got, want)
 		}
 	}
-	if known(float64(Throughput(4, "quick"))) || known(float64(Throughput(4, ""))) || known(float64(Throughput(0, "bf16"))) {
+	if known(float64(Throughput(4, "quick"))) || known(float64(Throughput(4, ""))) ||
+		known(float64(Throughput(0, "bf16"))) {
 		t.Error("an unknown dtype and tp 0 must be unknown")
 	}
 }

@@ -229,7 +229,8 @@ func (u *run) compare(c *Chain) []int32 {
 			want = looked{}
 		}
 		if got[i] != int32(want.matched) || coming[i] != int32(want.there) {
-			u.Errorf("node %x: matched %d and %d blocks, the model has %d and %d", ref, got[i], coming[i], want.matched, want.there)
+			u.Errorf("node %x: matched %d and %d blocks, the model has %d and %d",
+				ref, got[i], coming[i], want.matched, want.there)
 		}
 	}
 	return got

@@ -19,8 +19,9 @@ func chatBody(size int) []byte {
 		turns[i] = turn
 	}
 	return []byte(`{"messages": [{"role": "system", "content": "Be brief."}, ` + strings.Join(turns, ", ") +
-		`], "model": "qwen", "max_tokens": 64, "stream": true, "tools": [{"type": "function", "function": {"name": "f",` +
-		` "description": "Looks it up.", "parameters": {"type": "object", "properties": {"q": {"type": "string"}}, ` +
+		`], "model": "qwen", "max_tokens": 64, "stream": true, "tools": [{"type": "function", ` +
+		`"function": {"name": "f", "description": "Looks it up.", ` +
+		`"parameters": {"type": "object", "properties": {"q": {"type": "string"}}, ` +
 		`"required": ["q"]}}}]}`)
 }
 

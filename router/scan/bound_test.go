@@ -39,7 +39,9 @@ func TestTextKeepsTheBeginning(t *testing.T) {
 		for range rng.IntN(4) {
 			turns = append(turns, map[string]any{
 				"role": "user", "name": strings.Repeat("n", rng.IntN(40)),
-				"content": []any{map[string]any{"text": strings.Repeat("t", rng.IntN(4000)), "input": anyValue(rng, 3)}, "more"},
+				"content": []any{
+					map[string]any{"text": strings.Repeat("t", rng.IntN(4000)), "input": anyValue(rng, 3)}, "more",
+				},
 				"tool_calls": []any{map[string]any{
 					"id": "c", "function": map[string]any{"name": "f", "arguments": anyValue(rng, 3)},
 				}},
@@ -92,7 +94,8 @@ func TestTextKeepsTheBeginningBehindAMark(t *testing.T) {
 				continue
 			}
 			if err := sameBeginning(text, &less, &all); known && err != nil {
-				t.Fatalf("seed %d, %d bytes kept, %d passed over: %v\n%.500s", seed+n, less.keep, less.Skipped, err, body)
+				t.Fatalf("seed %d, %d bytes kept, %d passed over: %v\n%.500s",
+					seed+n, less.keep, less.Skipped, err, body)
 			}
 			if compareErr := keepMarks(m, before, api, body, &all); compareErr != nil {
 				t.Fatal(compareErr)
@@ -129,8 +132,8 @@ func TestBounds(t *testing.T) {
 		{Chat, `{"model":"` + strings.Repeat("m", shortMost+1) + `","messages":[]}`, "model", "longer than 64 KiB"},
 		{Chat, `{"model":"m","messages":[],"cache_salt":"` + long + `"}`, "cache_salt", "longer than 64 KiB"},
 		{Chat, `{"model":"m","messages":[],"tools":[` + members + `]}`, "tools", "objects of more than 65536 members"},
-		{Chat, `{"model":"m","messages":[],"tools":[{"d":` + object + `,"e":` + object + `}]}`, "tools", "more than 24 " +
-			"MiB of text"},
+		{Chat, `{"model":"m","messages":[],"tools":[{"d":` + object + `,"e":` + object + `}]}`, "tools",
+			"more than 24 MiB of text"},
 	} {
 		var r Request
 		err, ok := Scan(c.api, []byte(c.body), &r).(*Error)

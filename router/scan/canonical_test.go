@@ -52,12 +52,13 @@ var canonicalCases = []struct {
 	{"embeddings", Embeddings, `"input":["a","b"]`, "a\xFFb", 3},
 	{"responses string", Responses, `"input":"hi","instructions":"be brief"`, "\xFFsystem\xFEbe brief\xFFuser\xFEhi", 24},
 	{"responses items", Responses, `"tools":[],"input":[{"type":"message","role":"user",` +
-		`"content":[{"type":"input_text","text":"a"},{"type":"input_image","image_url":"i"}]},{"type":"function_call",` +
-		`"id":"fc_1","status":"completed","call_id":"c","name":"f","arguments":"{}"},{"type":"function_call_output",` +
-		`"call_id":"c","output":"7"},{"content":[{"type":"output_text","text":"b","annotations":[]}],` +
+		`"content":[{"type":"input_text","text":"a"},{"type":"input_image","image_url":"i"}]},` +
+		`{"type":"function_call","id":"fc_1","status":"completed","call_id":"c","name":"f","arguments":"{}"},` +
+		`{"type":"function_call_output","call_id":"c","output":"7"},` +
+		`{"content":[{"type":"output_text","text":"b","annotations":[]}],` +
 		`"role":"assistant","type":"message","id":"msg_1"}]`,
-		"\xFFuser\xFEa" + hash("i") + "\xFFfunction_call\xFCf\xFBc\xC0{}\xFFfunction_call_output\xFBc\xFE7\xFFassistant" +
-			"\xFEb", 40},
+		"\xFFuser\xFEa" + hash("i") + "\xFFfunction_call\xFCf\xFBc\xC0{}\xFFfunction_call_output\xFBc\xFE7" +
+			"\xFFassistant\xFEb", 40},
 	{"anthropic", Messages, `"max_tokens":5,"messages":[{"role":"user","content":[{"type":"image",` +
 		`"source":{"type":"base64","media_type":"image/png","data":"iVBO"}},{"type":"text","text":"a",` +
 		`"cache_control":{"type":"ephemeral"}}]},{"role":"assistant","content":[{"type":"thinking","thinking":"hm",` +
@@ -65,8 +66,8 @@ var canonicalCases = []struct {
 		`"content":[{"type":"tool_result","tool_use_id":"t1","content":[{"type":"text","text":"7"}]},` +
 		`{"type":"document","title":"T","source":{"type":"url","url":"u"}}]}],"system":[{"type":"text","text":"be ` +
 		`brief"}],"tools":[{"name":"f"}]`,
-		"\xF5\xC1name\xC0f\xF6\xFFsystem\xFEbe brief\xFFuser" + hash("iVBO") + "\xFEa\xFFassistant\xF8hm\xFCf\xF5\xC1a" +
-			"\xF5\xF6\xC1b\xF7\xF6\xF6\xFBt1\xFFuser\xFBt1\xFE7\xFET" + hash("u"), 65},
+		"\xF5\xC1name\xC0f\xF6\xFFsystem\xFEbe brief\xFFuser" + hash("iVBO") + "\xFEa\xFFassistant\xF8hm\xFCf" +
+			"\xF5\xC1a\xF5\xF6\xC1b\xF7\xF6\xF6\xFBt1\xFFuser\xFBt1\xFE7\xFET" + hash("u"), 65},
 	{"anthropic plain", CountTokens, `"system":"s","messages":[{"role":"user","content":"a"}]`, "\xFFsystem\xFEs" +
 		"\xFFuser\xFEa", 16},
 	{"rerank", Rerank, `"documents":["d1",{"text":"d2"}],"query":"q"`, "\xFEq\xFEd1\xF5\xC1text\xC0d2\xF6", 15},

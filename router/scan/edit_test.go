@@ -118,8 +118,8 @@ func TestEditsByName(t *testing.T) {
 		{`{"a":1,"a":2}`, gone("a"), `{}`},
 		{`{"q\"":1}`, all(set(`q"`, "2"), set("\n", "3")), `{"\n":3,"q\"":2}`},
 		{`{"a":null}`, func(e *Edits) { e.Default("a", one); e.Default("b", one) }, `{"b":1,"a":1}`},
-		{`{"a":[]}`, func(e *Edits) { e.Default("a", one); e.Default("b", one); e.Default("b", falseValue) }, `{"b":1,` +
-			`"a":[]}`},
+		{`{"a":[]}`, func(e *Edits) { e.Default("a", one); e.Default("b", one); e.Default("b", falseValue) },
+			`{"b":1,"a":[]}`},
 		{`{"a":[]}`, func(e *Edits) { e.Remove("a"); e.Default("a", one) }, `{"a":1}`},
 		{`{"a":null}`, func(e *Edits) { e.Replace("a", one); e.Replace("b", one) }, `{"a":1}`},
 		{`{"a":1}`, func(e *Edits) { e.Remove("a"); e.Replace("a", one) }, `{}`},

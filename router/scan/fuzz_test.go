@@ -113,7 +113,9 @@ func checkPassedOver(t *testing.T, members string, ops []byte) {
 	if strings.TrimSpace(members) == "" {
 		comma = ""
 	}
-	for _, spelled := range []string{"{" + longPrompt + comma + members + "}", "{" + members + comma + longPrompt + "}"} {
+	for _, spelled := range []string{
+		"{" + longPrompt + comma + members + "}", "{" + members + comma + longPrompt + "}",
+	} {
 		body, m := []byte(spelled), NewMemo(16<<10)
 		var first, second Request
 		if m.Scan(Tokenize, body, &first) != nil {
@@ -157,8 +159,10 @@ var (
 	editNames = []string{
 		"model", "stream", "stream_options", "prompt", "messages", "a", "", "q\"\n", "nvext", "é", "max_tokens",
 	}
-	editValues = []string{`1`, `null`, `{"include_usage":false}`, `"` + strings.Repeat("x", 2*smallValue) + `"`, ` [ ] `}
-	findPaths  = [][]string{
+	editValues = []string{
+		`1`, `null`, `{"include_usage":false}`, `"` + strings.Repeat("x", 2*smallValue) + `"`, ` [ ] `,
+	}
+	findPaths = [][]string{
 		{"nvext", "agent_hints", "osl"}, {"a", "a"}, {"a"}, {"stream_options", "include_usage"}, {"é"}, {""},
 	}
 )

@@ -100,7 +100,8 @@ func newTalk(seed uint64) *talk {
 	all := []string{`"model":"m"`, `"stream":true`, `"stream_options":{"include_usage":false}`, `"max_tokens":5`,
 		`"cache_salt":"s"`, `"unknown":[1,{"a":"` + t.text(3000) + `"}]`,
 		`"tools":[{"type":"function","function":{"name":"f",` +
-			`"description":"` + t.text(t.IntN(3000)) + `"}}]`, `"system":"` + t.text(900) + `"`, `"instructions":"be brief"`}
+			`"description":"` + t.text(t.IntN(3000)) + `"}}]`, `"system":"` + t.text(900) + `"`,
+		`"instructions":"be brief"`}
 	t.Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] })
 	t.root = all[:3+t.IntN(len(all)-3)]
 	return t

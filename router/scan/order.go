@@ -52,7 +52,8 @@ func (r *Request) push(rank uint8, start int) {
 // pushMember records that a member of a value contributed Text[start:].
 func (r *Request) pushMember(start, nameEnd int) {
 	if len(r.order.members) == membersMost {
-		r.fail(r.c.Pos(), "`"+r.at.name()+"` has objects of more than "+strconv.Itoa(membersMost)+" members; send fewer")
+		r.fail(r.c.Pos(), "`"+r.at.name()+"` has objects of more than "+strconv.Itoa(membersMost)+
+			" members; send fewer")
 		return
 	}
 	r.order.members = append(r.order.members, member{start, nameEnd, len(r.Text)})
