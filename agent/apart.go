@@ -8,7 +8,8 @@ import (
 	"github.com/cognitora/dataplane/internal/listen"
 )
 
-// validateApart refuses what two engines of one host cannot share. Where they listen is compared by validateListeners.
+// validateApart refuses what two engines of one host cannot share. Where they listen is compared by
+// validateListeners.
 func validateApart(p *problems, units []*unit) {
 	for i, u := range units {
 		for _, other := range units[:i] {
@@ -53,7 +54,8 @@ func basePath(u *unit) string {
 	return a.BasePath
 }
 
-// sameGPU tells whether two names are of one device, or of a GPU and an instance of it. An index and a UUID are not compared.
+// sameGPU tells whether two names are of one device, or of a GPU and an instance of it. An index
+// and a UUID are not compared.
 func sameGPU(a, b string) bool {
 	return strings.EqualFold(a, b) || strings.HasPrefix(a, b+":") || strings.HasPrefix(b, a+":")
 }

@@ -43,7 +43,8 @@ func (m *membership) notify() {
 	}
 }
 
-// etcdState says off, connecting, connected or lost; of several nodes, what is worst: connecting, before lost.
+// etcdState says off, connecting, connected or lost; of several nodes, what is worst: connecting,
+// before lost.
 func (a *Agent) etcdState() string {
 	if len(a.etcd.Endpoints) == 0 {
 		return "off"
@@ -66,7 +67,8 @@ func (m *membership) enter(link string) bool {
 	return old == nil || *old != link
 }
 
-// cordonPing is how often the watch of the cordon asks after etcd: heartbeats, which matter more, do it by themselves.
+// cordonPing is how often the watch of the cordon asks after etcd: heartbeats, which matter more,
+// do it by themselves.
 const cordonPing = 5 * time.Second
 
 // followCordon keeps cordon in step with etcd. It is for people to see: routers

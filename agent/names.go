@@ -91,7 +91,8 @@ func (c *Config) pushListen(first *unit) string {
 	return net.JoinHostPort(host, "0")
 }
 
-// pushAdvertised is what routers are told of a push listener bound to addr: its port on the host under which they reach the first front.
+// pushAdvertised is what routers are told of a push listener bound to addr: its port on the host
+// under which they reach the first front.
 func (c *Config) pushAdvertised(addr net.Addr, first *node) string {
 	if addr.Network() == "unix" {
 		return "unix://" + addr.String()

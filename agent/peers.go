@@ -24,7 +24,8 @@ type peers struct {
 	source peerevents.Source // what the server reads, or has read; nil: nothing yet
 }
 
-// await notes when open has loaded the programs, or what there is in their place. Where it has before, those are gone: the server opens its source anew.
+// await notes when open has loaded the programs, or what there is in their place. Where it has
+// before, those are gone: the server opens its source anew.
 func (p *peers) await(open func() (telemetry.Source, error)) func() (telemetry.Source, error) {
 	p.opened = make(chan struct{})
 	if open == nil {

@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// releaseStart gives back the memory that only the start has needed: of the heap, where the kernel's types were read, and of the program's code,
-// which is read from its file again where it runs again. It is called once.
+// releaseStart gives back the memory that only the start has needed: of the heap, where the
+// kernel's types were read, and of the program's code, which is read from its file again where it
+// runs again. It is called once.
 func releaseStart() {
 	debug.FreeOSMemory()
 	exe, err := os.Readlink("/proc/self/exe")
@@ -31,7 +32,8 @@ func releaseStart() {
 	}
 }
 
-// codeOf reads a line of /proc/PID/maps: from-to rights offset device inode path. ok: it is code of the program.
+// codeOf reads a line of /proc/PID/maps: from-to rights offset device inode path. ok: it is code of
+// the program.
 func codeOf(line, exe string) (from, to uintptr, ok bool) {
 	f := strings.Fields(line)
 	if len(f) != 6 || f[1] != "r-xp" || f[5] != exe {

@@ -106,7 +106,8 @@ func (r *running) until(ctx context.Context, name string, part func(context.Cont
 	})
 }
 
-// register keeps every node announced until ctx ends, over one connection, and returns when all have been taken out.
+// register keeps every node announced until ctx ends, over one connection, and returns when all
+// have been taken out.
 func (r *running) register(ctx context.Context) error {
 	a := r.agent
 	if len(a.etcd.Endpoints) == 0 {

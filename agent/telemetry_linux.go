@@ -21,7 +21,8 @@ func (c *TelemetryConfig) open() func() (telemetry.Source, error) {
 	return nil
 }
 
-// examine looks at the rights and folders that programs in the kernel need, where nothing takes their place.
+// examine looks at the rights and folders that programs in the kernel need, where nothing takes
+// their place.
 func (c *TelemetryConfig) examine(p *problems) {
 	if c.Kernel != "bpf" {
 		return

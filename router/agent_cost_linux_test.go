@@ -16,10 +16,13 @@ import (
 	"github.com/cognitora/dataplane/agent"
 )
 
-// TestAgentCost measures what an agent costs its host: CPU time of its threads, in user space and in the kernel, how often they wake, and resident memory, with programs
-// in the kernel, an engine that it is attached to, and real routers that follow it. AGENT_BIN is the program; AGENT_SECONDS is how long each line is measured, 15
-// where it is not set. How much a wake costs is the machine's, so CPU is held against that of a program that does nothing but wake as often as an agent looks, in the
-// same run, and the limits are of wakes, memory and this ratio. What the programs cost others is not in it.
+// TestAgentCost measures what an agent costs its host: CPU time of its threads, in user space and
+// in the kernel, how often they wake, and resident memory, with programs in the kernel, an engine
+// that it is attached to, and real routers that follow it. AGENT_BIN is the program; AGENT_SECONDS
+// is how long each line is measured, 15 where it is not set. How much a wake costs is the
+// machine's, so CPU is held against that of a program that does nothing but wake as often as an
+// agent looks, in the same run, and the limits are of wakes, memory and this ratio. What the
+// programs cost others is not in it.
 func TestAgentCost(t *testing.T) {
 	bin := os.Getenv("AGENT_BIN")
 	if bin == "" || os.Getenv("BPF_REQUIRED") != "1" {
@@ -74,7 +77,8 @@ const (
 	mostTicks    = 5 // times the CPU of a program that does nothing but wake
 )
 
-// TestAgentMemory: an agent that has relayed streams is within twice the target, whatever else the machine does.
+// TestAgentMemory: an agent that has relayed streams is within twice the target, whatever else the
+// machine does.
 func TestAgentMemory(t *testing.T) {
 	bin := os.Getenv("AGENT_BIN")
 	if bin == "" || os.Getenv("BPF_REQUIRED") != "1" {

@@ -63,7 +63,8 @@ func TestPathsThatDoNotPass(t *testing.T) {
 	}
 }
 
-// A stream that ends properly as HTTP goes, but without its API's closing event, has been cut all the same.
+// A stream that ends properly as HTTP goes, but without its API's closing event, has been cut all
+// the same.
 func TestStreamWithoutItsClosingEvent(t *testing.T) {
 	half := "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":null}]}\n\n"
 	whole := half + "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n"

@@ -108,7 +108,8 @@ func getBlock(t *testing.T, at, certificates string, space block.Namespace, dige
 	}
 }
 
-// digestsOf is the chain of a user's message, as any program computes it that knows the canonical text and the seed.
+// digestsOf is the chain of a user's message, as any program computes it that knows the canonical
+// text and the seed.
 func digestsOf(model, message string) (chain []block.Digest) {
 	text := "\xffuser\xfe" + message
 	digest := block.Seed(model, "", "")
@@ -123,8 +124,9 @@ func digestsOf(model, message string) (chain []block.Digest) {
 	return chain
 }
 
-// TestABlockFromOneHostToAnother: blocks that an engine stores on host a through RESP are read through gRPC on host b, and
-// draw their prompt to the engine of host a: RESP, the store, the residency stream, etcd, the router's choice, and back over QUIC.
+// TestABlockFromOneHostToAnother: blocks that an engine stores on host a through RESP are read
+// through gRPC on host b, and draw their prompt to the engine of host a: RESP, the store, the
+// residency stream, etcd, the router's choice, and back over QUIC.
 func TestABlockFromOneHostToAnother(t *testing.T) {
 	t.Parallel()
 	etcd, certificates := startEtcd(t), t.TempDir()

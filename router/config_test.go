@@ -74,8 +74,8 @@ func TestWhatCannotWorkIsRefusedByItsField(t *testing.T) {
 	}
 }
 
-// TestCheckConfigExamines: what a start would trip over is an error with its field, a start alone does not look twice,
-// and nothing is made.
+// TestCheckConfigExamines: what a start would trip over is an error with its field, a start alone
+// does not look twice, and nothing is made.
 func TestCheckConfigExamines(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, content string) string {

@@ -59,7 +59,8 @@ func host(t *testing.T, c agent.Config) (a *agent.Agent, stop func()) {
 	return a, stop
 }
 
-// TestSeveralEnginesBehindOneAgent: each engine of a host is a node of its own; what befalls one is no affair of the others.
+// TestSeveralEnginesBehindOneAgent: each engine of a host is a node of its own; what befalls one is
+// no affair of the others.
 func TestSeveralEnginesBehindOneAgent(t *testing.T) {
 	t.Parallel()
 	etcd := startEtcd(t).endpoint

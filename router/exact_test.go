@@ -49,7 +49,8 @@ func modelFiles(t *testing.T, template string) string {
 	return dir
 }
 
-// TestExactDigests: of text and chats the router knows by an engine's KV events what it has cached, in the engine's own tokens.
+// TestExactDigests: of text and chats the router knows by an engine's KV events what it has cached,
+// in the engine's own tokens.
 func TestExactDigests(t *testing.T) {
 	t.Parallel()
 	dir := modelFiles(t, chatML)
@@ -143,7 +144,8 @@ func TestTokenizersAreChecked(t *testing.T) {
 	}
 }
 
-// TestEventsNeedATokenizer: KV events that would count for token ids alone are refused, unless that is what is meant.
+// TestEventsNeedATokenizer: KV events that would count for token ids alone are refused, unless that
+// is what is meant.
 func TestEventsNeedATokenizer(t *testing.T) {
 	const events = "http://127.0.0.1:8001,kv-events=tcp://127.0.0.1:5557"
 	none, some := []router.ModelConfig{{Name: "m", Tokenizer: "none"}}, []router.ModelConfig{{Name: "m", Tokenizer: "/m"}}

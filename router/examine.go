@@ -13,8 +13,8 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 )
 
-// Examine says what a start would trip over in the files that c names, each with its field and the fix. It reads them
-// and binds and writes nothing.
+// Examine says what a start would trip over in the files that c names, each with its field and the
+// fix. It reads them and binds and writes nothing.
 func (c *Config) Examine() error {
 	errs := []error{
 		field("router.policy_file", c.examinePolicy()),

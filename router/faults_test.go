@@ -13,8 +13,8 @@ import (
 	"github.com/cognitora/dataplane/perf/engine"
 )
 
-// apis are the streaming endpoints: a request for 64 tokens, how to count the tokens that arrived, and the error event
-// that tells of a failure.
+// apis are the streaming endpoints: a request for 64 tokens, how to count the tokens that arrived,
+// and the error event that tells of a failure.
 var apis = []struct {
 	name, path, body, token string
 	failed                  func(e event) bool
@@ -114,7 +114,8 @@ func TestEngineKilledMidStream(t *testing.T) {
 	}
 }
 
-// TestDeadBeforeHeaders: what fails before an answer is asked of another node, and the client does not notice.
+// TestDeadBeforeHeaders: what fails before an answer is asked of another node, and the client does
+// not notice.
 func TestDeadBeforeHeaders(t *testing.T) {
 	for name, fault := range map[string]engine.Fault{
 		"reset": {Reset: true}, "closed": {Reset: true, Close: "fin"}, "garbage": {Garbage: true}, "truncated": {Truncate: true},
@@ -187,7 +188,8 @@ func TestOneOfFourFails(t *testing.T) {
 	}
 }
 
-// TestClientErrorsPassThrough: an engine's 4xx reaches the client byte for byte and says nothing against the engine.
+// TestClientErrorsPassThrough: an engine's 4xx reaches the client byte for byte and says nothing
+// against the engine.
 func TestClientErrorsPassThrough(t *testing.T) {
 	s := serve(t, simulate(t, 2))
 	for _, status := range []int{400, 401, 403, 404, 409, 413, 422} {
@@ -240,8 +242,8 @@ func TestSame500FromTwoNodes(t *testing.T) {
 	mustAll(t, "afterwards", together(16, func(i int) *reply { return s.chat(chatBody(fmt.Sprint(i), streaming)) }))
 }
 
-// TestOverloadedEngineIsLeft: an engine that says 429, 502 or 503 is not asked to the end; where all say so the client
-// hears it, Retry-After included.
+// TestOverloadedEngineIsLeft: an engine that says 429, 502 or 503 is not asked to the end; where
+// all say so the client hears it, Retry-After included.
 func TestOverloadedEngineIsLeft(t *testing.T) {
 	for _, status := range []int{429, 502, 503} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {

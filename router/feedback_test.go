@@ -102,7 +102,8 @@ func TestEmptiedCacheIsNoticedOnce(t *testing.T) {
 	if _, wrong := ask(); wrong < .95 {
 		t.Errorf("after the cache was emptied: wrong by %v", wrong)
 	}
-	// What is found gone teaches a short lifetime, and each repeat that comes too late for it a longer one: a slow machine needs some of them.
+	// What is found gone teaches a short lifetime, and each repeat that comes too late for it a
+	// longer one: a slow machine needs some of them.
 	for tries := 1; ; tries++ {
 		lifetime, began := time.Duration(s.nodes()["sim-0"].Lifetime*float64(time.Second)), time.Now()
 		matched, wrong := ask()
@@ -118,8 +119,9 @@ func TestEmptiedCacheIsNoticedOnce(t *testing.T) {
 	}
 }
 
-// TestLifetimeIsLearnedFromASmallCache: four prompts take turns in a cache that holds one and a half of them. A turn takes
-// longer than the shortest lifetime that can be learned, so that the error goes away.
+// TestLifetimeIsLearnedFromASmallCache: four prompts take turns in a cache that holds one and a
+// half of them. A turn takes longer than the shortest lifetime that can be learned, so that the
+// error goes away.
 func TestLifetimeIsLearnedFromASmallCache(t *testing.T) {
 	t.Parallel()
 	s := serve(t, simulate(t, 1, func(c *engine.Config) {
@@ -148,7 +150,8 @@ func TestLifetimeIsLearnedFromASmallCache(t *testing.T) {
 	}
 }
 
-// TestUnreportedCacheTeachesNothing: an engine without the flag is named once, and what is believed of it stays.
+// TestUnreportedCacheTeachesNothing: an engine without the flag is named once, and what is believed
+// of it stays.
 func TestUnreportedCacheTeachesNothing(t *testing.T) {
 	s := serve(t, simulate(t, 2, func(c *engine.Config) { c.OmitCachedTokens = true }))
 	body := chatBody(document(1, 6000), streaming)
@@ -211,7 +214,8 @@ func TestUsageOfAStream(t *testing.T) {
 	}
 }
 
-// TestUsageThatComesWithChoices, as some engines have it in the last one or, asked so, in each, is hidden from those who did not ask, and nothing else is.
+// TestUsageThatComesWithChoices, as some engines have it in the last one or, asked so, in each, is
+// hidden from those who did not ask, and nothing else is.
 func TestUsageThatComesWithChoices(t *testing.T) {
 	const begin, end = `data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}],"id":"x"}` + "\n\n",
 		`data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],"id":"x"}` + "\n\ndata: [DONE]\n\n"
@@ -257,7 +261,8 @@ func TestWithoutFeedbackNothingIsSpliced(t *testing.T) {
 	}
 }
 
-// TestRejectedStreamOptionsAreRemembered: the request is sent again as the client made it, and later ones at once.
+// TestRejectedStreamOptionsAreRemembered: the request is sent again as the client made it, and
+// later ones at once.
 func TestRejectedStreamOptionsAreRemembered(t *testing.T) {
 	s := serve(t, simulate(t, 1, func(c *engine.Config) { c.RejectStreamOptions = true }))
 	chats := func() (with, without int) {
@@ -287,7 +292,8 @@ func TestRejectedStreamOptionsAreRemembered(t *testing.T) {
 	}
 }
 
-// TestDeadRequestsLeaveNoBelief: what a request would have left in the cache is taken back when it fails.
+// TestDeadRequestsLeaveNoBelief: what a request would have left in the cache is taken back when it
+// fails.
 func TestDeadRequestsLeaveNoBelief(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	body := chatBody(document(1, 6000), plain)

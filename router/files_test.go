@@ -2,7 +2,8 @@ package router
 
 import "testing"
 
-// TestConnectionsLeaveFilesToTheRest: where clients take all that they may, each with a node's connection, the admin port still answers.
+// TestConnectionsLeaveFilesToTheRest: where clients take all that they may, each with a node's
+// connection, the admin port still answers.
 func TestConnectionsLeaveFilesToTheRest(t *testing.T) {
 	for _, c := range []struct {
 		limit  uint64

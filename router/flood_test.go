@@ -11,7 +11,8 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// flood is a publisher of KV events that says as much as is taken from it, from one byte on its standard input to the next; then it prints how many batches that were, from the beginning on.
+// flood is a publisher of KV events that says as much as is taken from it, from one byte on its
+// standard input to the next; then it prints how many batches that were, from the beginning on.
 func flood() error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -71,7 +72,8 @@ func greet(conn net.Conn) error {
 	return err
 }
 
-// floods are batches that each store a prompt of 64 blocks and remove the one that was stored 128 batches before.
+// floods are batches that each store a prompt of 64 blocks and remove the one that was stored 128
+// batches before.
 func floods() (batches [][]byte) {
 	const prompts, blocks = 256, 64
 	hashes := func(p int) (all []uint64) {

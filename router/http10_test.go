@@ -32,8 +32,8 @@ func endless(t *testing.T) *httptest.Server {
 	return server
 }
 
-// TestOldClientIsNotTheNodesFault: an answer that an HTTP/1.0 client cannot be given is asked for once, and the node goes
-// on getting requests.
+// TestOldClientIsNotTheNodesFault: an answer that an HTTP/1.0 client cannot be given is asked for
+// once, and the node goes on getting requests.
 func TestOldClientIsNotTheNodesFault(t *testing.T) {
 	s := serve(t, nil, func(c *router.Config) {
 		for i := range 2 {

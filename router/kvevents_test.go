@@ -57,7 +57,8 @@ func (s *site) knows(what, body, node string, matched int) {
 	})
 }
 
-// exact: what the router says of an engine's cache is what the engine then finds there, and follows what it drops.
+// exact: what the router says of an engine's cache is what the engine then finds there, and follows
+// what it drops.
 func (s *site) exact(e *engine.Engine, node string) {
 	t := s.t
 	t.Helper()
@@ -120,7 +121,8 @@ func TestStaticBackendsEvents(t *testing.T) {
 	eventually(t, "they are followed no more", func() bool { return s.metrics().sum("cgn_router_caches_engines") == 0 })
 }
 
-// TestAgentsEvents: an agent reports to its host's cache daemon or, where there is none, to routers itself.
+// TestAgentsEvents: an agent reports to its host's cache daemon or, where there is none, to routers
+// itself.
 func TestAgentsEvents(t *testing.T) {
 	for _, way := range []string{"daemon", "certificates", "socket"} {
 		t.Run(way, func(t *testing.T) {

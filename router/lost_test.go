@@ -11,7 +11,8 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// TestLostRequestsLeaveATrace: the first in the log, with its node and reason, and each in the metrics and the access log.
+// TestLostRequestsLeaveATrace: the first in the log, with its node and reason, and each in the
+// metrics and the access log.
 func TestLostRequestsLeaveATrace(t *testing.T) {
 	for kind, fault := range map[string]engine.Fault{
 		"protocol": {Garbage: true}, "reset": {Reset: true}, "status_500": {Status: 500}, "overloaded": {Status: 503},

@@ -60,7 +60,8 @@ func eventSources(backends []fleet.Backend) (sources []kvevents.Source) {
 	return sources
 }
 
-// caches are the cache daemons that backends name, and the agents that say themselves what their engines have.
+// caches are the cache daemons that backends name, and the agents that say themselves what their
+// engines have.
 func (r *Router) caches() map[string]string {
 	all := map[string]string{}
 	for _, n := range r.fleet.Load().Nodes {

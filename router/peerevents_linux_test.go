@@ -22,7 +22,8 @@ import (
 // nobody has no rights.
 const nobody = 65534
 
-// informed is an island whose router runs as nobody and is told of events of the kernel by an agent, which is root; far is a process of its own.
+// informed is an island whose router runs as nobody and is told of events of the kernel by an
+// agent, which is root; far is a process of its own.
 type informed struct {
 	*site
 	path   *netpath.Path
@@ -140,8 +141,10 @@ func (i *informed) farNode() fleet.NodeView {
 	return fleet.NodeView{}
 }
 
-// TestKernelEvents: a router without rights reads round trips and retransmissions, hears of a timeout, of the acknowledgement that ends it, and of a node that is killed
-// while nothing is asked of it. When the agent ends it looks for itself, says so once, and is told again by the next agent.
+// TestKernelEvents: a router without rights reads round trips and retransmissions, hears of a
+// timeout, of the acknowledgement that ends it, and of a node that is killed while nothing is asked
+// of it. When the agent ends it looks for itself, says so once, and is told again by the next
+// agent.
 func TestKernelEvents(t *testing.T) {
 	i := inform(t, true)
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", i.router.Process.Pid))
@@ -210,7 +213,8 @@ func (i *informed) agentRestarts() {
 	eventually(i.t, "the router is told again", func() bool { return connected() == 1 && i.farNode().Path != nil })
 }
 
-// TestMeasureKernelEvents prints how soon the router knows of a dead node with and without events, as often as MEASURE_KERNEL_EVENTS says: for perf/RESULTS.md.
+// TestMeasureKernelEvents prints how soon the router knows of a dead node with and without events,
+// as often as MEASURE_KERNEL_EVENTS says: for perf/RESULTS.md.
 func TestMeasureKernelEvents(t *testing.T) {
 	times, _ := strconv.Atoi(os.Getenv("MEASURE_KERNEL_EVENTS"))
 	if times == 0 {
@@ -235,7 +239,8 @@ func TestMeasureKernelEvents(t *testing.T) {
 	}
 }
 
-// die has the far node die and returns how long after it the router's log says that it is suspect (0: never) and out.
+// die has the far node die and returns how long after it the router's log says that it is suspect
+// (0: never) and out.
 func die(t *testing.T, kill, traffic, events bool) (suspect, out time.Duration, lag string) {
 	i := inform(t, events)
 	mustAll(t, "before", sixteen(i.site, "before", streaming))

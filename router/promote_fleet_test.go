@@ -14,8 +14,8 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// TestPromotesFromAnotherHost: with router.promote = fleet, a request that goes to host b has the blocks that only host a has come to b, asked
-// for with the router's certificate.
+// TestPromotesFromAnotherHost: with router.promote = fleet, a request that goes to host b has the
+// blocks that only host a has come to b, asked for with the router's certificate.
 func TestPromotesFromAnotherHost(t *testing.T) {
 	t.Parallel()
 	etcd, certificates := startEtcd(t), t.TempDir()
@@ -52,7 +52,8 @@ func TestPromotesFromAnotherHost(t *testing.T) {
 		e := s.explain(string(body))
 		return len(e.Candidates) == 2 && e.Candidates[0].Host == held
 	})
-	// The keeper of locations may hear of a's blocks later than the router: what has not come then comes with a later request.
+	// The keeper of locations may hear of a's blocks later than the router: what has not come then
+	// comes with a later request.
 	eventually(t, "all of them are on b", func() bool {
 		r := s.chat(string(body), "x-cgn-node", "b")
 		if r.status == 200 && r.node() != "b" {

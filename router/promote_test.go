@@ -17,7 +17,8 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// diskDaemon runs a cgn-kvcached with an SSD tier on a folder, and returns a client of it; stop ends it before the test does.
+// diskDaemon runs a cgn-kvcached with an SSD tier on a folder, and returns a client of it; stop
+// ends it before the test does.
 func diskDaemon(t *testing.T, dir string) (kv cognitorav1.KvClient, stop func()) {
 	t.Helper()
 	var s kvcached.Config
@@ -107,8 +108,8 @@ func inRAM(t *testing.T, kv cognitorav1.KvClient, space string, chain []block.Di
 	return n
 }
 
-// TestPromotesAhead: of a prompt whose blocks are on the SSD of its node's host, the cache has them in RAM after the request has been routed, without
-// that anybody has read them.
+// TestPromotesAhead: of a prompt whose blocks are on the SSD of its node's host, the cache has them
+// in RAM after the request has been routed, without that anybody has read them.
 func TestPromotesAhead(t *testing.T) {
 	t.Parallel()
 	const blocks, held = 20, 15

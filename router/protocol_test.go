@@ -14,8 +14,8 @@ import (
 	"github.com/cognitora/dataplane/perf/engine"
 )
 
-// TestDoubtfulRequestsAreRefused: where a proxy and this router may differ on what a request is or where it ends, it gets
-// an error and nothing behind it is read.
+// TestDoubtfulRequestsAreRefused: where a proxy and this router may differ on what a request is or
+// where it ends, it gets an error and nothing behind it is read.
 func TestDoubtfulRequestsAreRefused(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	piece := fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(small), small)
@@ -109,7 +109,8 @@ func TestModelWithoutNodes(t *testing.T) {
 	})
 }
 
-// TestHalfClosedClients have left: their connection is closed without an answer, and the engine is told.
+// TestHalfClosedClients have left: their connection is closed without an answer, and the engine is
+// told.
 func TestHalfClosedClients(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	s.engines[0].SetFault(&engine.Fault{Hang: true})

@@ -20,7 +20,8 @@ func (r *Router) Reload(ctx context.Context, backends []fleet.Backend) error {
 	return nil
 }
 
-// ReopenAccessLog opens the access log anew, so that a rotated one is let go. On an error the old file stays in use.
+// ReopenAccessLog opens the access log anew, so that a rotated one is let go. On an error the old
+// file stays in use.
 func (r *Router) ReopenAccessLog() error {
 	if r.access == nil {
 		return nil
@@ -34,8 +35,9 @@ func (r *Router) NoteReload(err error) { r.reloadFailed.Store(err != nil) }
 // reloadable are the settings that ReloadConfig takes over.
 var reloadable = []string{"router.backends", "backend"}
 
-// ReloadConfig is Reload with the backends of next. It returns how many there are now, and which settings of next differ
-// from those the router was started with and stay as they are, because they need a restart.
+// ReloadConfig is Reload with the backends of next. It returns how many there are now, and which
+// settings of next differ from those the router was started with and stay as they are, because they
+// need a restart.
 func (r *Router) ReloadConfig(ctx context.Context, next *Config) (backends int, kept []string, err error) {
 	if err := config.Check(next); err != nil {
 		return 0, nil, err

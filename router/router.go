@@ -232,9 +232,9 @@ func (r *Router) Addr() net.Addr { return r.serving.Addr() }
 func (r *Router) AdminAddr() net.Addr { return r.adminAt.Addr() }
 
 // Run serves until drain ends, then drains: readiness goes false while accepting goes on for
-// drain_delay, then running requests have drain_timeout to finish. The end of force cuts
-// that short. With takeover.start it serves once it is ready; and when another router takes over it ends as after drain, but
-// accepts nothing more. It returns when nothing is left running.
+// drain_delay, then running requests have drain_timeout to finish. The end of force cuts that
+// short. With takeover.start it serves once it is ready; and when another router takes over it ends
+// as after drain, but accepts nothing more. It returns when nothing is left running.
 func (r *Router) Run(drain, force context.Context) error {
 	defer r.Close()
 	work, stop := context.WithCancel(force)

@@ -77,7 +77,8 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// TestSessionsStick: requests of one session that share no prefix meet on one node, and sessions spread.
+// TestSessionsStick: requests of one session that share no prefix meet on one node, and sessions
+// spread.
 func TestSessionsStick(t *testing.T) {
 	s := serve(t, simulate(t, 4))
 	used := map[string]int{}
@@ -100,7 +101,8 @@ func TestSessionsStick(t *testing.T) {
 	}
 }
 
-// TestModelNameOfABackend: model= is what clients say; the engine gets its own name, and nothing else is changed.
+// TestModelNameOfABackend: model= is what clients say; the engine gets its own name, and nothing
+// else is changed.
 func TestModelNameOfABackend(t *testing.T) {
 	engines := simulate(t, 2)
 	s := serve(t, nil, func(c *router.Config) {

@@ -59,8 +59,8 @@ func TestClientsMustShowACertificate(t *testing.T) {
 	mustAll(t, "with one of the CA", []*reply{with(&friend)})
 }
 
-// TestModeAndMaxQueue: the mode of the command line wins over that of any policy document, the document's max_queue over the
-// configuration's.
+// TestModeAndMaxQueue: the mode of the command line wins over that of any policy document, the
+// document's max_queue over the configuration's.
 func TestModeAndMaxQueue(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[string][2]string{"": {"least_loaded", "random"}, "round_robin": {"round_robin", "round_robin"}} {
@@ -106,7 +106,8 @@ func TestModeAndMaxQueue(t *testing.T) {
 	}
 }
 
-// TestLargeEngineBlocks: what an engine caches in blocks larger than the router's is no wrong prediction.
+// TestLargeEngineBlocks: what an engine caches in blocks larger than the router's is no wrong
+// prediction.
 func TestLargeEngineBlocks(t *testing.T) {
 	s := serve(t, simulate(t, 1, func(c *engine.Config) { c.BlockTokens, c.CacheBlocks = 256, 512 }))
 	seed := 0

@@ -17,7 +17,8 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// rate asks n times a second for as long as d, for 100 tokens in 0.2 s each, and returns how that went once all have ended.
+// rate asks n times a second for as long as d, for 100 tokens in 0.2 s each, and returns how that
+// went once all have ended.
 func (s *site) rate(n int, d time.Duration, more string) []outcome {
 	var mu sync.Mutex
 	var all []outcome
@@ -38,7 +39,8 @@ func (s *site) rate(n int, d time.Duration, more string) []outcome {
 	return all
 }
 
-// TestMeasureDeadNode prints how long a node that died is picked, as often as MEASURE_DEAD_NODE says: for perf/RESULTS.md.
+// TestMeasureDeadNode prints how long a node that died is picked, as often as MEASURE_DEAD_NODE
+// says: for perf/RESULTS.md.
 func TestMeasureDeadNode(t *testing.T) {
 	times, _ := strconv.Atoi(os.Getenv("MEASURE_DEAD_NODE"))
 	if times == 0 {

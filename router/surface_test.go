@@ -16,8 +16,8 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// TestEveryEndpoint: what an engine answers reaches the client as it is, and what nobody serves is refused in the words of
-// the API that was asked.
+// TestEveryEndpoint: what an engine answers reaches the client as it is, and what nobody serves is
+// refused in the words of the API that was asked.
 func TestEveryEndpoint(t *testing.T) {
 	s := serve(t, simulate(t, 2))
 	for _, c := range []struct{ path, body, answer string }{

@@ -17,7 +17,8 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
-// settleLimit is how long a router that takes over waits, once it could answer, for nodes that say nothing.
+// settleLimit is how long a router that takes over waits, once it could answer, for nodes that say
+// nothing.
 const settleLimit = 5 * time.Second
 
 const (
@@ -41,7 +42,8 @@ type handover struct {
 	ended chan struct{}      // closed when nobody is offered anything any more; nil: never was
 }
 
-// SocketByDefault sets takeover.socket where nothing is configured. That a default socket cannot be made is a warning.
+// SocketByDefault sets takeover.socket where nothing is configured. That a default socket cannot be
+// made is a warning.
 func (c *Config) SocketByDefault() {
 	if c.Takeover.Socket == "" {
 		c.Takeover.Socket = cmp.Or(takeover.DefaultSocket("cgn-router", c.Router.Listen, os.Getenv), "off")
@@ -131,7 +133,8 @@ func (r *Router) offer(g *lifecycle.Group) {
 	})
 }
 
-// settle ends the offer, so that nobody else touches the listeners. It reports whether another process has them.
+// settle ends the offer, so that nobody else touches the listeners. It reports whether another
+// process has them.
 func (h *handover) settle() (taken bool) {
 	if h.ended == nil {
 		return false
@@ -141,8 +144,9 @@ func (h *handover) settle() (taken bool) {
 	return h.taken
 }
 
-// await returns once this router would answer as well as the one it takes over from: a request, by any node that there
-// is. It returns at once where that one has ended. An error says why not; that one goes on then.
+// await returns once this router would answer as well as the one it takes over from: a request, by
+// any node that there is. It returns at once where that one has ended. An error says why not; that
+// one goes on then.
 func (r *Router) await(ctx, drain context.Context) error {
 	limit, began := r.config.Takeover.Timeout.Std(), time.Now()
 	tick := time.NewTicker(pollReady)
@@ -222,8 +226,8 @@ func (h *handover) closing(next http.Handler) http.Handler {
 	})
 }
 
-// retire ends a router whose addresses another one serves: it accepts nothing more, answers what its connections still
-// ask and closes each then. Nothing is cut that ends within drain_timeout.
+// retire ends a router whose addresses another one serves: it accepts nothing more, answers what
+// its connections still ask and closes each then. Nothing is cut that ends within drain_timeout.
 func (r *Router) retire(force context.Context) {
 	delay, timeout := r.config.Router.DrainDelay.Std(), r.config.Router.DrainTimeout.Std()
 	if pid := r.handover.taker; pid != 0 {
@@ -249,9 +253,10 @@ func (r *Router) retire(force context.Context) {
 	)
 }
 
-// quiet waits until no request has run for d, or there is no connection: who was told to close theirs with the answer has
-// done so then, and whose answer had begun before had the time for another request. It looks a moment later for the first
-// time, for a connection that was being accepted.
+// quiet waits until no request has run for d, or there is no connection: who was told to close
+// theirs with the answer has done so then, and whose answer had begun before had the time for
+// another request. It looks a moment later for the first time, for a connection that was being
+// accepted.
 func (r *Router) quiet(ctx context.Context, d time.Duration) error {
 	tick := time.NewTicker(pollQuiet)
 	defer tick.Stop()

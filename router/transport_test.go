@@ -29,7 +29,8 @@ func TestUnixSockets(t *testing.T) {
 	mustAll(t, "one is gone", together(16, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("again ", i), plain)) }))
 }
 
-// TestCutBodyNeverLooksWhole: an answer whose engine dies in the middle. Nothing of it may have come by then: then the client gets an error's status.
+// TestCutBodyNeverLooksWhole: an answer whose engine dies in the middle. Nothing of it may have
+// come by then: then the client gets an error's status.
 func TestCutBodyNeverLooksWhole(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	inputs := strings.Repeat(`"text",`, 400) + `"text"`
@@ -43,7 +44,8 @@ func TestCutBodyNeverLooksWhole(t *testing.T) {
 	}
 }
 
-// TestReloadLetsRunningRequestsFinish: a backend that is taken off the list gets no new requests and ends the old ones.
+// TestReloadLetsRunningRequestsFinish: a backend that is taken off the list gets no new requests
+// and ends the old ones.
 func TestReloadLetsRunningRequestsFinish(t *testing.T) {
 	s := serve(t, simulate(t, 2))
 	resp := s.begin("/v1/chat/completions", chatBody("hello", `,"stream":true,"max_tokens":200`))
@@ -67,7 +69,8 @@ func TestReloadLetsRunningRequestsFinish(t *testing.T) {
 	}
 }
 
-// TestSlowReaderIsCut: a client that takes nothing of an endless stream is cut, and its engine freed.
+// TestSlowReaderIsCut: a client that takes nothing of an endless stream is cut, and its engine
+// freed.
 func TestSlowReaderIsCut(t *testing.T) {
 	engines := simulate(t, 1, func(c *engine.Config) { c.DecodeStep = 20 * time.Microsecond })
 	s := serve(t, engines, func(c *router.Config) { c.Limits.SlowReader = config.Duration(300 * time.Millisecond) })

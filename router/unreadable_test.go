@@ -52,7 +52,8 @@ func final(t *testing.T, r *bufio.Reader) (status int, body []byte) {
 	return status, body
 }
 
-// TestUnreadableRequestsGetTheirEnvelope: also as the second of their connection, behind one of another API.
+// TestUnreadableRequestsGetTheirEnvelope: also as the second of their connection, behind one of
+// another API.
 func TestUnreadableRequestsGetTheirEnvelope(t *testing.T) {
 	s := serve(t, simulate(t, 1), impatient)
 	others := map[string]string{"/v1/messages": "/v1/chat/completions", "/v1/messages/count_tokens": "/v1/models", "/v1/responses": "/v1/messages"}
@@ -168,7 +169,8 @@ func TestEveryAnswerIsLoggedAndCounted(t *testing.T) {
 	}
 }
 
-// TestErrorsForAnthropicNameTheRequest: in body and head, which is where the SDKs look for it, also where nobody was asked.
+// TestErrorsForAnthropicNameTheRequest: in body and head, which is where the SDKs look for it, also
+// where nobody was asked.
 func TestErrorsForAnthropicNameTheRequest(t *testing.T) {
 	s := serve(t, simulate(t, 1), impatient)
 	for request, status := range map[string]int{

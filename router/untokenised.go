@@ -7,7 +7,8 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
-// untokenised are the nodes whose engines tell what they have in tokens that the router cannot make of text. One goroutine keeps it, scrapes read it.
+// untokenised are the nodes whose engines tell what they have in tokens that the router cannot make
+// of text. One goroutine keeps it, scrapes read it.
 type untokenised struct {
 	models atomic.Pointer[map[string]string] // of each of them, by its id; nil: nobody has looked yet
 	seen   *fleet.Snapshot                   // as of which, and of what has told
@@ -15,7 +16,8 @@ type untokenised struct {
 	said   map[string]string // models that were complained of, by the node's id
 }
 
-// maxSaid bounds the nodes that are remembered to have been complained of. Past it those are forgotten that are none of them at the time.
+// maxSaid bounds the nodes that are remembered to have been complained of. Past it those are
+// forgotten that are none of them at the time.
 const maxSaid = 8192
 
 // all is by each node's id one of its models.
@@ -26,7 +28,8 @@ func (u *untokenised) all() map[string]string {
 	return nil
 }
 
-// fresh are the ids of those, in their order, that have not been complained of, which it takes for done. A node that leaves and comes back is not one of them.
+// fresh are the ids of those, in their order, that have not been complained of, which it takes for
+// done. A node that leaves and comes back is not one of them.
 func (u *untokenised) fresh() (ids []string) {
 	now := u.all()
 	for id, model := range now {
@@ -51,7 +54,8 @@ func (u *untokenised) fresh() (ids []string) {
 	return ids
 }
 
-// lookForUntokenised finds them, where the fleet or who tells is not the same as before, and complains of each once.
+// lookForUntokenised finds them, where the fleet or who tells is not the same as before, and
+// complains of each once.
 func (r *Router) lookForUntokenised(now *fleet.Snapshot) {
 	u, rev := &r.untokenised, r.holdings.Rev()
 	if now == u.seen && rev == u.rev {

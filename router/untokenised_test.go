@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestComplaintsAreMadeOnce: of each node and model, though the node leaves and comes back; what is remembered is bounded.
+// TestComplaintsAreMadeOnce: of each node and model, though the node leaves and comes back; what is
+// remembered is bounded.
 func TestComplaintsAreMadeOnce(t *testing.T) {
 	var u untokenised
 	if got := u.fresh(); len(got) != 0 {

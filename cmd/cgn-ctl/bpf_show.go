@@ -9,8 +9,9 @@ import (
 	"github.com/cognitora/dataplane/bpf"
 )
 
-// since is what was counted after before: counters are differences, the path's figures and open connections are as they are. What counts less than before was made
-// anew meanwhile, and all of it is later.
+// since is what was counted after before: counters are differences, the path's figures and open
+// connections are as they are. What counts less than before was made anew meanwhile, and all of it
+// is later.
 func (k *kernel) since(before *kernel) *kernel {
 	d := &kernel{RunDelay: k.RunDelay.Since(before.RunDelay), at: k.at}
 	for _, c := range k.CPUs {
@@ -74,10 +75,12 @@ func tokensSince(t, b bpf.Tokens) bpf.Tokens {
 	return t
 }
 
-// maxPeers are shown of all that was ever counted, those with the most bytes first; -o json has all, and so has a terminal that is tall enough.
+// maxPeers are shown of all that was ever counted, those with the most bytes first; -o json has
+// all, and so has a terminal that is tall enough.
 const maxPeers = 20
 
-// picture shows all that has been counted, or what was since before, where there was one; then the CPUs that have most to do come first.
+// picture shows all that has been counted, or what was since before, where there was one; then the
+// CPUs that have most to do come first.
 func (k *kernel) picture(before *kernel) *picture {
 	d, p := k, &picture{head: []string{"since the programs were loaded:"}, all: "bpf show"}
 	if before != nil {

@@ -33,7 +33,8 @@ func (k *kv) daemon() string {
 	return "the cache daemon at " + k.path()
 }
 
-// ambiguous refuses two flags that each say which cache is meant. The environment says it only where no flag does.
+// ambiguous refuses two flags that each say which cache is meant. The environment says it only
+// where no flag does.
 func (k *kv) ambiguous() error {
 	if k.address != "" && k.sockFlag != nil && k.sockFlag.Changed {
 		return errors.New("--sock and --address both say which cache is meant: give one of them")

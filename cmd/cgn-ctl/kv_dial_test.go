@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestWhyACacheIsNotReached: what gRPC says is told without its layers, and a socket that may not be used is not one where nobody answers.
+// TestWhyACacheIsNotReached: what gRPC says is told without its layers, and a socket that may not
+// be used is not one where nobody answers.
 func TestWhyACacheIsNotReached(t *testing.T) {
 	for message, want := range map[string]string{
 		`connection error: desc = "transport: Error while dialing: dial unix /x/kv.sock: connect: connection refused"`:     "dial unix /x/kv.sock: connect: connection refused",

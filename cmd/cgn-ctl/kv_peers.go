@@ -143,7 +143,8 @@ func (p *kvPeer) state(now time.Time) string {
 // mostNamed is how many hosts a line names that is about several.
 const mostNamed = 4
 
-// whyNotRDMA has a line for each reason, whatever number of hosts it is about. Where nothing gets through it does not matter.
+// whyNotRDMA has a line for each reason, whatever number of hosts it is about. Where nothing gets
+// through it does not matter.
 func (v *kvPeers) whyNotRDMA(t *table) {
 	var reasons []string
 	hosts := map[string][]string{}

@@ -201,7 +201,8 @@ func listBlocks(ctx context.Context, client pb.KvClient, namespace string, limit
 	}
 }
 
-// countBlocks is how many blocks the cache has at least, of one namespace where that is given: many are in both tiers.
+// countBlocks is how many blocks the cache has at least, of one namespace where that is given: many
+// are in both tiers.
 func countBlocks(ctx context.Context, client pb.KvClient, namespace string) (n uint64, err error) {
 	r, err := client.Stats(ctx, &pb.StatsRequest{})
 	for _, s := range r.GetNamespaces() {

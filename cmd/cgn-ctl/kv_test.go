@@ -131,7 +131,8 @@ func TestKVCommands(t *testing.T) {
 	}
 }
 
-// TestKVNames: a block shows by the beginning of its digest, or by its key, in one line and without an end that goes on for ever.
+// TestKVNames: a block shows by the beginning of its digest, or by its key, in one line and without
+// an end that goes on for ever.
 func TestKVNames(t *testing.T) {
 	digest := strings.Repeat("0123456789abcdef", 4)
 	for _, c := range []struct {

@@ -41,7 +41,8 @@ func TestKVTraceOfAFile(t *testing.T) {
 	}
 }
 
-// TestKVTraceOfTheGenerator holds the RAM tier's policy to the others where a cache has 5 % and more.
+// TestKVTraceOfTheGenerator holds the RAM tier's policy to the others where a cache has 5 % and
+// more.
 func TestKVTraceOfTheGenerator(t *testing.T) {
 	out, err := ctl(t, nil, "kv", "trace", "--requests", "3000", "--sizes", "5,10,20,40", "-o", "json")
 	if err != nil {

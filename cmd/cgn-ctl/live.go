@@ -31,7 +31,8 @@ func ending(parent context.Context) (ctx context.Context, release func()) {
 	return signal.NotifyContext(parent, signals...)
 }
 
-// run shows first, and then what comes next. The size of the terminal is asked for each picture, and a change of it shows the last one anew.
+// run shows first, and then what comes next. The size of the terminal is asked for each picture,
+// and a change of it shows the last one anew.
 func (l *live) run(ctx context.Context, first *picture) (err error) {
 	signals := make(chan os.Signal, 16) // of more, some are missed: the next picture comes all the same
 	signal.Notify(signals, unix.SIGWINCH, unix.SIGCONT)
@@ -75,7 +76,8 @@ func (l *live) run(ctx context.Context, first *picture) (err error) {
 	}
 }
 
-// look makes pictures until ctx ends, or one cannot be made: then failed says why. It closes pictures at its end.
+// look makes pictures until ctx ends, or one cannot be made: then failed says why. It closes
+// pictures at its end.
 func (l *live) look(ctx context.Context) (pictures chan *picture, failed chan error) {
 	pictures, failed = make(chan *picture), make(chan error, 1)
 	go func() {
@@ -103,7 +105,8 @@ func (l *live) look(ctx context.Context) (pictures chan *picture, failed chan er
 	return pictures, failed
 }
 
-// What terminals obey. Those that do not know of two screens, or of frames that are shown at once, ignore these.
+// What terminals obey. Those that do not know of two screens, or of frames that are shown at once,
+// ignore these.
 const (
 	otherScreen = "\x1b[?1049h"
 	ownScreen   = "\x1b[?1049l"
@@ -119,7 +122,8 @@ const (
 	lastRow     = "\x1b[999;1H"
 )
 
-// paint writes over what the terminal shows, in one write and without clearing it first. In the background it writes nothing.
+// paint writes over what the terminal shows, in one write and without clearing it first. In the
+// background it writes nothing.
 func (l *live) paint(p *picture) error {
 	if !l.foreground() {
 		return nil
@@ -133,7 +137,8 @@ func (l *live) paint(p *picture) error {
 	return err
 }
 
-// frame puts every line where it belongs instead of going on to the next: a terminal that has become smaller meanwhile does not scroll.
+// frame puts every line where it belongs instead of going on to the next: a terminal that has
+// become smaller meanwhile does not scroll.
 func frame(lines []string, columns, rows int) string {
 	var b strings.Builder
 	b.WriteString(beginFrame)
@@ -150,13 +155,15 @@ func frame(lines []string, columns, rows int) string {
 	return b.String()
 }
 
-// foreground tells whether the terminal is ours to write to. One that does not control us has no background.
+// foreground tells whether the terminal is ours to write to. One that does not control us has no
+// background.
 func (l *live) foreground() bool {
 	group, err := unix.IoctlGetInt(int(l.terminal.Fd()), unix.TIOCGPGRP)
 	return err != nil || group == unix.Getpgrp()
 }
 
-// enter takes the terminal, unless it is taken, and returns what to write for that. Keys are not shown, as they would be in the middle of the picture.
+// enter takes the terminal, unless it is taken, and returns what to write for that. Keys are not
+// shown, as they would be in the middle of the picture.
 func (l *live) enter() string {
 	if l.on {
 		return ""

@@ -217,8 +217,8 @@ func oneLine(text string) string { return strings.Join(strings.Fields(text), " "
 // tryLimit bounds the request that finds out early whether the model is served.
 const tryLimit = 5 * time.Second
 
-// tryModel asks the endpoint once, for one token. What it says to that, or that it is slow, is the load's to find, unless
-// nobody listens there or there is no such model.
+// tryModel asks the endpoint once, for one token. What it says to that, or that it is slow, is the
+// load's to find, unless nobody listens there or there is no such model.
 func (f *loadFlags) tryModel(ctx context.Context) error {
 	body, err := json.Marshal(map[string]any{
 		"model": f.chat.Model, "max_tokens": 1, "messages": []map[string]string{{"role": "user", "content": "Hello"}},

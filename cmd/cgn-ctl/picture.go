@@ -8,7 +8,8 @@ import (
 	"unicode"
 )
 
-// picture is what a command shows again and again: a headline, and pieces below it. It is written in full (write), or cut to a terminal's size (fit).
+// picture is what a command shows again and again: a headline, and pieces below it. It is written
+// in full (write), or cut to a terminal's size (fit).
 type picture struct {
 	head   []string // the headline, in words that stay together where it is folded
 	pieces []piece
@@ -85,7 +86,8 @@ const (
 	headMost = 4  // of the rows, the headline takes one of as many at most
 )
 
-// fit is the picture in as many rows of as many columns at most. The last row says what was left out.
+// fit is the picture in as many rows of as many columns at most. The last row says what was left
+// out.
 func (p *picture) fit(columns, rows int) []string {
 	columns, rows = max(columns, 1), max(rows, 1)
 	head := fold(p.head, columns, max(1, rows/headMost))
@@ -125,8 +127,8 @@ func (p *piece) overhead(gap int) int {
 	return rows
 }
 
-// shares says how many rows of each piece are shown where there is room for so many in all; -1: not even its heading, nor of those after it.
-// Each gets one row in turn.
+// shares says how many rows of each piece are shown where there is room for so many in all; -1: not
+// even its heading, nor of those after it. Each gets one row in turn.
 func shares(pieces []piece, gap, room int) []int {
 	shown := make([]int, len(pieces))
 	fits := true
@@ -212,7 +214,8 @@ func (p *piece) aligned(cells []string) string {
 	return strings.TrimRight(b.String(), " ")
 }
 
-// narrow returns the pieces with the columns that fit, whose least is the width they get, and how many columns do not.
+// narrow returns the pieces with the columns that fit, whose least is the width they get, and how
+// many columns do not.
 func (p *picture) narrow(columns int) (pieces []piece, hidden int) {
 	for _, full := range p.pieces {
 		n := piece{of: full.of, apart: full.apart}
@@ -283,7 +286,8 @@ func (p *piece) take(from []column, widths []int) {
 	}
 }
 
-// fold breaks a line between its words, and cuts what is longer than the last line that it may have.
+// fold breaks a line between its words, and cuts what is longer than the last line that it may
+// have.
 func fold(words []string, columns, most int) []string {
 	var out []string
 	for i, word := range words {
@@ -331,7 +335,8 @@ func cutMiddle(text string, columns int) string {
 	return string(r[:columns-1-end]) + "…" + string(r[len(r)-end:])
 }
 
-// printable replaces what a terminal would obey instead of showing it: errors and names come from other hosts.
+// printable replaces what a terminal would obey instead of showing it: errors and names come from
+// other hosts.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

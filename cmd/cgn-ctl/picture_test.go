@@ -13,7 +13,8 @@ import (
 	"github.com/cognitora/dataplane/bpf"
 )
 
-// largeHost is a host of 128 CPUs, with ports and peers of which every count is another number, from which on is said; it returns all of them.
+// largeHost is a host of 128 CPUs, with ports and peers of which every count is another number,
+// from which on is said; it returns all of them.
 func largeHost(from int) (k *kernel, counts []int64) {
 	k = &kernel{RunDelay: bpf.Histogram{Count: 5}}
 	for i := range 128 {
@@ -98,7 +99,8 @@ var (
 	aCPU     = regexp.MustCompile(`^\d+ +[\d.]+ % +\d+$`)
 )
 
-// TestPicturesFit: in terminals of all sizes, each line does, the first is the headline's, and what is shown and what is said to be left out are all.
+// TestPicturesFit: in terminals of all sizes, each line does, the first is the headline's, and what
+// is shown and what is said to be left out are all.
 func TestPicturesFit(t *testing.T) {
 	k, _ := largeHost(1)
 	before, _ := largeHost(1)

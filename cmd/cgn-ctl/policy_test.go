@@ -11,7 +11,8 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 )
 
-// documentOf is the default policy as a document, its sections taken apart: weights.kv is kv, tiers is one.
+// documentOf is the default policy as a document, its sections taken apart: weights.kv is kv, tiers
+// is one.
 func documentOf(t *testing.T) map[string]any {
 	t.Helper()
 	doc, err := json.Marshal(policy.Default())

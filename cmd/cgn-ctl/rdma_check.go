@@ -75,7 +75,8 @@ func (r *rdmaHost) whoseLimit() string {
 	return fmt.Sprintf("note: the limit of locked memory is that of %s, not of %s, %s\n  give its process with --pid", filepath.Join(r.root, "proc/self"), r.daemon(), why)
 }
 
-// listener is the process that listens on a Unix socket; 0: nobody does, or it cannot be seen from here.
+// listener is the process that listens on a Unix socket; 0: nobody does, or it cannot be seen from
+// here.
 func listener(path string) int {
 	conn, err := net.Dial("unix", path)
 	if err != nil {

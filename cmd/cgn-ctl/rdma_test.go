@@ -258,7 +258,8 @@ func TestKVPeers(t *testing.T) {
 	}
 }
 
-// TestWhyNotRDMAOnce: a reason that many hosts share is said once, and not where nothing gets through at all.
+// TestWhyNotRDMAOnce: a reason that many hosts share is said once, and not where nothing gets
+// through at all.
 func TestWhyNotRDMAOnce(t *testing.T) {
 	const why = "no card is open here: mlx5_0: it is not there"
 	told := &pb.PeersResponse{}

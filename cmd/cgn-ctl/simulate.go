@@ -111,7 +111,8 @@ func (f *clusterFlags) check() error {
 	return f.trace.check()
 }
 
-// load reads the trace, and makes caches that --cache-share says nothing of hold its longest requests.
+// load reads the trace, and makes caches that --cache-share says nothing of hold its longest
+// requests.
 func (f *clusterFlags) load() (*cluster.Workload, error) {
 	source, closeTrace, err := f.trace.open(f.requests)
 	if err != nil {

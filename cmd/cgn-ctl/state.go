@@ -40,7 +40,8 @@ func (f *upFlags) directory() (dir string, leave func() error, err error) {
 	return dir, lock.Close, nil
 }
 
-// lockData locks a directory that is kept, so that nobody else uses it meanwhile; the file names the process, for people.
+// lockData locks a directory that is kept, so that nobody else uses it meanwhile; the file names
+// the process, for people.
 func lockData(dir string) (*os.File, error) {
 	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {

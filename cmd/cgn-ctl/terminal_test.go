@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// emulator is as much of a terminal as `top` needs, of a size that can change. It notes what a picture must not do.
+// emulator is as much of a terminal as `top` needs, of a size that can change. It notes what a
+// picture must not do.
 type emulator struct {
 	columns, rows int
 	cells         [][]rune

@@ -105,8 +105,9 @@ func (a *app) up(ctx context.Context, f *upFlags) error {
 	return errors.Join(err, l.stop(a))
 }
 
-// abandonWithin is what a start that is cut short has to come to its end, and what it has started to stop. Past it the process
-// ends with what is left; a temporary directory is then removed by the next `up`.
+// abandonWithin is what a start that is cut short has to come to its end, and what it has started
+// to stop. Past it the process ends with what is left; a temporary directory is then removed by the
+// next `up`.
 const abandonWithin = 3 * time.Second
 
 // abandon ends a start under way, whose error comes from started, and what it has started.

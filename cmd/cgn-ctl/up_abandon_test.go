@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// TestAbandon: a start that is cut short is waited for, so that what it has started stops and its directory goes; but not for long.
+// TestAbandon: a start that is cut short is waited for, so that what it has started stops and its
+// directory goes; but not for long.
 func TestAbandon(t *testing.T) {
 	for name, takes := range map[string]time.Duration{"ends": time.Second, "hangs": time.Minute} {
 		t.Run(name, func(t *testing.T) {

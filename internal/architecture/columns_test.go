@@ -27,6 +27,11 @@ var held = []string{
 	"agent/push",
 }
 
+// commented are folders of which only the comments are.
+var commented = []string{
+	"router", "router/holdings", "internal/cluster", "cmd/cgn-ctl", "agent", "perf/gate",
+}
+
 func columns(line string) int {
 	return utf8.RuneCountInString(line) + (tab-1)*strings.Count(line, "\t")
 }
@@ -36,7 +41,8 @@ func columns(line string) int {
 func TestLinesFit(t *testing.T) {
 	seen := 0
 	goFiles(t, func(at, rel string) error {
-		if !slices.Contains(held, path.Dir(rel)) {
+		inCode := slices.Contains(held, path.Dir(rel))
+		if !inCode && !slices.Contains(commented, path.Dir(rel)) {
 			return nil
 		}
 		seen++
@@ -52,7 +58,7 @@ func TestLinesFit(t *testing.T) {
 			switch {
 			case whole && columns(line) > commentColumns:
 				t.Errorf("%s:%d: a comment of %d columns, at most %d", rel, n, columns(line), commentColumns)
-			case columns(line) > codeColumns && !strings.ContainsAny(line, "\"`"):
+			case inCode && columns(line) > codeColumns && !strings.ContainsAny(line, "\"`"):
 				t.Errorf("%s:%d: %d columns, at most %d", rel, n, columns(line), codeColumns)
 			}
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/cognitora/dataplane/internal/rights"
 )
 
-// Access is the [etcd] section of a configuration: where etcd is, and the files that open it. Without endpoints etcd is
-// not used. A CA alone checks etcd's certificate and shows none.
+// Access is the [etcd] section of a configuration: where etcd is, and the files that open it.
+// Without endpoints etcd is not used. A CA alone checks etcd's certificate and shows none.
 type Access struct {
 	Endpoints    []string `toml:"endpoints" flag:"etcd" env:"CGN_ETCD" help:"etcd client URLs; empty: etcd is not used"`
 	CA           string   `toml:"ca" help:"PEM file that etcd's certificate is checked against; the system's when empty"`
@@ -41,7 +41,8 @@ func (a *Access) Validate() error {
 	return errors.Join(errs...)
 }
 
-// checkEndpoint takes what etcd's client takes: host:port, http://host:port, https://host:port or a socket.
+// checkEndpoint takes what etcd's client takes: host:port, http://host:port, https://host:port or a
+// socket.
 func checkEndpoint(endpoint string) error {
 	rest, isURL := endpoint, false
 	for _, scheme := range []string{"http://", "https://"} {

@@ -7,8 +7,8 @@ import (
 	"fmt"
 )
 
-// CacheHealth is what a host's cgn-kvcached writes about itself, at every heartbeat. Addresses are host:port as
-// others reach them; one that is empty is not served.
+// CacheHealth is what a host's cgn-kvcached writes about itself, at every heartbeat. Addresses are
+// host:port as others reach them; one that is empty is not served.
 type CacheHealth struct {
 	CacheID  string `json:"cache_id"`           // as a node id; one per host
 	Instance string `json:"instance,omitempty"` // random token of the daemon that owns the key; another one after each start

@@ -23,15 +23,16 @@ type Config struct {
 	RequestTimeout time.Duration // bound of one request; 0 = 3 s
 }
 
-// Client is a connection to the fleet's etcd. It is safe for concurrent use and reconnects by itself.
+// Client is a connection to the fleet's etcd. It is safe for concurrent use and reconnects by
+// itself.
 type Client struct {
 	etcd    *clientv3.Client
 	timeout time.Duration
 	tls     *tls.Config // nil: none
 }
 
-// reconnect keeps a client that had lost etcd for long from waiting minutes more, which is gRPC's default: nodes are kept
-// for a grace period only.
+// reconnect keeps a client that had lost etcd for long from waiting minutes more, which is gRPC's
+// default: nodes are kept for a grace period only.
 var reconnect = grpc.ConnectParams{
 	Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
 	MinConnectTimeout: 3 * time.Second,
@@ -40,8 +41,8 @@ var reconnect = grpc.ConnectParams{
 // window is how many bytes etcd may be ahead of who reads.
 const window = 1 << 20
 
-// Dial prepares a client. It does not wait for etcd: a fleet may start before its etcd does. With a user name it has to
-// authenticate at once, and fails where etcd is not there.
+// Dial prepares a client. It does not wait for etcd: a fleet may start before its etcd does. With a
+// user name it has to authenticate at once, and fails where etcd is not there.
 func Dial(cfg Config) (*Client, error) {
 	if len(cfg.Endpoints) == 0 {
 		return nil, errors.New("etcd: no endpoint given, for example 127.0.0.1:2379")
@@ -72,8 +73,9 @@ func Dial(cfg Config) (*Client, error) {
 // redialEvery is the wait between two attempts of Connect.
 const redialEvery = time.Second
 
-// Connect is Dial, tried every second for as long as an etcd that has to be logged in to is not there; the first failure is
-// logged. An error is of the configuration, or of ctx where that has ended.
+// Connect is Dial, tried every second for as long as an etcd that has to be logged in to is not
+// there; the first failure is logged. An error is of the configuration, or of ctx where that has
+// ended.
 func Connect(ctx context.Context, cfg Config, log *slog.Logger) (*Client, error) {
 	for logged := false; ; logged = true {
 		client, err := Dial(cfg)

@@ -23,13 +23,15 @@ func (e *HandshakeError) Error() string {
 
 func (e *HandshakeError) Unwrap() error { return e.Err }
 
-// How long the search for a failing handshake takes at most, and how long etcd may take to say that it does not like the client's certificate.
+// How long the search for a failing handshake takes at most, and how long etcd may take to say that
+// it does not like the client's certificate.
 const (
 	handshakeIn = 3 * time.Second
 	refusalIn   = time.Second
 )
 
-// Why is err of a request that had no answer in time; where TLS with an endpoint fails, it wraps the *HandshakeError, too. It takes 3 s at most.
+// Why is err of a request that had no answer in time; where TLS with an endpoint fails, it wraps
+// the *HandshakeError, too. It takes 3 s at most.
 func (c *Client) Why(ctx context.Context, err error) error {
 	return why(ctx, c.etcd.Endpoints(), c.tls, err)
 }
@@ -48,7 +50,8 @@ func why(ctx context.Context, endpoints []string, conf *tls.Config, err error) e
 	return err
 }
 
-// shake does what a client does first, and returns what TLS says against it; nil: nothing, or the endpoint is not reached, or not by TLS over TCP.
+// shake does what a client does first, and returns what TLS says against it; nil: nothing, or the
+// endpoint is not reached, or not by TLS over TCP.
 func shake(ctx context.Context, endpoint string, conf *tls.Config) error {
 	address, secure := strings.CutPrefix(endpoint, "https://")
 	if strings.Contains(address, "://") || strings.HasPrefix(address, "unix") || conf == nil && !secure {

@@ -33,7 +33,8 @@ func startSecure(t *testing.T, files pki.Files) (endpoint string) {
 	return e.Clients[0].Addr().String()
 }
 
-// TestHandshakeFails: an etcd whose certificate is not trusted, or that does not trust ours, is not taken for one that is down.
+// TestHandshakeFails: an etcd whose certificate is not trusted, or that does not trust ours, is not
+// taken for one that is down.
 func TestHandshakeFails(t *testing.T) {
 	t.Parallel()
 	ours, others := t.TempDir(), t.TempDir()

@@ -1,5 +1,5 @@
-// Package cluster is the fleet's shared state in etcd: which keys there are, what their values look like, how to follow
-// them over outages, and how an agent keeps its node registered.
+// Package cluster is the fleet's shared state in etcd: which keys there are, what their values look
+// like, how to follow them over outages, and how an agent keeps its node registered.
 package cluster
 
 import (
@@ -20,10 +20,12 @@ const (
 // NodeKey is the key of a node's NodeHealth; it lives as long as the agent's lease.
 func NodeKey(id string) string { return NodesPrefix + id }
 
-// CordonKey is the key whose presence keeps new requests away from a node, unless its value says that it is open.
+// CordonKey is the key whose presence keeps new requests away from a node, unless its value says
+// that it is open.
 func CordonKey(id string) string { return CordonPrefix + id }
 
-// ModelKey is the key of a model's aliases, tokenizer and role pools. A model name may hold slashes.
+// ModelKey is the key of a model's aliases, tokenizer and role pools. A model name may hold
+// slashes.
 func ModelKey(name string) string { return ModelsPrefix + name }
 
 // CacheKey is the key of a host's CacheHealth; it lives as long as the daemon's lease.

@@ -10,7 +10,8 @@ import (
 // maxPlaceBytes bounds the place of a service.
 const maxPlaceBytes = 512
 
-// CheckPlace accepts where a service is reached: host:port or unix:///path, or nothing. Errors name the field.
+// CheckPlace accepts where a service is reached: host:port or unix:///path, or nothing. Errors name
+// the field.
 func CheckPlace(field, at string) error {
 	if path, ok := strings.CutPrefix(at, "unix://"); ok && len(at) <= maxPlaceBytes {
 		if len(path) < 2 || path[0] != '/' {

@@ -11,7 +11,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// TestWhatNobodyClaimsIsTakenBack: a value that is no daemon's neither ends the one whose key it is, nor keeps one from starting.
+// TestWhatNobodyClaimsIsTakenBack: a value that is no daemon's neither ends the one whose key it
+// is, nor keeps one from starting.
 func TestWhatNobodyClaimsIsTakenBack(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -54,7 +55,8 @@ func TestWhatNobodyClaimsIsTakenBack(t *testing.T) {
 	r.leave(ctx)
 }
 
-// TestWhoHoldsAKey: a live daemon's value is its own even if another version's members cannot be read.
+// TestWhoHoldsAKey: a live daemon's value is its own even if another version's members cannot be
+// read.
 func TestWhoHoldsAKey(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]holder{

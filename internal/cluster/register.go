@@ -27,18 +27,22 @@ type claim struct{ key, id, address string }
 
 // Registration keeps one record registered.
 type Registration struct {
-	// Health describes the daemon now; it is asked at every heartbeat. Its id and address must stay the same; Stamp and
-	// Instance are filled in.
+	// Health describes the daemon now; it is asked at every heartbeat. Its id and address must stay
+	// the same; Stamp and Instance are filled in.
 	Health func() Record
-	// Heartbeat is the time between two writes; 0 = 5 s. The lease lasts three of them, in whole seconds.
+	// Heartbeat is the time between two writes; 0 = 5 s. The lease lasts three of them, in whole
+	// seconds.
 	Heartbeat time.Duration
-	// Instance tells this daemon from another one with the same id. One that stores it and gives it again after a
-	// restart takes its key back at once; empty = a random one, and a restart waits for the old lease to end.
+	// Instance tells this daemon from another one with the same id. One that stores it and gives it
+	// again after a restart takes its key back at once; empty = a random one, and a restart waits
+	// for the old lease to end.
 	Instance string
-	// Claimed is told the revision at which the key has become this daemon's, each time; nil: nobody is.
+	// Claimed is told the revision at which the key has become this daemon's, each time; nil:
+	// nobody is.
 	Claimed func(rev int64)
-	// Reclaimed is told each time that a value under the key that is nobody's, as a person or another program has left it, was replaced
-	// by this daemon's; nil: nobody is. It is logged as well.
+	// Reclaimed is told each time that a value under the key that is nobody's, as a person or
+	// another program has left it, was replaced by this daemon's; nil: nobody is. It is logged as
+	// well.
 	Reclaimed func()
 	Log       *slog.Logger // says which node it is, where that matters; nil = slog.Default
 }
@@ -79,7 +83,8 @@ func NewRegistrar(c *Client, reg Registration) *Registrar {
 	return &Registrar{client: c, reg: reg, wake: make(chan struct{}, 1)}
 }
 
-// Notify writes a heartbeat soon, for a change that should not wait for the next one. It never blocks.
+// Notify writes a heartbeat soon, for a change that should not wait for the next one. It never
+// blocks.
 func (r *Registrar) Notify() {
 	select {
 	case r.wake <- struct{}{}:
@@ -92,10 +97,11 @@ func LeaseTTL(heartbeat time.Duration) time.Duration {
 	return time.Duration(math.Ceil((3 * heartbeat).Seconds())) * time.Second
 }
 
-// Run registers the node and keeps it registered until ctx ends; then it removes the node and returns nil. While etcd
-// does not answer, or what Health says cannot be announced, it goes on trying, and it registers again where the lease was
-// lost or etcd came back empty. It returns a *DuplicateError when another live agent holds the node id. Whoever wants a
-// wrong configuration to be an error calls NodeHealth.Check before.
+// Run registers the node and keeps it registered until ctx ends; then it removes the node and
+// returns nil. While etcd does not answer, or what Health says cannot be announced, it goes on
+// trying, and it registers again where the lease was lost or etcd came back empty. It returns a
+// *DuplicateError when another live agent holds the node id. Whoever wants a wrong configuration to
+// be an error calls NodeHealth.Check before.
 func (r *Registrar) Run(ctx context.Context) error {
 	defer r.leave(context.WithoutCancel(ctx))
 	for {
@@ -124,8 +130,8 @@ func (r *Registrar) note(ctx context.Context, err error) {
 	r.failed = err != nil
 }
 
-// sleep waits for the next heartbeat, or a fifth of it, a second at most, before a failed attempt is repeated. It reports
-// false when ctx ends.
+// sleep waits for the next heartbeat, or a fifth of it, a second at most, before a failed attempt
+// is repeated. It reports false when ctx ends.
 func (r *Registrar) sleep(ctx context.Context, failed bool) bool {
 	wait := r.reg.Heartbeat
 	if failed {
@@ -188,8 +194,9 @@ func (r *Registrar) renew(ctx context.Context) error {
 	return fmt.Errorf("etcd lease: %w", err)
 }
 
-// claim makes the key ours: it is created if absent, taken over if it is ours from before or nobody's, and otherwise
-// waited for. A holder that writes a heartbeat while we wait is alive, and ours is the duplicate.
+// claim makes the key ours: it is created if absent, taken over if it is ours from before or
+// nobody's, and otherwise waited for. A holder that writes a heartbeat while we wait is alive, and
+// ours is the duplicate.
 func (r *Registrar) claim(ctx context.Context) error {
 	r.rev = 0
 	seen := int64(0) // revision of the holder's last write
@@ -234,7 +241,8 @@ func (r *Registrar) claim(ctx context.Context) error {
 	}
 }
 
-// reclaim replaces a value that no daemon has written. Routers have gone on with what they knew of this one.
+// reclaim replaces a value that no daemon has written. Routers have gone on with what they knew of
+// this one.
 func (r *Registrar) reclaim(ctx context.Context, key string, value []byte, rev int64, why string) error {
 	if err := r.takeOver(ctx, key, value, rev); err != nil {
 		return err
@@ -246,7 +254,8 @@ func (r *Registrar) reclaim(ctx context.Context, key string, value []byte, rev i
 	return nil
 }
 
-// takeOver replaces a value of our own from before a restart or a lost lease, or one that is nobody's.
+// takeOver replaces a value of our own from before a restart or a lost lease, or one that is
+// nobody's.
 func (r *Registrar) takeOver(ctx context.Context, key string, value []byte, rev int64) error {
 	written, err := r.writeIf(ctx, clientv3.Compare(clientv3.ModRevision(key), "=", rev), key, value)
 	if err == nil && !written {
@@ -308,7 +317,8 @@ func (r *Registrar) holder(ctx context.Context, key string) (holder, int64, erro
 	return holderOf(key, kv.Value, clientv3.LeaseID(kv.Lease)), kv.ModRevision, nil
 }
 
-// holderOf reads who has written the value. It is nobody's where it has no lease, which a daemon's always has, and where it cannot be read.
+// holderOf reads who has written the value. It is nobody's where it has no lease, which a daemon's
+// always has, and where it cannot be read.
 func holderOf(key string, value []byte, lease clientv3.LeaseID) (h holder) {
 	var err error
 	if strings.HasPrefix(key, CachesPrefix) {
@@ -353,7 +363,8 @@ func (r *Registrar) leave(ctx context.Context) {
 	r.lease, r.rev = clientv3.NoLease, 0
 }
 
-// encode asks for the daemon's state and makes the value of its key. An error means that nobody would accept it.
+// encode asks for the daemon's state and makes the value of its key. An error means that nobody
+// would accept it.
 func (r *Registrar) encode() (claim, []byte, error) {
 	record := r.reg.Health()
 	record.mark(r.reg.Instance, time.Now().UnixMilli())

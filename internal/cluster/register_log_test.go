@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestARegistrationIsLogged: that the id is held and that the node is announced, each naming the node once.
+// TestARegistrationIsLogged: that the id is held and that the node is announced, each naming the
+// node once.
 func TestARegistrationIsLogged(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

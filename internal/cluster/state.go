@@ -11,8 +11,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Cordon is the value of a cordon key. Its presence keeps new requests away from the node; Drain also asks the agent to
-// report itself drained once the last request has ended.
+// Cordon is the value of a cordon key. Its presence keeps new requests away from the node; Drain
+// also asks the agent to report itself drained once the last request has ended.
 type Cordon struct {
 	Reason string `json:"reason,omitempty"`
 	Drain  bool   `json:"drain,omitempty"`
@@ -21,7 +21,8 @@ type Cordon struct {
 	Open bool `json:"open,omitempty"`
 }
 
-// ParseCordon reads the value of a cordon key. Presence alone cordons, so a value that cannot be read is a plain cordon.
+// ParseCordon reads the value of a cordon key. Presence alone cordons, so a value that cannot be
+// read is a plain cordon.
 func ParseCordon(value []byte) Cordon {
 	var c Cordon
 	if err := json.Unmarshal(value, &c); err != nil {
@@ -64,8 +65,9 @@ func (c *Client) PutCordon(ctx context.Context, id string, cordon Cordon) error 
 	return c.put(ctx, CordonKey(id), value)
 }
 
-// Uncordon lets a node take requests again and says whether etcd had it cordoned. The key is written before it is removed:
-// routers that remember a cordon which etcd has lost are told in this way, since to remove what is not there tells nobody.
+// Uncordon lets a node take requests again and says whether etcd had it cordoned. The key is
+// written before it is removed: routers that remember a cordon which etcd has lost are told in this
+// way, since to remove what is not there tells nobody.
 func (c *Client) Uncordon(ctx context.Context, id string) (was bool, err error) {
 	if err := CheckNodeID(id); err != nil {
 		return false, err
@@ -111,7 +113,8 @@ func (c *Client) Policy(ctx context.Context) ([]byte, error) {
 // PutPolicy stores a policy document as it is; the caller has validated it.
 func (c *Client) PutPolicy(ctx context.Context, doc []byte) error { return c.put(ctx, PolicyKey, doc) }
 
-// Node is one registered node. Health is nil where Err says why its value cannot be used; beside a Health it says what of the value is left out.
+// Node is one registered node. Health is nil where Err says why its value cannot be used; beside a
+// Health it says what of the value is left out.
 type Node struct {
 	ID     string
 	Health *NodeHealth
@@ -138,8 +141,9 @@ func (c *Client) Nodes(ctx context.Context) ([]Node, error) {
 	return nodes, nil
 }
 
-// LeaseLeft is for how long, in whole seconds of etcd's clock, the node stays registered unless its agent is heard of
-// again; zero once that is over. ok is false for a node that was registered without a lease and stays for ever.
+// LeaseLeft is for how long, in whole seconds of etcd's clock, the node stays registered unless its
+// agent is heard of again; zero once that is over. ok is false for a node that was registered
+// without a lease and stays for ever.
 func (c *Client) LeaseLeft(ctx context.Context, n Node) (left time.Duration, ok bool, err error) {
 	if n.lease == clientv3.NoLease {
 		return 0, false, nil

@@ -12,9 +12,10 @@ import (
 // TokenFile is what Token keeps in its directory.
 const TokenFile = "instance"
 
-// Token is a program's Registration.Instance: it tells it from another one that has the same id. Kept in dir, which is
-// made if it is not there, it survives a restart, which then takes the id back without waiting for the old lease to
-// end. Without dir each start has another one. Errors are of the files.
+// Token is a program's Registration.Instance: it tells it from another one that has the same id.
+// Kept in dir, which is made if it is not there, it survives a restart, which then takes the id
+// back without waiting for the old lease to end. Without dir each start has another one. Errors are
+// of the files.
 func Token(dir string) (string, error) {
 	if dir == "" {
 		return rand.Text(), nil

@@ -23,14 +23,16 @@ type Entry struct {
 type Listing struct {
 	Entries []Entry
 	Rev     int64
-	// AfterOutage: the connection was lost before this listing, so keys may be missing whose writers have not come back yet.
+	// AfterOutage: the connection was lost before this listing, so keys may be missing whose
+	// writers have not come back yet.
 	AfterOutage bool
-	// DataLost: etcd's revision went backwards. It came back empty or from a backup, and what it does not list was never
-	// deleted by anybody.
+	// DataLost: etcd's revision went backwards. It came back empty or from a backup, and what it
+	// does not list was never deleted by anybody.
 	DataLost bool
 }
 
-// Handler receives what Watch sees. Its functions are called one at a time, from the goroutine that runs Watch.
+// Handler receives what Watch sees. Its functions are called one at a time, from the goroutine that
+// runs Watch.
 type Handler struct {
 	List   func(Listing)    // first, and after every interruption
 	Put    func(Entry)      //
@@ -47,9 +49,10 @@ const (
 	retryLast  = time.Second
 )
 
-// Watch follows all keys that start with prefix until ctx ends, and returns nil
-// then. It lists, follows from the listing's revision on, and lists again when the connection was lost, the revision was
-// compacted, or etcd came back with other data; a plain etcd watch would hang for ever in the last case.
+// Watch follows all keys that start with prefix until ctx ends, and returns nil then. It lists,
+// follows from the listing's revision on, and lists again when the connection was lost, the
+// revision was compacted, or etcd came back with other data; a plain etcd watch would hang for ever
+// in the last case.
 func (c *Client) Watch(ctx context.Context, prefix string, h Handler) error {
 	w := &watch{client: c, prefix: prefix, handler: h, wait: retryFirst}
 	for ctx.Err() == nil {
@@ -178,8 +181,9 @@ func (w *watch) ping(ctx context.Context) error {
 	return nil
 }
 
-// WatchPolicy calls changed with the stored policy document at first and after every change; nil means that there is
-// none. A policy that vanished only because etcd lost its data is not reported: the last one stays in force.
+// WatchPolicy calls changed with the stored policy document at first and after every change; nil
+// means that there is none. A policy that vanished only because etcd lost its data is not reported:
+// the last one stays in force.
 func (c *Client) WatchPolicy(ctx context.Context, changed func(doc []byte)) error {
 	return c.Watch(ctx, PolicyKey, Handler{
 		List: func(l Listing) {

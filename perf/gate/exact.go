@@ -58,8 +58,8 @@ func (s *site) tokens(r *compare.Running, n int) error {
 	return nil
 }
 
-// perUnit is what counter grows by for each unit of work, less what it grows by in the same time at rest
-// and by being read.
+// perUnit is what counter grows by for each unit of work, less what it grows by in the same time at
+// rest and by being read.
 func (s *site) perUnit(counter func() (float64, error), work func() error, units int) (float64, error) {
 	var read [4]float64 // twice in turn, after a rest, after the work
 	var took [2]time.Duration
@@ -172,7 +172,8 @@ func emptyPerToken(ctx context.Context, s *site) (float64, string, error) {
 	return float64(c[process.Again]) / countedTokens, c.PerUnit(countedTokens), err
 }
 
-// waitsPerToken counts how often the router asks the kernel what is ready: in step, once for each token.
+// waitsPerToken counts how often the router asks the kernel what is ready: in step, once for each
+// token.
 func waitsPerToken(ctx context.Context, s *site) (float64, string, error) {
 	c, err := s.tokenCalls(ctx)
 	return float64(c["epoll_pwait"]+c["epoll_pwait2"]+c["epoll_wait"]) / countedTokens, c.PerUnit(countedTokens), err

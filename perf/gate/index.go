@@ -56,7 +56,8 @@ func indexBytesPerBlock(context.Context, *site) (float64, string, error) {
 	return (after - before) / float64(blocks), fmt.Sprintf("%d blocks, %.1f MiB", blocks, (after-before)/(1<<20)), nil
 }
 
-// eventIndexBytesPerBlock is the same for the index of announced blocks: long prompts on 16 nodes, each on one of them.
+// eventIndexBytesPerBlock is the same for the index of announced blocks: long prompts on 16 nodes,
+// each on one of them.
 func eventIndexBytesPerBlock(context.Context, *site) (float64, string, error) {
 	const (
 		promptBlocks = 4096
@@ -96,8 +97,9 @@ func eventIndexBytesPerBlock(context.Context, *site) (float64, string, error) {
 	return (after - before) / float64(held), fmt.Sprintf("%d blocks, %.1f MiB", held, (after-before)/(1<<20)), nil
 }
 
-// resident is this process's memory once the garbage has been given back. What pools hold and what has a finalizer takes
-// more than one collection, so there are as many as find something, at most 10.
+// resident is this process's memory once the garbage has been given back. What pools hold and what
+// has a finalizer takes more than one collection, so there are as many as find something, at most
+// 10.
 func resident() (float64, error) {
 	least := math.Inf(1)
 	for range 10 {

@@ -20,7 +20,8 @@ func TestIndexBytesPerBlock(t *testing.T) {
 		}
 		var v float64
 		var detail string
-		// What other tests of this process have left or give back is in it, too: an index that is too large is so each time.
+		// What other tests of this process have left or give back is in it, too: an index that is
+		// too large is so each time.
 		for range 5 {
 			if v, detail, err = gauges[g.Name](context.Background(), nil); err != nil {
 				t.Fatal(err)

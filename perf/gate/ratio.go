@@ -47,9 +47,10 @@ func cpuRatio(scenario, reference string) gauge {
 	}
 }
 
-// cpuInStep is the same for tokens of one stream, each sent when the one before it has arrived, and haproxy: how many tokens
-// a program is woken for together does not depend on the machine then. What others do can only add to the cost, so the least
-// of all that was measured counts, on either side.
+// cpuInStep is the same for tokens of one stream, each sent when the one before it has arrived, and
+// haproxy: how many tokens a program is woken for together does not depend on the machine then.
+// What others do can only add to the cost, so the least of all that was measured counts, on either
+// side.
 func cpuInStep(ctx context.Context, s *site) (float64, string, error) {
 	perToken := func(name string) (float64, error) {
 		r, err := s.start(ctx, name)

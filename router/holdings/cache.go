@@ -50,8 +50,9 @@ type engine struct {
 	node  string
 	epoch uint64
 	ref   residency.Ref // of what is in its own memory
-	// Of that and what it has in the host's memory, and of those and what it has on disk. Engines that report nothing but their own memory
-	// have neither: the index takes longer the more places there are in it.
+	// Of that and what it has in the host's memory, and of those and what it has on disk. Engines
+	// that report nothing but their own memory have neither: the index takes longer the more places
+	// there are in it.
 	media     bool
 	near, far residency.Ref
 	model     atomic.Pointer[string] // that its blocks are of; nil: it has not had any

@@ -1,14 +1,17 @@
-// Package holdings knows what the hosts' cache daemons say that they and their engines have: it follows the
-// residency stream of each (cognitora.v1.Kv Watch) and answers, for a prompt and a node, how many leading
-// blocks are in the engine's own memory, and how far they reach with what the host has in RAM and on SSD.
+// Package holdings knows what the hosts' cache daemons say that they and their engines have: it
+// follows the residency stream of each (cognitora.v1.Kv Watch) and answers, for a prompt and a
+// node, how many leading blocks are in the engine's own memory, and how far they reach with what
+// the host has in RAM and on SSD.
 //
-// Blocks go into one router/residency index. A daemon has two places in it, of what is in its RAM and of what is in
-// its RAM or on its SSD, and an engine that reports has one, or three once an engine of its host reports blocks that it has
-// in the host's memory or on disk itself. What an engine shares with other hosts does not count for it. A block of which the daemon knows no parent cannot
-// have a place in that index; a prompt that gets to it is looked up block by block from there on (loose.go).
+// Blocks go into one router/residency index. A daemon has two places in it, of what is in its RAM
+// and of what is in its RAM or on its SSD, and an engine that reports has one, or three once an
+// engine of its host reports blocks that it has in the host's memory or on disk itself. What an
+// engine shares with other hosts does not count for it. A block of which the daemon knows no parent
+// cannot have a place in that index; a prompt that gets to it is looked up block by block from
+// there on (loose.go).
 //
-// What each tier has is exact. How far two of them reach together is taken for the further of both, which is too
-// little only where one has blocks that the other lacks in between.
+// What each tier has is exact. How far two of them reach together is taken for the further of both,
+// which is too little only where one has blocks that the other lacks in between.
 package holdings
 
 import (
@@ -37,7 +40,8 @@ const maxRefused = 1 << 16
 type Options struct {
 	// Cluster is where daemons announce themselves; nil: nobody is followed but what Static names.
 	Cluster *cluster.Client
-	// Static maps the address under which nodes name a daemon to where it serves gRPC: host:port, or unix:///path.
+	// Static maps the address under which nodes name a daemon to where it serves gRPC: host:port,
+	// or unix:///path.
 	Static map[string]string
 	// Local is watched as a daemon would be, in this process; nil: there is nothing to watch.
 	Local Watch
@@ -84,7 +88,8 @@ type Stats struct {
 	Refused      int    // daemons that are too many, 65,536 at most
 	Reconnects   uint64
 	Resyncs      uint64 // snapshots taken
-	// Promotions that were done, that failed, that were dropped because too many wait, and the blocks that came to RAM by them.
+	// Promotions that were done, that failed, that were dropped because too many wait, and the
+	// blocks that came to RAM by them.
 	Promotions, PromotionsFailed, PromotionsDropped, Promoted uint64
 	Index                                                     residency.Stats
 }
@@ -324,7 +329,8 @@ func (m *Map) Stats() Stats {
 // errStream ends a stream whose messages do not fit together; it is begun anew.
 var errStream = errors.New("holdings: the residency stream skips or contradicts itself")
 
-// errMedia begins a stream anew because an engine has blocks elsewhere than in its own memory: all that it has takes places of its own then.
+// errMedia begins a stream anew because an engine has blocks elsewhere than in its own memory: all
+// that it has takes places of its own then.
 var errMedia = errors.New("holdings: an engine of the host uses more than its own memory")
 
 // Bounds of the connection to a daemon.

@@ -2,9 +2,10 @@ package holdings
 
 import "sync/atomic"
 
-// loose is a table of blocks without a place in their chain, and the tiers that they are in. One goroutine writes,
-// any number read. A word is the upper 60 bits of a block's key and 4 bits of tiers; 0 is free, and one without
-// tiers once stood for a block. A block that finds no room near its place is left out and counted.
+// loose is a table of blocks without a place in their chain, and the tiers that they are in. One
+// goroutine writes, any number read. A word is the upper 60 bits of a block's key and 4 bits of
+// tiers; 0 is free, and one without tiers once stood for a block. A block that finds no room near
+// its place is left out and counted.
 type loose struct {
 	words    atomic.Pointer[[looseSlots]atomic.Uint64] // made with the first block
 	count    atomic.Int64
@@ -81,7 +82,8 @@ func (l *loose) replace(at *atomic.Uint64, key uint64, tiers uint8) {
 	}
 }
 
-// tombstone keeps the word of a block that is gone from being 0, which would end the search for others.
+// tombstone keeps the word of a block that is gone from being 0, which would end the search for
+// others.
 func tombstone(key uint64) uint64 {
 	if key&^tierMask == 0 {
 		return 1 << 63

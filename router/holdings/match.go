@@ -24,7 +24,8 @@ type Reach struct {
 // Unknown is the Device of an engine that does not report.
 const Unknown = -1
 
-// Query is what Match works in. It belongs to one goroutine at a time; used again, it does not allocate.
+// Query is what Match works in. It belongs to one goroutine at a time; used again, it does not
+// allocate.
 type Query struct {
 	Reach []Reach // after Match, one for each node asked about
 
@@ -52,7 +53,8 @@ func (q *Query) Reset() {
 // wipe clears all of a slice's memory, that behind its end included.
 func wipe[T any](s []T) { clear(s[:cap(s)]) }
 
-// Begin starts a question on a prompt for a model. It is false if no daemon is known: then there is nothing to ask.
+// Begin starts a question on a prompt for a model. It is false if no daemon is known: then there is
+// nothing to ask.
 func (q *Query) Begin(m *Map, model string) bool {
 	q.v, q.model = m.view.Load(), model
 	q.Reach, q.caches, q.engines, q.asked, q.refs = q.Reach[:0], q.caches[:0], q.engines[:0], q.asked[:0], q.refs[:0]
@@ -75,14 +77,16 @@ func (q *Query) Node(id, kvAddress string) {
 	}
 }
 
-// knows tells whether what the engine reports is of a model. One that has adapters reports their blocks under its base model, with digests of
-// their own: what it has of those models is not known here.
+// knows tells whether what the engine reports is of a model. One that has adapters reports their
+// blocks under its base model, with digests of their own: what it has of those models is not known
+// here.
 func (e *engine) knows(model string) bool {
 	m := e.model.Load()
 	return m == nil || *m == model
 }
 
-// Match answers the question for a prompt. It takes no lock and hashes the chain as far as somebody holds it.
+// Match answers the question for a prompt. It takes no lock and hashes the chain as far as somebody
+// holds it.
 func (m *Map) Match(c Chain, q *Query) {
 	for _, a := range q.asked {
 		q.refs = append(q.refs, a.host, a.any)

@@ -31,7 +31,8 @@ const (
 type Promotion struct {
 	// Digests of consecutive blocks, 32 bytes each, the last one first.
 	Digests []byte
-	// Before is how many blocks before those are wanted too, whose digests are not known: their successors' parents.
+	// Before is how many blocks before those are wanted too, whose digests are not known: their
+	// successors' parents.
 	Before int
 
 	cache *cache
@@ -58,7 +59,8 @@ func newPromoter(mode Promote) *promoter {
 	return p
 }
 
-// Wanted is which blocks of a prompt, from up to to, a request that goes to node i of the question wants to be brought into RAM of that node's host.
+// Wanted is which blocks of a prompt, from up to to, a request that goes to node i of the question
+// wants to be brought into RAM of that node's host.
 func (m *Map) Wanted(q *Query, i int, r Reach) (from, to int) {
 	if m.promoter.mode == PromoteOff || i >= len(q.caches) || q.caches[i] == nil {
 		return 0, 0
@@ -73,7 +75,8 @@ func (m *Map) Wanted(q *Query, i int, r Reach) (from, to int) {
 	return from, min(int(reach), from+promoteBlocks)
 }
 
-// Promotion is one for node i of a question; nil if too many wait. It does not wait, and allocates only while Promotions are new. Whoever has one calls Ask.
+// Promotion is one for node i of a question; nil if too many wait. It does not wait, and allocates
+// only while Promotions are new. Whoever has one calls Ask.
 func (m *Map) Promotion(q *Query, i int, model string) *Promotion {
 	select {
 	case p := <-m.promoter.free:
@@ -107,7 +110,8 @@ func (m *Map) promote(ctx context.Context) {
 	}
 }
 
-// bring asks the daemon for the blocks in each namespace that may have them, and returns how many are in RAM for that.
+// bring asks the daemon for the blocks in each namespace that may have them, and returns how many
+// are in RAM for that.
 func (m *Map) bring(ctx context.Context, p *Promotion) (n int, err error) {
 	client := p.cache.client.Load()
 	if client == nil || len(p.Digests) == 0 {
@@ -162,7 +166,8 @@ func (w *wish) bring(ctx context.Context, s space, p *Promotion) (n int, err err
 // maxLayers is how many layers of blocks that have one each are looked for.
 const maxLayers = 512
 
-// ancestors adds to the digests of a promotion those of the blocks before, as far as the daemon knows them.
+// ancestors adds to the digests of a promotion those of the blocks before, as far as the daemon
+// knows them.
 func (w *wish) ancestors(ctx context.Context, s space, p *Promotion) ([]byte, error) {
 	digests, last := p.Digests, p.Digests[len(p.Digests)-32:]
 	for range p.Before {

@@ -6,10 +6,12 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// maxSpaces bounds the namespaces that are remembered; the one heard of first is forgotten for another.
+// maxSpaces bounds the namespaces that are remembered; the one heard of first is forgotten for
+// another.
 const maxSpaces = 256
 
-// spaces are the namespaces, and layers, that daemons have said they have blocks of: what is to be promoted has to be asked for by name.
+// spaces are the namespaces, and layers, that daemons have said they have blocks of: what is to be
+// promoted has to be asked for by name.
 type spaces struct {
 	mu   sync.Mutex
 	list []space
@@ -41,7 +43,8 @@ func (s *spaces) heard(text string, layer uint32) {
 	s.list = append(s.list, space{text, layer, n})
 }
 
-// of are those of a model, the latest first. Where none has its name all are, for engines may know it by another: digests tell models apart.
+// of are those of a model, the latest first. Where none has its name all are, for engines may know
+// it by another: digests tell models apart.
 func (s *spaces) of(model string) (found []space) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
