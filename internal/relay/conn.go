@@ -27,7 +27,7 @@ const (
 )
 
 // conn is one upstream connection. It is used by one Exchange at a time; only
-// abort may be called from elsewhere.
+// close, inspect and look may be called from elsewhere.
 type conn struct {
 	to     *destination
 	nc     net.Conn // what is read and written: the socket, or TLS over it

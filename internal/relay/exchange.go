@@ -35,7 +35,7 @@ type Request struct {
 }
 
 // Exchange is one request and its response on one connection. It is used by
-// one goroutine, apart from Cancel. The caller that got it from Send closes it
+// one goroutine, apart from Cancel and a Link's Cut. The caller that got it from Send closes it
 // exactly once and does not touch it afterwards: it is recycled.
 type Exchange struct {
 	mu sync.Mutex // guards grip

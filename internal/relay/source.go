@@ -76,13 +76,7 @@ func (s *source) last(out []byte, show sse.Show) (rest []byte, enough, torn bool
 	} else {
 		out = append(out, pending...)
 	}
-	return out, enough, len(out) > from && !endsBlank(out[from:])
-}
-
-// endsBlank reports whether events ends with a blank line.
-func endsBlank(events []byte) bool {
-	return bytes.HasSuffix(events, []byte("\n\n")) || bytes.HasSuffix(events, []byte("\r\n\r\n")) ||
-		bytes.HasSuffix(events, []byte("\r\r"))
+	return out, enough, len(out) > from && !sse.EndsBlank(out[from:])
 }
 
 // closesAnywhere reports whether a stream that is there as a whole was closed.

@@ -61,6 +61,12 @@ var (
 	quote         = []byte{'"'}
 )
 
+// EndsBlank reports whether events ends with a blank line.
+func EndsBlank(events []byte) bool {
+	return bytes.HasSuffix(events, []byte("\n\n")) || bytes.HasSuffix(events, []byte("\r\n\r\n")) ||
+		bytes.HasSuffix(events, []byte("\r\r"))
+}
+
 // Scanner finds the events of a stream. The zero value is ready.
 type Scanner struct {
 	cut    cutter

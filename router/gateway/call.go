@@ -30,6 +30,7 @@ type call struct {
 	stop    func()               // ends the watch over the client
 
 	stage     stage
+	follows   bool            // further legs may follow the one whose answer the client gets
 	next      *relay.Exchange // that goes on with the client's stream
 	streaming bool            // the client asked for a stream, and counts as one
 	why       string          // code of the router's own error
@@ -74,13 +75,18 @@ func (g *Gateway) begin(ctx *fasthttp.RequestCtx, api scan.API, p plan.Plan) *ca
 
 // answer has the call's plan answer it, once read has read the request.
 func (c *call) answer(read func(*call) *apierror.Error) {
-	defer c.g.survive(c)
+	g := c.g
+	defer g.survive(c)
 	err := read(c)
 	if err == nil {
 		err = c.task.Answer()
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case c.stage == asking:
 		c.refuse(err)
+	default: // the client's answer has begun, and may have ended: c is not ours any more
+		g.bug(err)
 	}
 }
 
@@ -100,10 +106,11 @@ func (c *call) onLeft() { c.request.Life.Cancel() }
 // event stream, goes on with its stream.
 func (c *call) Take(ex *relay.Exchange, _ answer.Source) (err error) {
 	if c.stage != asking {
+		c.drop()
 		c.next = ex
 		return nil
 	}
-	if c.task.Follows() && ex.IsSSE() && !c.ctx.Request.Header.IsHTTP11() {
+	if c.follows = c.task.Follows(); c.follows && ex.IsSSE() && !c.ctx.Request.Header.IsHTTP11() {
 		return relay.ErrClientTooOld // its whole answer would be read here, within the first leg
 	}
 	c.status = ex.Status()
@@ -128,10 +135,18 @@ func (c *call) Take(ex *relay.Exchange, _ answer.Source) (err error) {
 	return err
 }
 
+// drop closes the exchange that nobody has asked for.
+func (c *call) drop() {
+	if c.next != nil {
+		c.next.Close()
+		c.next = nil
+	}
+}
+
 // onLent is called when the stream goes on and ctx is let go: the body is released, or kept for a
 // leg to come.
 func (c *call) onLent() {
-	if c.task.Follows() {
+	if c.follows {
 		c.g.bodies.Keep(&c.body.Body, c.ctx)
 	} else {
 		c.request.Release()
@@ -185,8 +200,14 @@ func (c *call) End(out []byte, o relay.Outcome, err error) (rest []byte, more bo
 	rest = out
 	defer c.stumble()
 	if c.stage != blind {
-		if rest, more = c.task.End(out, o); more {
-			return rest, true
+		given, more, ok := c.decideEnd(out, o)
+		switch {
+		case more:
+			return given, true
+		case ok:
+			rest = given
+		default:
+			rest = c.task.Release(rest)
 		}
 	}
 	if o == relay.Complete || o == relay.Enough {
@@ -197,11 +218,19 @@ func (c *call) End(out []byte, o relay.Outcome, err error) (rest []byte, more bo
 	return apierror.StreamEvent(rest, c.request.API, e), false
 }
 
+// decideEnd has the plan decide about an end; ok is false where that has failed.
+func (c *call) decideEnd(out []byte, o relay.Outcome) (rest []byte, more, ok bool) {
+	defer c.stumble()
+	rest, more = c.task.End(out, o)
+	return rest, more, true
+}
+
 // Next has the plan bring what goes on with the client's stream.
 func (c *call) Next() (ex *relay.Exchange, err error) {
 	err = errBug
 	defer c.stumble()
 	if e := c.task.Next(); e != nil {
+		c.drop()
 		return nil, e
 	}
 	ex, c.next = c.next, nil
@@ -235,14 +264,29 @@ func (c *call) stumble() {
 
 // refuse ends a call that nobody answered.
 func (c *call) refuse(err *apierror.Error) {
+	c.status, c.stage = err.Status, refused
+	c.explain(err)
+	if err == leg.ErrClientLeft {
+		c.conclude(relay.ClientGone)
+	} else {
+		c.conclude(relay.UpstreamFailed)
+	}
+}
+
+// explain answers with err. A bug in that costs the client its connection.
+func (c *call) explain(err *apierror.Error) {
+	defer func() {
+		if p := recover(); p != nil {
+			c.ctx.SetConnectionClose()
+			c.g.bug(p)
+		}
+	}()
 	if c.stop != nil {
 		c.stop()
 	}
-	c.status, c.stage = err.Status, refused
 	if err == leg.ErrClientLeft {
 		c.g.metrics.ClientCut.WithLabelValues("left").Inc()
 		relay.HangUp(c.ctx)
-		c.conclude(relay.ClientGone)
 		return
 	}
 	h := &c.ctx.Response.Header
@@ -254,7 +298,6 @@ func (c *call) refuse(err *apierror.Error) {
 	}
 	c.g.fail(c.ctx, api, err)
 	c.bytes, c.why = int64(len(c.ctx.Response.Body())), rejection(err)
-	c.conclude(relay.UpstreamFailed)
 }
 
 // conclude ends the call: nobody may touch it afterwards. A bug in that costs its memory, which no
@@ -280,9 +323,7 @@ func (c *call) end(o relay.Outcome) {
 	if c.streaming {
 		defer g.streams.give()
 	}
-	if c.next != nil { // a bug of the plan's: nobody has asked for it
-		defer c.next.Close()
-	}
+	defer c.drop()
 	g.record(c, o)
 }
 

@@ -30,6 +30,7 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/request"
+	"github.com/cognitora/dataplane/router/scan"
 	"github.com/cognitora/dataplane/router/where"
 )
 
@@ -40,6 +41,7 @@ type twice struct {
 	second bool   // the second leg is under way
 	broken bool   // the second leg was asked for because the first one broke
 	enough int    // events of the first leg after which the second one is asked; 0: at its end
+	spoil  bool   // the second leg asks for what no engine takes
 	hold   bool   // the first leg's events are withheld, and dropped in favour of the second one's
 	seen   int
 	gate   *admission.Gate
@@ -75,7 +77,11 @@ func (p *twice) End(t *plan.Task, out []byte, o relay.Outcome) (rest []byte, mor
 }
 
 func (p *twice) Next(t *plan.Task) *apierror.Error {
-	return t.Run(leg.Question{Filter: func(n *fleet.Node) bool { return n.ID != p.first }}, t.Client)
+	q := leg.Question{Filter: func(n *fleet.Node) bool { return n.ID != p.first }}
+	if p.spoil {
+		q.Edit = func(e *scan.Edits) { e.Set("messages", []byte("7")) }
+	}
+	return t.Run(q, t.Client)
 }
 
 // lane is a gateway that real clients reach: its streams are on the relay's loops, or with TLS on
@@ -89,6 +95,7 @@ type lane struct {
 	plans   chan *twice // in the order of their requests
 	enough  int         // for the plans to come
 	hold    bool        // likewise
+	spoil   bool        // likewise
 	url     string
 	client  *http.Client
 }
@@ -135,7 +142,7 @@ func newLane(t *testing.T, n int, secure bool) *lane {
 		Plans: plan.New(plan.Parts{
 			Legs: legs, Fleet: ln.fleet, Stored: stored, Metrics: counts, Log: log,
 			Choose: func(*request.Request) plan.Plan {
-				p := &twice{enough: ln.enough, hold: ln.hold, gate: ln.gate}
+				p := &twice{enough: ln.enough, hold: ln.hold, spoil: ln.spoil, gate: ln.gate}
 				ln.plans <- p
 				return p
 			},
@@ -442,6 +449,29 @@ func TestNoNodeForTheSecondLeg(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 		ln.idle()
+	})
+}
+
+// TestSecondLegIsNoStream: what does not go on with the client's stream ends it, and its node,
+// which has answered well, is charged with nothing.
+func TestSecondLegIsNoStream(t *testing.T) {
+	both(t, 2, func(t *testing.T, ln *lane) {
+		ln.spoil = true
+		for range 5 {
+			if got := read(ln.ask(t.Context(), 10).Body); got != (heard{10, 0, 1, 1, nil}) {
+				t.Fatalf("%+v", got)
+			}
+			ln.idle()
+		}
+		families, err := ln.metrics.Set.Registry().Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == "cgn_router_upstream_errors_total" && len(f.GetMetric()) > 0 {
+				t.Errorf("a node is charged: %v", f)
+			}
+		}
 	})
 }
 

@@ -35,15 +35,9 @@ func (g *Gateway) survive(c *call) {
 		return
 	}
 	g.bug(p)
-	if c.stage != asking { // the answer goes its way
-		return
+	if c.stage == asking { // else the answer goes its way
+		c.refuse(errBug)
 	}
-	defer func() {
-		if recover() != nil {
-			c.ctx.SetConnectionClose()
-		}
-	}()
-	c.refuse(errBug)
 }
 
 // bug reports a panic. It is called while that is being recovered from.
@@ -83,6 +77,7 @@ func (c *call) read() *apierror.Error {
 // readHead takes over what goes to the engine as it is, and the client's wishes in its headers.
 func (c *call) readHead() *apierror.Error {
 	r, from := c.request, &c.ctx.Request
+	r.Own(from.Body(), c.bound.giveBody)
 	h := &from.Header
 	head := request.Head{
 		Method: h.Method(), Path: from.URI().RequestURI(), // normalised, as it was routed
@@ -93,7 +88,6 @@ func (c *call) readHead() *apierror.Error {
 	}
 	r.SetHead(head)
 	r.Header = relay.AppendForwardHeaders(r.Header[:0], h)
-	r.Own(from.Body(), c.bound.giveBody)
 	return c.readDeadline()
 }
 

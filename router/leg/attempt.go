@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -87,7 +88,7 @@ func (v verdict) blames() bool {
 	return v < tooOld && v != answered
 }
 
-// try asks the node at place at of the pool, whose slot has been taken.
+// try asks the node at place at of the pool, whose slot the spare attempt has.
 func (l *Leg) try(at int) verdict {
 	now := time.Now()
 	a := l.spare()
@@ -145,9 +146,16 @@ func (l *Leg) put(a *attempt, v verdict, err error) {
 
 // GiveUp ends the attempt under way if another node can be asked. It is called by the patience
 // tracker, with its lock held.
-func (l *Leg) GiveUp(v patience.Verdict) bool {
+func (l *Leg) GiveUp(v patience.Verdict) (given bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	defer func() {
+		if p := recover(); p != nil { // of the question's Filter
+			l.d.metrics.Panics.Inc()
+			l.d.log.Error("choosing another node failed, this is a bug", "panic", p, "stack", string(debug.Stack()))
+			given = false
+		}
+	}()
 	if l.phase != waiting || l.tries.spare == 0 || l.suspect() > 0 || !l.others(time.Now()) {
 		return false
 	}

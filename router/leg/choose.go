@@ -21,8 +21,8 @@ type picks struct {
 }
 
 // choose reserves a slot on the node that the policy picks among those that may take the request
-// and have not been asked yet, or else among the last resort. It returns the node's place in
-// l.pool.members.
+// and have not been asked yet, or else among the last resort. The spare attempt has the slot. It
+// returns the node's place in l.pool.members.
 func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 	d := l.d
 	p := d.policy.Load()
@@ -49,6 +49,7 @@ func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 		}
 		err := l.enter(n)
 		if err == nil {
+			l.spare().node = n
 			if last {
 				d.metrics.LastResort.Inc()
 			}

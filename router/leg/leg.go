@@ -191,6 +191,7 @@ func (l *Leg) holder() (at int, err *apierror.Error) {
 			}
 			l.prompt.Unknown(len(p.nodes))
 			n.AcquireAlways()
+			l.spare().node = p.members[at]
 			return at, nil
 		}
 	}
@@ -389,8 +390,11 @@ func (l *Leg) Cause(o relay.Outcome) string {
 // broke is how the node broke off an answer that had begun and ended with o, in a word as the
 // metrics have it; empty if it did not.
 func (l *Leg) broke(o relay.Outcome) string {
-	if l.NodeID() == "" || l.Request.Life.Ended() != request.None || l.Request.Expired() {
+	if l.NodeID() == "" || l.TTFT == 0 || l.Request.Life.Ended() != request.None || l.Request.Expired() {
 		return ""
+	}
+	if l.Continues && (!l.now.streams || l.now.status >= 300) {
+		return "" // it is whole, but does not go on with the client's stream
 	}
 	switch o {
 	case relay.UpstreamFailed:

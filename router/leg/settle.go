@@ -14,15 +14,23 @@ import (
 // ended, if there was one. Neither the leg nor anything got from it may be used afterwards.
 func (l *Leg) Finish(o relay.Outcome) {
 	defer l.giveBack() // whatever bug settle may have
-	if a := l.now; a != nil && a.node != nil {
+	switch a := l.now; {
+	case a == nil || a.node == nil:
+	case l.TTFT == 0: // a bug has ended the leg before its place had an answer, which says nothing of the node
+		l.wait.Done(time.Now(), 0, false)
+		if a.recorded {
+			l.prompt.Failed(a.ref, a.sent)
+		}
+	default:
 		l.settle(a, o)
 	}
 }
 
 // giveBack gives slots, connections, permit and the leg itself back.
 func (l *Leg) giveBack() {
-	l.drop(l.now)
-	l.drop(l.kept)
+	for i := range l.slots {
+		l.drop(&l.slots[i])
+	}
 	l.permit.Release()
 	l.recycle()
 }

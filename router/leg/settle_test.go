@@ -3,6 +3,10 @@ package leg
 import (
 	"testing"
 	"time"
+
+	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/scan"
 )
 
 // TestMissingCounts: an engine is said to report none after a few answers without, which should
@@ -42,6 +46,41 @@ func TestMissingCounts(t *testing.T) {
 		}
 		if said != c.want {
 			t.Errorf("%s: said with answer %d, want %d", name, said, c.want)
+		}
+	}
+}
+
+// TestBugBeforeAnAnswer: where a bug ends a leg before its place has an answer, its node is charged
+// with nothing, and has its slot back.
+func TestBugBeforeAnAnswer(t *testing.T) {
+	d := start(t, 1)
+	n := d.current().snap.Nodes[0]
+	for name, q := range map[string]Question{
+		"while it prepares": {Edit: func(*scan.Edits) { panic("a bug in an edit") }},
+		"before it asks":    {},
+	} {
+		r := asked(t, d, chat(100))
+		if q.Edit == nil {
+			r.Life.Begin = func() { panic("a bug in what begins") }
+		}
+		l := d.Leg(r, q, nil)
+		func() {
+			defer func() { recover() }()
+			l.Do()
+			t.Errorf("%s: no bug", name)
+		}()
+		l.Finish(relay.UpstreamFailed)
+		if n.InFlight() != 0 || n.State() != fleet.Healthy || d.gate.InFlight() != 0 {
+			t.Errorf("%s: %d in flight on the node, which is %v; %d permits", name, n.InFlight(), n.State(), d.gate.InFlight())
+		}
+	}
+	families, err := d.metrics.Set.Registry().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "cgn_router_upstream_errors_total" && len(f.GetMetric()) > 0 {
+			t.Errorf("the node is charged: %v", f)
 		}
 	}
 }

@@ -63,8 +63,8 @@ type Plan interface {
 	// withheld.
 	Event(t *Task, e sse.Event, out []byte, at time.Time) (rest []byte, enough bool)
 	// End is called when the answer of the leg has ended, by o. It appends to out what the client
-	// still gets, and says whether another leg follows, which Next runs. What is withheld then is
-	// dropped where another leg follows, and else sent.
+	// still gets, and says whether another leg follows, which Next runs; none does unless Follows
+	// says that it may. What is withheld then is dropped where another leg follows, and else sent.
 	End(t *Task, out []byte, o relay.Outcome) (rest []byte, more bool)
 	// Next runs legs until one of them has an event stream that goes on with the client's. It may
 	// wait.
@@ -186,7 +186,15 @@ func (t *Task) Event(e sse.Event, out []byte, at time.Time) (rest []byte, enough
 	if len(e.Raw) == 0 {
 		return t.Release(out), false
 	}
-	return t.plan.Event(t, e, out, at)
+	held, decided := t.withheld, false
+	defer func() {
+		if !decided { // a bug: what was withheld before is still to be sent
+			t.withheld = held
+		}
+	}()
+	rest, enough = t.plan.Event(t, e, out, at)
+	decided = true
+	return rest, enough
 }
 
 // maxWithheld bounds the bytes of events that a task withholds.
@@ -199,6 +207,9 @@ func (t *Task) Withhold(e sse.Event, out []byte) (rest []byte, ok bool) {
 		return append(t.Release(out), e.Raw...), false
 	}
 	t.withheld = append(t.withheld, e.Raw...)
+	if !sse.EndsBlank(e.Raw) { // the last event of a stream: another one may follow it now
+		t.withheld = append(t.withheld, '\n')
+	}
 	return out, true
 }
 
@@ -208,7 +219,7 @@ func (t *Task) Release(out []byte) []byte {
 		return out
 	}
 	out = append(out, t.withheld...)
-	t.withheld = t.withheld[:0]
+	t.withheld = nil
 	return out
 }
 
@@ -221,11 +232,13 @@ func (t *Task) Piece(piece []byte, whole bool) { t.leg.Piece(piece, whole) }
 // End decides what follows the answer of the leg under way, which has ended by o: see
 // relay.Follower.
 func (t *Task) End(out []byte, o relay.Outcome) (rest []byte, more bool) {
-	t.ended = o
-	if rest, more = t.plan.End(t, out, o); !more {
+	if t.shown {
+		t.ended = o
+	}
+	if rest, more = t.plan.End(t, out, o); !more || !t.plan.Follows() {
 		return t.Release(rest), false
 	}
-	t.withheld = t.withheld[:0]
+	t.withheld = nil
 	return rest, true
 }
 
@@ -248,13 +261,18 @@ func (t *Task) Failure(err error) *apierror.Error {
 // if there was one. Nobody may still end the request's Life.
 func (t *Task) Finish(o relay.Outcome) {
 	defer t.reset()
-	if !t.shown || t.ended == relay.Enough { // the leg has ended otherwise than the client's answer
-		o = t.ended
-	}
 	if l := t.leg; l != nil {
 		t.leg = nil
-		l.Finish(o)
+		l.Finish(t.outcome(o))
 	}
+}
+
+// outcome is how the answer of the last leg has ended, where the client's has by o.
+func (t *Task) outcome(o relay.Outcome) relay.Outcome {
+	if !t.shown || t.ended == relay.Enough {
+		return t.ended
+	}
+	return o
 }
 
 // reset forgets all but memory.
@@ -295,7 +313,7 @@ type Account struct {
 	Cause    string       // how the last attempt that failed did, in a word as the metrics have it
 }
 
-// Account says what has become of the task so far. o is how its answer ended, if it has.
+// Account says what has become of the task so far. o is how the client's answer ended, if it has.
 func (t *Task) Account(o relay.Outcome) Account {
 	l, b := t.leg, &t.before
 	if l == nil {
@@ -303,7 +321,7 @@ func (t *Task) Account(o relay.Outcome) Account {
 	}
 	a := Account{
 		Model: l.Served(), Node: l.NodeID(), Asked: l.Asked(), Attempts: t.Attempts(), Matched: l.Matched(),
-		Blocks: l.Blocks(), TTFT: b.ttft, Usage: b.usage, Cause: l.Cause(o),
+		Blocks: l.Blocks(), TTFT: b.ttft, Usage: b.usage, Cause: l.Cause(t.outcome(o)),
 	}
 	if t.shown {
 		a.Usage = joined(b.usage, l.Reading.Usage)

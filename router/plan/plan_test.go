@@ -141,7 +141,10 @@ func TestWhatNodesSayOfAStoredResponse(t *testing.T) {
 type hold struct {
 	Direct
 	more bool
+	one  bool // it does not say that legs may follow
 }
+
+func (h *hold) Follows() bool { return !h.one }
 
 func (h *hold) Event(t *Task, e sse.Event, out []byte, _ time.Time) ([]byte, bool) {
 	out, _ = t.Withhold(e, out)
@@ -159,17 +162,17 @@ func TestWithheldEvents(t *testing.T) {
 		out, _ := task.Event(sse.Event{Raw: []byte(raw)}, nil, time.Time{})
 		return string(out)
 	}
-	if out := give("a") + give("b"); out != "" {
+	if out := give("a\n\n") + give("b\n\n"); out != "" {
 		t.Errorf("%q was not withheld", out)
 	}
-	if out := give(""); out != "ab" {
+	if out := give(""); out != "a\n\nb\n\n" {
 		t.Errorf("%q goes before an event that is too long", out)
 	}
-	long := strings.Repeat("x", maxWithheld)
+	long := strings.Repeat("x", maxWithheld-2) + "\n\n"
 	if out := give(long) + give("c") + give("d"); out != long+"c" {
 		t.Errorf("%d bytes at the bound, want %d", len(out), maxWithheld+1)
 	}
-	if out, more := task.End([]byte("<"), relay.Complete); string(out) != "<d" || more {
+	if out, more := task.End([]byte("<"), relay.Complete); string(out) != "<d\n" || more {
 		t.Errorf("%q at the end, more %v", out, more)
 	}
 	give("e")
@@ -187,5 +190,46 @@ func TestNothingOutlivesATask(t *testing.T) {
 	task.Finish(relay.Complete)
 	if left := residue.Left(task, "Request"); left != nil {
 		t.Errorf("left of a task: %v", left)
+	}
+}
+
+// bungler is a plan that withholds an event, or lets those go that are withheld, and then fails.
+type bungler struct {
+	hold
+	release bool
+}
+
+func (b *bungler) Event(t *Task, e sse.Event, out []byte, at time.Time) ([]byte, bool) {
+	if string(e.Raw) == "good" {
+		return b.hold.Event(t, e, out, at)
+	}
+	if b.release {
+		t.Release(out)
+	} else {
+		t.Withhold(e, out)
+	}
+	panic("a bug in a plan")
+}
+
+// TestBugWhileEventsAreWithheld: those from before the bug are still withheld, each once.
+func TestBugWhileEventsAreWithheld(t *testing.T) {
+	for _, release := range []bool{false, true} {
+		task := &Task{plan: &bungler{release: release}}
+		task.Event(sse.Event{Raw: []byte("good")}, nil, time.Time{})
+		func() {
+			defer func() { recover() }()
+			task.Event(sse.Event{Raw: []byte("bad")}, nil, time.Time{})
+		}()
+		if out := task.Release(nil); string(out) != "good\n" {
+			t.Errorf("released first %v: %q is withheld", release, out)
+		}
+	}
+}
+
+// TestNoFurtherLegWithoutABody: a plan that has not said that legs may follow gets none.
+func TestNoFurtherLegWithoutABody(t *testing.T) {
+	task := &Task{plan: &hold{more: true, one: true}}
+	if _, more := task.End(nil, relay.Complete); more {
+		t.Error("the body of the request is gone")
 	}
 }
