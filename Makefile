@@ -45,7 +45,7 @@ test: ## vet and test everything in pure Go (no C compiler needed)
 	@echo '== go vet'
 	@CGO_ENABLED=0 $(GO) vet ./...
 	@echo '== go test'
-	@CGO_ENABLED=0 $(GO) test -p 3 ./router ./...
+	@CGO_ENABLED=0 $(GO) test -p 3 ./router ./... # ./router takes longest and waits most, so it starts first
 	@perf/tools.sh
 
 check: check-generate check-race check-gpu check-fuzz check-sdk check-kv check-tokens check-net check-layout check-takeover check-outage check-kill check-abuse check-seen check-bpf check-vm check-bpf-vm check-ipmi-vm check-rdma check-llama ## everything slow: what is generated anew, race detector, fuzzing, SDK suites, caches on a bad path, upgrades, BPF programs in two kernels, RDMA in one and in two virtual machines, real llama.cpp engines

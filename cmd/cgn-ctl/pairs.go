@@ -69,7 +69,7 @@ func (a *app) pairs(ctx context.Context, cfg pairs.Config) error {
 		return err
 	}
 	return a.show(r, func(t *table) {
-		t.line(fmt.Sprintf("%s; %d pairs of %v each", r.Machine, cfg.Pairs, cfg.Window))
+		t.line(fmt.Sprintf("%s; %d pairs of %v each, mode %s", r.Machine, cfg.Pairs, cfg.Window, r.Mode))
 		t.line(fmt.Sprintf("before: %s, %s", r.Before.Version, r.Before.Path))
 		t.line(fmt.Sprintf("after: %s, %s\n", r.After.Version, r.After.Path))
 		t.row("SCENARIO", "CPU PER", "BEFORE", "AFTER", "AFTER/BEFORE", "INTERVAL", "FELL BEHIND")

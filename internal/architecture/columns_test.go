@@ -27,7 +27,7 @@ var held = []string{
 	"agent/push",
 }
 
-// commented are folders of which only the comments are.
+// commented lists folders whose comments alone are checked.
 var commented = []string{
 	"router", "router/holdings", "internal/cluster", "cmd/cgn-ctl", "agent", "perf/gate",
 }

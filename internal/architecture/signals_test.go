@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestSignalTouchesFiveFiles: a figure of the kernel that the policy picks by is written of in at
-// most five files that are not generated, and where cgn-ctl top has chosen it for a column.
+// TestSignalTouchesFiveFiles: a figure of the kernel that the policy picks by is named in at most
+// five files. Generated code and the columns of cgn-ctl top do not count.
 func TestSignalTouchesFiveFiles(t *testing.T) {
 	var touched []string
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

@@ -93,7 +93,7 @@ const bigBytes = 512 << 10
 
 // Event forwards the event, unless its first letter says something else.
 func (c *chain) Event(e sse.Event, out []byte, _ time.Time) (rest []byte, enough bool) {
-	if len(e.Raw) == 0 { // one that is too long comes next
+	if e.Oversized() {
 		out, c.held = append(out, c.held...), nil
 		return out, false
 	}

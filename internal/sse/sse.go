@@ -27,6 +27,9 @@ type Event struct {
 	Raw []byte
 }
 
+// Oversized reports whether e only announces an event that is too long to be read.
+func (e Event) Oversized() bool { return len(e.Raw) == 0 }
+
 // IsDone reports whether the event is OpenAI's end mark, "data: [DONE]".
 func (e Event) IsDone() bool { return string(e.Data) == "[DONE]" }
 

@@ -25,7 +25,7 @@ import (
 // Config of Run.
 type Config struct {
 	Before, After string   // programs, each a cgn-router
-	Mode          string   // of routing; round_robin: each build sends each engine a quarter
+	Mode          string   // how both builds route; round_robin spreads alike in every build
 	Scenarios     []string // of those that Scenarios names
 	Pairs         int
 	Window        time.Duration // of each measurement
@@ -55,6 +55,7 @@ type Report struct {
 	Machine   string    `json:"machine"`
 	Before    Build     `json:"before"`
 	After     Build     `json:"after"`
+	Mode      string    `json:"mode"`
 	Window    float64   `json:"window_seconds"`
 	Scenarios []Figures `json:"scenarios"`
 }
@@ -111,7 +112,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		}
 	}
 	return &Report{Machine: process.Machine(runtime.NumCPU()), Before: builds[0], After: builds[1],
-		Window: cfg.Window.Seconds(), Scenarios: r.figures}, nil
+		Mode: cfg.Mode, Window: cfg.Window.Seconds(), Scenarios: r.figures}, nil
 }
 
 // build is the router of contestants.toml with another program.
@@ -121,7 +122,7 @@ func (r *runner) build(name, file string) (*compare.Contestant, Build, error) {
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, Build{}, err
 	}
-	replace(c, path, r.Mode)
+	adapt(c, path, r.Mode)
 	c.Name, c.Install = name, path
 	if why := r.site.Missing(c); why != "" {
 		return nil, Build{}, fmt.Errorf("--%s: %s", name, why)
@@ -134,8 +135,8 @@ func (r *runner) build(name, file string) (*compare.Contestant, Build, error) {
 // own.
 const limit = ",max_concurrent=8192"
 
-// replace puts path wherever c names the router of bin, sets the mode, and states the limit.
-func replace(c *compare.Contestant, path, mode string) {
+// adapt puts path wherever c names the router of bin, sets the mode, and states the limit.
+func adapt(c *compare.Contestant, path, mode string) {
 	of := func(text string) string { return strings.ReplaceAll(text, "{{.Bin}}/cgn-router", path) }
 	c.Program = of(c.Program)
 	for i := range c.Version {

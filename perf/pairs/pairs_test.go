@@ -31,13 +31,13 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestReplace: nothing of a build's command names the router of bin.
-func TestReplace(t *testing.T) {
+// TestAdapt: nothing of a build's command names the router of bin.
+func TestAdapt(t *testing.T) {
 	c, err := compare.ContestantNamed("ours")
 	if err != nil {
 		t.Fatal(err)
 	}
-	replace(c, "/other/router", "p2c")
+	adapt(c, "/other/router", "p2c")
 	if c.Program != "/other/router" || c.Version[0] != "/other/router" || c.Processes[0].Command[0] != "/other/router" {
 		t.Errorf("%+v", c)
 	}

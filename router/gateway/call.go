@@ -30,7 +30,6 @@ type call struct {
 	stop    func()               // ends the watch over the client
 
 	stage     stage
-	follows   bool            // further legs may follow the one whose answer the client gets
 	next      *relay.Exchange // that goes on with the client's stream
 	streaming bool            // the client asked for a stream, and counts as one
 	why       string          // code of the router's own error
@@ -46,7 +45,6 @@ type stage uint8
 const (
 	asking    stage = iota // nodes, for an answer
 	answering              // the client's place is open
-	blind                  // the same, but following the answer has failed: it goes on unseen
 	refused                // by the router itself: nothing was relayed
 )
 
@@ -85,7 +83,7 @@ func (c *call) answer(read func(*call) *apierror.Error) {
 	case err == nil:
 	case c.stage == asking:
 		c.refuse(err)
-	default: // the client's answer has begun, and may have ended: c is not ours any more
+	default: // the plan has failed after its answer was taken, which goes its way
 		g.bug(err)
 	}
 }
@@ -110,7 +108,7 @@ func (c *call) Take(ex *relay.Exchange, _ answer.Source) (err error) {
 		c.next = ex
 		return nil
 	}
-	if c.follows = c.task.Follows(); c.follows && ex.IsSSE() && !c.ctx.Request.Header.IsHTTP11() {
+	if c.task.Follows() && ex.IsSSE() && !c.ctx.Request.Header.IsHTTP11() {
 		return relay.ErrClientTooOld // its whole answer would be read here, within the first leg
 	}
 	c.status = ex.Status()
@@ -135,7 +133,7 @@ func (c *call) Take(ex *relay.Exchange, _ answer.Source) (err error) {
 	return err
 }
 
-// drop closes the exchange that nobody has asked for.
+// drop closes an exchange that Next has not handed over.
 func (c *call) drop() {
 	if c.next != nil {
 		c.next.Close()
@@ -146,7 +144,7 @@ func (c *call) drop() {
 // onLent is called when the stream goes on and ctx is let go: the body is released, or kept for a
 // leg to come.
 func (c *call) onLent() {
-	if c.follows {
+	if c.task.Follows() {
 		c.g.bodies.Keep(&c.body.Body, c.ctx)
 	} else {
 		c.request.Release()
@@ -166,74 +164,33 @@ func closes(api scan.API) bool {
 	return false
 }
 
-// Event, Body, End, Next, Left and Done make the call a relay.Follower. After a bug in following an
-// answer the source under way goes on unseen: nothing more of it is read, and no other one follows.
+// Event, Body, End, Next, Left and Done make the call a relay.Follower.
 func (c *call) Event(e sse.Event, out []byte, at time.Time) (rest []byte, enough bool) {
-	if c.stage != blind {
-		if rest, enough, ok := c.decide(e, out, at); ok {
-			return rest, enough
-		}
-		out = c.task.Release(out)
-	}
-	return append(out, e.Raw...), false
-}
-
-// decide has the plan decide about an event; ok is false where that has failed.
-func (c *call) decide(e sse.Event, out []byte, at time.Time) (rest []byte, enough, ok bool) {
-	defer c.stumble()
-	rest, enough = c.task.Event(e, out, at)
-	return rest, enough, true
+	return c.task.Event(e, out, at)
 }
 
 // Body looks at a piece of the answer.
-func (c *call) Body(piece []byte, whole bool) {
-	if c.stage == blind {
-		return
-	}
-	defer c.stumble()
-	c.task.Piece(piece, whole)
-}
+func (c *call) Body(piece []byte, whole bool) { c.task.Piece(piece, whole) }
 
 // End has the plan say whether the stream goes on. One that could not be finished ends with an
 // error event.
 func (c *call) End(out []byte, o relay.Outcome, err error) (rest []byte, more bool) {
-	rest = out
-	defer c.stumble()
-	if c.stage != blind {
-		given, more, ok := c.decideEnd(out, o)
-		switch {
-		case more:
-			return given, true
-		case ok:
-			rest = given
-		default:
-			rest = c.task.Release(rest)
-		}
-	}
-	if o == relay.Complete || o == relay.Enough {
-		return rest, false
+	if rest, more = c.task.End(out, o); more || o == relay.Complete || o == relay.Enough {
+		return rest, more
 	}
 	e := c.task.Failure(err)
 	e.RequestID = string(c.id)
 	return apierror.StreamEvent(rest, c.request.API, e), false
 }
 
-// decideEnd has the plan decide about an end; ok is false where that has failed.
-func (c *call) decideEnd(out []byte, o relay.Outcome) (rest []byte, more, ok bool) {
-	defer c.stumble()
-	rest, more = c.task.End(out, o)
-	return rest, more, true
-}
-
 // Next has the plan bring what goes on with the client's stream.
-func (c *call) Next() (ex *relay.Exchange, err error) {
-	err = errBug
-	defer c.stumble()
+func (c *call) Next() (*relay.Exchange, error) {
 	if e := c.task.Next(); e != nil {
 		c.drop()
 		return nil, e
 	}
-	ex, c.next = c.next, nil
+	ex := c.next
+	c.next = nil
 	return ex, nil
 }
 
@@ -254,18 +211,10 @@ func (c *call) Done(o relay.Outcome, sent int64, _ error) {
 	c.conclude(o)
 }
 
-// stumble keeps a bug in following an answer from ending it.
-func (c *call) stumble() {
-	if p := recover(); p != nil {
-		c.stage = blind
-		c.g.bug(p)
-	}
-}
-
 // refuse ends a call that nobody answered.
 func (c *call) refuse(err *apierror.Error) {
 	c.status, c.stage = err.Status, refused
-	c.explain(err)
+	c.writeError(err)
 	if err == leg.ErrClientLeft {
 		c.conclude(relay.ClientGone)
 	} else {
@@ -273,8 +222,8 @@ func (c *call) refuse(err *apierror.Error) {
 	}
 }
 
-// explain answers with err. A bug in that costs the client its connection.
-func (c *call) explain(err *apierror.Error) {
+// writeError answers with err. A bug in that costs the client its connection.
+func (c *call) writeError(err *apierror.Error) {
 	defer func() {
 		if p := recover(); p != nil {
 			c.ctx.SetConnectionClose()

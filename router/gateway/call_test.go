@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -24,17 +25,14 @@ func TestBugsInFollowingAnAnswer(t *testing.T) {
 			t.Errorf("the client gets %q for the event, and that is enough: %v", b, enough)
 		}
 	}
-	panics(t, g, 1)
-	task := c.task
-	c.task = nil
-	if b, more := c.End([]byte("before"), relay.UpstreamFailed, nil); string(b) != "before" || more {
+	b, more := c.End([]byte("before "), relay.UpstreamFailed, errors.New("broken"))
+	if !strings.HasPrefix(string(b), "before data: {\"error\"") || more {
 		t.Errorf("the stream ends with %q, and more comes: %v", b, more)
 	}
-	panics(t, g, 2)
-	c.task = task
+	panics(t, g, 1)
 	g.metrics.Requests = nil // the access log cannot be written
 	c.Done(relay.Complete, 0, nil)
-	panics(t, g, 3)
+	panics(t, g, 2)
 	if n := g.Streams(); n != 0 {
 		t.Errorf("%d streams left", n)
 	}

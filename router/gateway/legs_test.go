@@ -61,8 +61,7 @@ func (p *twice) Event(t *plan.Task, e sse.Event, out []byte, at time.Time) (rest
 		return out, false
 	}
 	if p.hold && !p.second {
-		rest, _ = t.Withhold(e, out)
-		return rest, false
+		return t.Withhold(e, out), false
 	}
 	return append(out, e.Raw...), !p.second && p.enough > 0 && p.seen == p.enough
 }

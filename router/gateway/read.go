@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"bytes"
-	"runtime/debug"
 	"strconv"
 	"time"
 	"unsafe"
@@ -40,11 +39,8 @@ func (g *Gateway) survive(c *call) {
 	}
 }
 
-// bug reports a panic. It is called while that is being recovered from.
-func (g *Gateway) bug(p any) {
-	g.log.Error("request handling failed, this is a bug", "panic", p, "stack", string(debug.Stack()))
-	g.metrics.Panics.Inc()
-}
+// bug reports a mistake of the router: what a panic brought, or an error that cannot be.
+func (g *Gateway) bug(p any) { g.metrics.Bug(g.log, "request handling", p) }
 
 // read fills the request from what the client has sent.
 func (c *call) read() *apierror.Error {

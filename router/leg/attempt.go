@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -29,8 +28,9 @@ type attempt struct {
 	believed int             // leading blocks predicted in the engine's own memory when it takes the prompt
 	status   int             // of the answer that was delivered
 	streams  bool            // it is an event stream
+	taken    bool            // the place has taken it
 	sent     time.Time
-	recorded bool // the prediction is in the index; set under the lookout's lock
+	recorded bool // the prediction is in the index; Prefilled reads it under the lookout's lock
 	abort    relay.Abort
 }
 
@@ -58,7 +58,7 @@ type verdict uint8
 const (
 	answered   verdict = iota // the place has taken an answer that has begun
 	unreached                 // could not connect
-	starved                   // no descriptor or memory here for a connection, which harms no node's health
+	starved                   // this host has no descriptor or memory; counted by node, not held against its health
 	broken                    // the connection ended before an answer
 	silent                    // the node acknowledges no packets
 	garbled                   // what came is no answer in HTTP/1.1
@@ -92,7 +92,7 @@ func (v verdict) blames() bool {
 func (l *Leg) try(at int) verdict {
 	now := time.Now()
 	a := l.spare()
-	a.node, a.sent = l.pool.members[at], now
+	a.sent = now
 	a.believe(l, at)
 	a.ref = a.node.Ref()
 	l.Reading, l.tries.stored = answer.Reading{}, false
@@ -150,9 +150,8 @@ func (l *Leg) GiveUp(v patience.Verdict) (given bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	defer func() {
-		if p := recover(); p != nil { // of the question's Filter
-			l.d.metrics.Panics.Inc()
-			l.d.log.Error("choosing another node failed, this is a bug", "panic", p, "stack", string(debug.Stack()))
+		if p := recover(); p != nil {
+			l.d.metrics.Bug(l.d.log, "looking for another node", p)
 			given = false
 		}
 	}()
@@ -357,7 +356,7 @@ func (l *Leg) deliver(a *attempt) error {
 	if err := l.place.Take(a.ex, l); err != nil {
 		return err
 	}
-	a.ex, l.TTFT = nil, first
+	a.ex, a.taken, l.TTFT = nil, true, first
 	if !a.streams {
 		l.begun(a)
 	}
@@ -391,15 +390,7 @@ func (l *Leg) fallBack() *apierror.Error {
 	}
 	v := l.blame(err)
 	l.drop(a)
-	switch v {
-	case abandoned:
-		return Ended(l.Request)
-	case tooOld:
-		return errTooOld
-	case tooLong:
-		return errTooLong
-	}
-	return l.unanswered()
+	return l.errorAfter(v)
 }
 
 // blame says what a failed exchange means. It ends the time in which it may be given up.

@@ -43,19 +43,19 @@ func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 			return 0, l.noNode(now)
 		}
 		at := int(l.picks.able[pick])
-		n := l.pool.members[at]
+		n, a := l.pool.members[at], l.spare()
 		if !n.Acquire() && !(last && n.AcquireLastResort()) {
 			continue
 		}
+		a.node = n
 		err := l.enter(n)
 		if err == nil {
-			l.spare().node = n
 			if last {
 				d.metrics.LastResort.Inc()
 			}
 			return at, nil
 		}
-		n.Release()
+		l.drop(a)
 		if err == errGlobalFull {
 			return 0, err
 		}

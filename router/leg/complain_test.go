@@ -64,7 +64,7 @@ func TestCauseOfABrokenAnswer(t *testing.T) {
 	if got := l.Cause(relay.UpstreamFailed); got != "connect" {
 		t.Errorf("where no answer has begun: %q", got)
 	}
-	l.now, l.TTFT = &attempt{node: &member{nodeState: &nodeState{Node: &fleet.Node{ID: "n"}}}}, 1
+	l.now = &attempt{node: &member{nodeState: &nodeState{Node: &fleet.Node{ID: "n"}}}, taken: true}
 	for o, want := range map[relay.Outcome]string{relay.Complete: "connect", relay.UpstreamFailed: "cut", relay.IdleTimeout: "idle"} {
 		if got := l.Cause(o); got != want {
 			t.Errorf("%v: %q", o, got)

@@ -32,6 +32,7 @@ func TestKeptAnswerIsNoSignOfAnotherNode(t *testing.T) {
 	for at, fault := range []string{"status=500", "reset"} {
 		r.Header = append(r.Header[:0], "Content-Type: application/json\r\nx-sim-fault: "+fault+"\r\n"...)
 		l.pool.members[at].AcquireAlways()
+		l.spare().node = l.pool.members[at]
 		if v, want := l.try(at), []verdict{failed500, broken}[at]; v != want {
 			t.Fatalf("%s is %v, want %v", fault, v, want)
 		}

@@ -113,7 +113,8 @@ func (l *Leg) recycle() {
 	legs.Put(l)
 }
 
-// reset forgets all but scratch memory.
+// reset forgets all but scratch memory. A literal that reads the old value would be built beside it
+// and copied.
 func (l *Leg) reset() {
 	l.prompt.Reset()
 	l.out.edits.Reset(nil, nil)
@@ -262,6 +263,11 @@ func (l *Leg) giveIn(v verdict) *apierror.Error {
 	if v < tooOld && l.kept != nil {
 		return l.fallBack()
 	}
+	return l.errorAfter(v)
+}
+
+// errorAfter is the router's own error where the last attempt came to v and nobody has answered.
+func (l *Leg) errorAfter(v verdict) *apierror.Error {
 	switch {
 	case v == abandoned:
 		return Ended(l.Request)
@@ -308,7 +314,7 @@ func (l *Leg) unanswered() *apierror.Error {
 // Event looks at one event of the answer, read at time now, and tells whether it is passed on. It
 // is a part of answer.Source.
 func (l *Leg) Event(e sse.Event, now time.Time) (keep bool) {
-	if e.IsDone() || len(e.Raw) == 0 {
+	if e.IsDone() || e.Oversized() {
 		return true
 	}
 	keep = l.Reading.Event(l.Request.API, e, now, l.out.asksUsage)
@@ -378,6 +384,9 @@ func (l *Leg) Matched() int {
 	return l.now.matched
 }
 
+// Delivered tells whether the place has taken an answer.
+func (l *Leg) Delivered() bool { return l.now != nil && l.now.taken }
+
 // Cause is how the last attempt that failed did, in a word as the metrics have it; empty if none
 // has. o is how the answer ended, if there was one.
 func (l *Leg) Cause(o relay.Outcome) string {
@@ -390,7 +399,7 @@ func (l *Leg) Cause(o relay.Outcome) string {
 // broke is how the node broke off an answer that had begun and ended with o, in a word as the
 // metrics have it; empty if it did not.
 func (l *Leg) broke(o relay.Outcome) string {
-	if l.NodeID() == "" || l.TTFT == 0 || l.Request.Life.Ended() != request.None || l.Request.Expired() {
+	if !l.Delivered() || l.Request.Life.Ended() != request.None || l.Request.Expired() {
 		return ""
 	}
 	if l.Continues && (!l.now.streams || l.now.status >= 300) {

@@ -49,7 +49,7 @@ func (l *Leg) rehearse(keys []uint64, known func(n *fleet.Node) int32) *apierror
 		return err
 	}
 	a := l.spare()
-	a.node, a.sent = l.pool.members[at], sent
+	a.sent = sent
 	a.believe(l, at)
 	a.ref, a.recorded = a.node.Ref(), true
 	l.now = a

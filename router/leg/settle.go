@@ -16,7 +16,7 @@ func (l *Leg) Finish(o relay.Outcome) {
 	defer l.giveBack() // whatever bug settle may have
 	switch a := l.now; {
 	case a == nil || a.node == nil:
-	case l.TTFT == 0: // a bug has ended the leg before its place had an answer, which says nothing of the node
+	case !a.taken: // a bug ended the leg; the node is not to blame
 		l.wait.Done(time.Now(), 0, false)
 		if a.recorded {
 			l.prompt.Failed(a.ref, a.sent)

@@ -3,6 +3,9 @@
 package metrics
 
 import (
+	"log/slog"
+	"runtime/debug"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cognitora/dataplane/internal/metric"
@@ -151,4 +154,10 @@ func (r *Router) ForgetNode(id string) {
 	for _, v := range []*prometheus.CounterVec{r.setAside, r.unreported, r.rejected} {
 		v.DeletePartialMatch(match)
 	}
+}
+
+// Bug counts and logs p, which a deferred function has recovered from while what was done.
+func (r *Router) Bug(log *slog.Logger, what string, p any) {
+	log.Error(what+" failed, this is a bug", "panic", p, "stack", string(debug.Stack()))
+	r.Panics.Inc()
 }

@@ -64,7 +64,7 @@ type Plan interface {
 	Event(t *Task, e sse.Event, out []byte, at time.Time) (rest []byte, enough bool)
 	// End is called when the answer of the leg has ended, by o. It appends to out what the client
 	// still gets, and says whether another leg follows, which Next runs; none does unless Follows
-	// says that it may. What is withheld then is dropped where another leg follows, and else sent.
+	// says that it may. Withheld events are dropped if another leg follows, and sent otherwise.
 	End(t *Task, out []byte, o relay.Outcome) (rest []byte, more bool)
 	// Next runs legs until one of them has an event stream that goes on with the client's. It may
 	// wait.
@@ -93,7 +93,9 @@ func (OneLeg) Next(*Task) *apierror.Error { return nil }
 
 // Task is a request that is being answered by a plan. Make one with NewTask, begin it with
 // Planner.Begin, call Answer, and end it with Finish: its memory may then begin another. One
-// goroutine at a time works on it.
+// goroutine at a time works on it. A bug in a plan that follows an answer costs the client no
+// event: from then on the source under way goes on unseen, nothing more of it is read, and no other
+// leg follows.
 type Task struct {
 	Request *request.Request // always the same memory
 	Client  answer.Place     // the client's; opened by the first answer, which others may follow
@@ -102,10 +104,13 @@ type Task struct {
 	plan    Plan
 	leg     *leg.Leg      // under way, or the last; nil: none was sent
 	shown   bool          // the answer of leg goes to the client
+	follows bool          // what Plan.Follows said when that leg was sent
 	ended   relay.Outcome // how the answer of leg has ended
 	before  before
 
 	withheld []byte // events
+	open     bool   // they were too many: nothing more is withheld of the leg
+	blind    bool   // a bug has ended the plan's say
 }
 
 // before is what the legs before the one under way have come to.
@@ -141,29 +146,39 @@ func (t *Task) Answer() *apierror.Error {
 // place.
 func (t *Task) Run(q leg.Question, place answer.Place) *apierror.Error {
 	t.endLeg()
-	t.shown = place == t.Client
+	if t.shown = place == t.Client; t.shown {
+		t.follows = t.plan.Follows()
+	}
 	q.Continues = t.shown && t.before.shown
 	t.leg = t.planner.parts.Legs.Leg(t.Request, q, place)
 	return t.leg.Do()
 }
 
-// endLeg ends the leg under way, which has delivered all that it will.
-func (t *Task) endLeg() {
-	l := t.leg
+// total is what all legs so far have come to, the one under way included.
+func (t *Task) total() before {
+	b, l := t.before, t.leg
 	if l == nil {
-		return
+		return b
 	}
-	b := &t.before
 	b.attempts += l.Attempts
-	if t.shown && l.TTFT > 0 {
+	if t.shown && l.Delivered() {
 		if !b.shown {
 			b.ttft = l.TTFT
 		}
 		b.events += l.Reading.Events
 		b.usage, b.shown = joined(b.usage, l.Reading.Usage), true
 	}
-	ended := t.ended
-	t.leg, t.ended = nil, relay.Complete
+	return b
+}
+
+// endLeg ends the leg under way, which has delivered all that it will.
+func (t *Task) endLeg() {
+	l, ended := t.leg, t.ended
+	if l == nil {
+		return
+	}
+	t.before = t.total()
+	t.leg, t.ended, t.open = nil, relay.Complete, false
 	l.Finish(ended)
 }
 
@@ -179,45 +194,42 @@ func joined(first, next usage.Counts) usage.Counts {
 }
 
 // Follows tells whether further legs may follow the one whose answer goes to the client.
-func (t *Task) Follows() bool { return t.plan.Follows() }
+func (t *Task) Follows() bool { return t.follows }
 
 // Event decides what the client gets of an event of the answer: see relay.Follower.
 func (t *Task) Event(e sse.Event, out []byte, at time.Time) (rest []byte, enough bool) {
-	if len(e.Raw) == 0 {
-		return t.Release(out), false
+	if t.blind || e.Oversized() {
+		return append(t.Release(out), e.Raw...), false
 	}
-	held, decided := t.withheld, false
+	held := t.withheld
 	defer func() {
-		if !decided { // a bug: what was withheld before is still to be sent
-			t.withheld = held
+		if p := recover(); p != nil {
+			t.bug(p, held)
+			rest, enough = append(t.Release(out), e.Raw...), false
 		}
 	}()
-	rest, enough = t.plan.Event(t, e, out, at)
-	decided = true
-	return rest, enough
+	return t.plan.Event(t, e, out, at)
 }
 
 // maxWithheld bounds the bytes of events that a task withholds.
 const maxWithheld = 64 << 10
 
-// Withhold keeps an event from the client until Release. Where that would be more than 64 KiB, all
-// that is withheld is appended to out instead, and ok is false.
-func (t *Task) Withhold(e sse.Event, out []byte) (rest []byte, ok bool) {
-	if len(t.withheld)+len(e.Raw) > maxWithheld {
-		return append(t.Release(out), e.Raw...), false
+// Withhold keeps an event from the client until Release. Past 64 KiB everything that is withheld
+// and e go out at once, and so does the rest of the leg's answer.
+func (t *Task) Withhold(e sse.Event, out []byte) (rest []byte) {
+	if t.open || len(t.withheld)+len(e.Raw) > maxWithheld {
+		t.open = true
+		return append(t.Release(out), e.Raw...)
 	}
 	t.withheld = append(t.withheld, e.Raw...)
 	if !sse.EndsBlank(e.Raw) { // the last event of a stream: another one may follow it now
-		t.withheld = append(t.withheld, '\n')
+		t.withheld = append(t.withheld, "\n\n"...)
 	}
-	return out, true
+	return out
 }
 
 // Release appends to out what is withheld.
 func (t *Task) Release(out []byte) []byte {
-	if len(t.withheld) == 0 {
-		return out
-	}
 	out = append(out, t.withheld...)
 	t.withheld = nil
 	return out
@@ -227,7 +239,17 @@ func (t *Task) Release(out []byte) []byte {
 func (t *Task) Read(e sse.Event, at time.Time) (keep bool) { return t.leg.Event(e, at) }
 
 // Piece looks at a piece of an answer that is not a stream; whole: it is all of it.
-func (t *Task) Piece(piece []byte, whole bool) { t.leg.Piece(piece, whole) }
+func (t *Task) Piece(piece []byte, whole bool) {
+	if t.blind {
+		return
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			t.bug(p, nil)
+		}
+	}()
+	t.leg.Piece(piece, whole)
+}
 
 // End decides what follows the answer of the leg under way, which has ended by o: see
 // relay.Follower.
@@ -235,7 +257,17 @@ func (t *Task) End(out []byte, o relay.Outcome) (rest []byte, more bool) {
 	if t.shown {
 		t.ended = o
 	}
-	if rest, more = t.plan.End(t, out, o); !more || !t.plan.Follows() {
+	if t.blind {
+		return t.Release(out), false
+	}
+	held := t.withheld
+	defer func() {
+		if p := recover(); p != nil {
+			t.bug(p, held)
+			rest, more = t.Release(out), false
+		}
+	}()
+	if rest, more = t.plan.End(t, out, o); !more || !t.follows {
 		return t.Release(rest), false
 	}
 	t.withheld = nil
@@ -243,18 +275,33 @@ func (t *Task) End(out []byte, o relay.Outcome) (rest []byte, more bool) {
 }
 
 // Next runs legs until one of them goes on with the client's stream.
-func (t *Task) Next() *apierror.Error {
+func (t *Task) Next() (err *apierror.Error) {
+	defer func() {
+		if p := recover(); p != nil {
+			t.bug(p, nil)
+			err = errPlan
+		}
+	}()
 	t.endLeg()
 	return t.plan.Next(t)
 }
 
+// errPlan ends a stream whose plan has a bug.
+var errPlan = &apierror.Error{
+	Status: 500, Code: "router_bug",
+	Message: "the router failed to go on with this stream; its log says more",
+}
+
+// bug reports p. The plan is not asked again, and what was withheld before the bug is still to be
+// sent.
+func (t *Task) bug(p any, withheld []byte) {
+	t.blind, t.withheld = true, withheld
+	t.planner.parts.Metrics.Bug(t.planner.parts.Log, "following an answer", p)
+}
+
 // Failure is the error that ends a stream which had begun and could not be finished because of err.
 func (t *Task) Failure(err error) *apierror.Error {
-	events := t.before.events
-	if t.leg != nil && t.shown {
-		events += t.leg.Reading.Events
-	}
-	return t.planner.parts.Legs.Failure(t.Request, err, events)
+	return t.planner.parts.Legs.Failure(t.Request, err, t.total().events)
 }
 
 // Finish ends the task and forgets its request, whatever became of them. o is how the answer ended,
@@ -267,7 +314,7 @@ func (t *Task) Finish(o relay.Outcome) {
 	}
 }
 
-// outcome is how the answer of the last leg has ended, where the client's has by o.
+// outcome is how the last leg's answer ended, if the client's ended by o.
 func (t *Task) outcome(o relay.Outcome) relay.Outcome {
 	if !t.shown || t.ended == relay.Enough {
 		return t.ended
@@ -284,12 +331,7 @@ func (t *Task) reset() {
 }
 
 // Attempts is how many exchanges the task has had with nodes so far, in all legs.
-func (t *Task) Attempts() int {
-	if t.leg == nil {
-		return t.before.attempts
-	}
-	return t.before.attempts + t.leg.Attempts
-}
+func (t *Task) Attempts() int { return t.total().attempts }
 
 // Node is the node that answers, empty if none does, and how many of the prompt's leading blocks it
 // was believed to hold.
@@ -315,19 +357,11 @@ type Account struct {
 
 // Account says what has become of the task so far. o is how the client's answer ended, if it has.
 func (t *Task) Account(o relay.Outcome) Account {
-	l, b := t.leg, &t.before
-	if l == nil {
-		return Account{Attempts: b.attempts, TTFT: b.ttft, Usage: b.usage}
-	}
-	a := Account{
-		Model: l.Served(), Node: l.NodeID(), Asked: l.Asked(), Attempts: t.Attempts(), Matched: l.Matched(),
-		Blocks: l.Blocks(), TTFT: b.ttft, Usage: b.usage, Cause: l.Cause(t.outcome(o)),
-	}
-	if t.shown {
-		a.Usage = joined(b.usage, l.Reading.Usage)
-		if !b.shown {
-			a.TTFT = l.TTFT
-		}
+	l, all := t.leg, t.total()
+	a := Account{Attempts: all.attempts, TTFT: all.ttft, Usage: all.usage}
+	if l != nil {
+		a.Model, a.Node, a.Asked, a.Cause = l.Served(), l.NodeID(), l.Asked(), l.Cause(t.outcome(o))
+		a.Matched, a.Blocks = l.Matched(), l.Blocks()
 	}
 	return a
 }

@@ -141,44 +141,47 @@ func TestWhatNodesSayOfAStoredResponse(t *testing.T) {
 type hold struct {
 	Direct
 	more bool
-	one  bool // it does not say that legs may follow
 }
 
-func (h *hold) Follows() bool { return !h.one }
-
 func (h *hold) Event(t *Task, e sse.Event, out []byte, _ time.Time) ([]byte, bool) {
-	out, _ = t.Withhold(e, out)
-	return out, false
+	return t.Withhold(e, out), false
 }
 
 func (h *hold) End(_ *Task, out []byte, _ relay.Outcome) ([]byte, bool) { return out, h.more }
+
+// give has the task decide about an event.
+func give(task *Task, raw string) string {
+	out, _ := task.Event(sse.Event{Raw: []byte(raw)}, nil, time.Time{})
+	return string(out)
+}
 
 // TestWithheldEvents keep their order: before an event that is too long to be read, at the bound,
 // and at the end of their leg, unless another leg takes its place.
 func TestWithheldEvents(t *testing.T) {
 	p := &hold{}
-	task := &Task{plan: p}
-	give := func(raw string) string {
-		out, _ := task.Event(sse.Event{Raw: []byte(raw)}, nil, time.Time{})
-		return string(out)
-	}
-	if out := give("a\n\n") + give("b\n\n"); out != "" {
+	task := &Task{plan: p, follows: true}
+	if out := give(task, "a\n\n") + give(task, "b\n\n"); out != "" {
 		t.Errorf("%q was not withheld", out)
 	}
-	if out := give(""); out != "a\n\nb\n\n" {
+	if out := give(task, ""); out != "a\n\nb\n\n" {
 		t.Errorf("%q goes before an event that is too long", out)
 	}
-	long := strings.Repeat("x", maxWithheld-2) + "\n\n"
-	if out := give(long) + give("c") + give("d"); out != long+"c" {
-		t.Errorf("%d bytes at the bound, want %d", len(out), maxWithheld+1)
-	}
-	if out, more := task.End([]byte("<"), relay.Complete); string(out) != "<d\n" || more {
+	give(task, "c\r")
+	if out, more := task.End([]byte("<"), relay.Complete); string(out) != "<c\r\n\n" || more {
 		t.Errorf("%q at the end, more %v", out, more)
 	}
-	give("e")
+	give(task, "d")
 	p.more = true
 	if out, more := task.End(nil, relay.Complete); len(out) != 0 || !more || len(task.Release(nil)) != 0 {
 		t.Errorf("%q at the end of a leg that another follows, more %v", out, more)
+	}
+	long := strings.Repeat("x", maxWithheld-2) + "\n\n"
+	if out := give(task, long) + give(task, "e") + give(task, "f"); out != long+"ef" {
+		t.Errorf("%d bytes at the bound, want %d", len(out), maxWithheld+2)
+	}
+	task.follows = false
+	if _, more := task.End(nil, relay.Complete); more {
+		t.Error("another leg follows, although the plan had not said that one may")
 	}
 }
 
@@ -193,16 +196,29 @@ func TestNothingOutlivesATask(t *testing.T) {
 	}
 }
 
-// bungler is a plan that withholds an event, or lets those go that are withheld, and then fails.
+// bungler is a plan with a bug: it withholds an event, or lets those go that are withheld, and
+// fails.
 type bungler struct {
 	hold
 	release bool
 }
 
 func (b *bungler) Event(t *Task, e sse.Event, out []byte, at time.Time) ([]byte, bool) {
-	if string(e.Raw) == "good" {
+	if string(e.Raw) != "bad\n\n" {
 		return b.hold.Event(t, e, out, at)
 	}
+	b.fail(t, e, out)
+	return nil, false
+}
+
+func (b *bungler) End(t *Task, out []byte, _ relay.Outcome) ([]byte, bool) {
+	b.fail(t, sse.Event{}, out)
+	return nil, false
+}
+
+func (b *bungler) Next(*Task) *apierror.Error { panic("a bug in a plan") }
+
+func (b *bungler) fail(t *Task, e sse.Event, out []byte) {
 	if b.release {
 		t.Release(out)
 	} else {
@@ -211,25 +227,24 @@ func (b *bungler) Event(t *Task, e sse.Event, out []byte, at time.Time) ([]byte,
 	panic("a bug in a plan")
 }
 
-// TestBugWhileEventsAreWithheld: those from before the bug are still withheld, each once.
-func TestBugWhileEventsAreWithheld(t *testing.T) {
+// TestBugInAPlan costs the client no event: those that were withheld come, each once, and so does
+// what follows.
+func TestBugInAPlan(t *testing.T) {
+	p := &Planner{parts: Parts{Metrics: metrics.New(), Log: slog.New(slog.DiscardHandler)}}
 	for _, release := range []bool{false, true} {
-		task := &Task{plan: &bungler{release: release}}
-		task.Event(sse.Event{Raw: []byte("good")}, nil, time.Time{})
-		func() {
-			defer func() { recover() }()
-			task.Event(sse.Event{Raw: []byte("bad")}, nil, time.Time{})
-		}()
-		if out := task.Release(nil); string(out) != "good\n" {
-			t.Errorf("released first %v: %q is withheld", release, out)
+		task := &Task{plan: &bungler{release: release}, planner: p}
+		out := give(task, "a\n\n") + give(task, "bad\n\n") + give(task, "b\n\n")
+		end, more := task.End([]byte("end"), relay.Complete)
+		if out += string(end); out != "a\n\nbad\n\nb\n\nend" || more {
+			t.Errorf("released first %v: the client gets %q, more %v", release, out, more)
 		}
-	}
-}
-
-// TestNoFurtherLegWithoutABody: a plan that has not said that legs may follow gets none.
-func TestNoFurtherLegWithoutABody(t *testing.T) {
-	task := &Task{plan: &hold{more: true, one: true}}
-	if _, more := task.End(nil, relay.Complete); more {
-		t.Error("the body of the request is gone")
+		task = &Task{plan: &bungler{release: release}, planner: p, follows: true}
+		give(task, "a\n\n")
+		if end, more := task.End([]byte("<"), relay.Complete); string(end) != "<a\n\n" || more {
+			t.Errorf("a bug at the end, released first %v: %q, more %v", release, end, more)
+		}
+		if err := task.Next(); err != errPlan {
+			t.Errorf("a bug on the way to another leg: %v", err)
+		}
 	}
 }

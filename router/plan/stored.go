@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -215,9 +214,7 @@ func (s *search) inquire(n *fleet.Node, abort *relay.Abort) {
 	told := nothing
 	defer func() {
 		if p := recover(); p != nil {
-			s.p.parts.Log.Error("the search for a stored response failed, this is a bug",
-				"node", n.ID, "panic", p, "stack", string(debug.Stack()))
-			s.p.parts.Metrics.Panics.Inc()
+			s.p.parts.Metrics.Bug(s.p.parts.Log, "the search for a stored response on "+n.ID, p)
 		}
 		s.take(n, told)
 	}()

@@ -35,7 +35,7 @@ type Prompt struct {
 	memory
 }
 
-// subject is what a Prompt is about.
+// subject is the question.
 type subject struct {
 	finder *Finder
 	asked  *request.Request
@@ -46,7 +46,7 @@ type subject struct {
 	turn   uint64 // see tokens.Result
 }
 
-// memory is what a Prompt fills, and keeps for the next one.
+// memory is buffers, kept for the next question.
 type memory struct {
 	chain   prefix.Chain
 	joined  []byte // text, where it had to be put together
