@@ -3,8 +3,8 @@
 // node, how many leading blocks are in the engine's own memory, and how far they reach with what
 // the host has in RAM and on SSD.
 //
-// Blocks go into one router/residency index. A daemon has two places in it, of what is in its RAM
-// and of what is in its RAM or on its SSD, and an engine that reports has one, or three once an
+// Blocks go into one router/residency index. Each daemon registers two holders in it: RAM, and
+// RAM or SSD. An engine that reports has one, or three once an
 // engine of its host reports blocks that it has in the host's memory or on disk itself. What an
 // engine shares with other hosts does not count for it. A block of which the daemon knows no parent
 // cannot have a place in that index; a prompt that gets to it is looked up block by block from

@@ -149,9 +149,9 @@ func (l *Leg) leaveOut(suspects int, suspect func(at int32) bool) {
 	l.keep(func(at int32) bool { return !suspect(at) }) // one may have become suspect since it was counted
 }
 
-// admitOthers makes the requests of others take slots only as far as they wait for one. Which of
-// them run may be known from seconds ago, and that refuses nobody: where all nodes seem to be full
-// of them, one is asked that nobody waits for.
+// admitOthers counts others' requests only while queued. Which of them run may be known from
+// seconds ago, and that refuses nobody: where all nodes seem to be full of them, one is asked that
+// nobody waits for.
 func (l *Leg) admitOthers() (changed bool) {
 	for i, at := range l.picks.able {
 		waiting := l.pool.members[at].Load().Waiting
