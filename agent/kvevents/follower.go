@@ -207,6 +207,10 @@ func (f *Follower) watchEngine(ctx context.Context) error {
 	}
 }
 
+// heard is how long a publisher has to take a subscription: what it publishes before that reaches
+// nobody, so the replay, which has it, is asked for afterwards.
+const heard = 100 * time.Millisecond
+
 // session connects to the publisher and follows it until that breaks.
 func (f *Follower) session(ctx context.Context, door *door, distrust *time.Timer) (connected bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -236,6 +240,11 @@ func (f *Follower) session(ctx context.Context, door *door, distrust *time.Timer
 	s.pings = s.knows
 	f.counts.connects.Add(1)
 	f.live = 0
+	select {
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case <-time.After(heard):
+	}
 	if err := f.resume(ctx); err != nil {
 		return false, err
 	}
