@@ -57,7 +57,7 @@ var (
 	}
 	errStreams = &apierror.Error{
 		Status: 429, Code: "too_many_streams", RetryAfterSeconds: 1,
-		Message: "too many streams are open in this router",
+		Message: "too many streams are open in this router; limits.max_streams bounds them",
 	}
 	errDeadline = &apierror.Error{
 		Status: 400, Param: "x-cgn-deadline-ms",

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/apierror"
+	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/holdings"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
@@ -71,21 +72,25 @@ func (l *Leg) noNode(now time.Time) *apierror.Error {
 		return errModelFull
 	case l.Bond == Continued:
 		return l.holderOut(now)
+	case l.Bond == Named && l.known(l.Node):
+		return errPinnedOut
+	case l.Bond == Named:
+		return errPinnedNode
 	case len(l.picks.cands) > 0:
 		return errAllBusy
-	case l.Bond == Named && !l.serves(l.Node):
-		return errPinnedNode
 	}
 	return ErrNoNode
 }
 
-func (l *Leg) serves(id string) bool {
+// known tells whether the node serves the model, or has not yet said what it serves.
+func (l *Leg) known(id string) bool {
 	for _, n := range l.pool.members {
 		if n.ID == id {
 			return true
 		}
 	}
-	return false
+	n := l.d.current().snap.Node(id)
+	return n != nil && n.State() == fleet.Unproven
 }
 
 // random is what the policy's mode wants to be fed with.

@@ -25,13 +25,15 @@ var (
 		Status: 404, Code: "node_not_found", Param: "x-cgn-node",
 		Message: "the node named in x-cgn-node does not serve this model",
 	}
+	errPinnedOut = unavailable("pinned_node_unavailable",
+		"the node named in x-cgn-node takes no requests now: it is out of service, or at its limit")
 	errModelFull = &apierror.Error{
 		Status: 503, Code: "queue_full", RetryAfterSeconds: admission.RetryAfterSeconds,
-		Message: "too many requests in flight for this model",
+		Message: "too many requests in flight for this model; admission.max_queue bounds them",
 	}
 	errGlobalFull = &apierror.Error{
 		Status: 429, Code: "router_full", RetryAfterSeconds: admission.RetryAfterSeconds,
-		Message: "too many requests in flight in this router",
+		Message: "too many requests in flight in this router; admission.global bounds them",
 	}
 	ErrDeadline = &apierror.Error{Status: 504, Code: "deadline_exceeded", Message: "no answer came within the deadline"}
 	errBackend  = unavailable("backend_failed", "no node answered")

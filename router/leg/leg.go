@@ -93,6 +93,7 @@ type tries struct {
 	spare  int       // further nodes that may be asked
 	had    int       // nodes that may have had the request and failed
 	paid   bool      // the retry budget has been asked for the next attempt
+	broke  bool      // it had nothing left
 	stored bool      // the id of the response has been noted
 }
 
@@ -240,6 +241,7 @@ func (l *Leg) another(v verdict) (at int, ok bool) {
 	}
 	if !l.tries.paid && !l.d.budget.Allow() {
 		l.d.metrics.RetriesRefused.Inc()
+		l.tries.broke = true
 		return 0, false
 	}
 	l.tries.paid = false
@@ -306,8 +308,12 @@ func (l *Leg) unanswered() *apierror.Error {
 	if n := len(l.tries.asked); n != 1 {
 		nodes = fmt.Sprintf("%d nodes were", n)
 	}
-	e.Message = fmt.Sprintf("%s asked and none answered (last: %s); retry.max_nodes allows %d further nodes, "+
-		"and one after a connection that broke for this request alone", nodes, l.tries.cause, l.d.options.MaxNodes)
+	bound := fmt.Sprintf("retry.max_nodes allows %d further nodes, and one after a connection that broke for this "+
+		"request alone", l.d.options.MaxNodes)
+	if l.tries.broke {
+		bound = "no other was asked, since so many requests were retried in the last 10 s as retry.percent allows"
+	}
+	e.Message = fmt.Sprintf("%s asked and none answered (last: %s); %s", nodes, l.tries.cause, bound)
 	return &e
 }
 
