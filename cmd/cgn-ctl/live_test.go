@@ -56,7 +56,7 @@ func onTerminal(t *testing.T, columns, rows int, args ...string) *watched {
 func (w *watched) until(what string, done func() bool) {
 	w.t.Helper()
 	buffer := make([]byte, 1<<16)
-	_ = w.first.SetReadDeadline(time.Now().Add(30 * time.Second))
+	_ = w.first.SetReadDeadline(time.Now().Add(time.Minute))
 	for !done() {
 		n, err := w.first.Read(buffer)
 		if err != nil {

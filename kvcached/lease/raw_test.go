@@ -102,7 +102,7 @@ func connect(t testing.TB, path string) *raw {
 
 func wrap(t testing.TB, c *net.UnixConn) *raw {
 	t.Cleanup(func() { c.Close() })
-	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	return &raw{t: t, conn: c, buf: make([]byte, frame.MaxFrame), arena: -1}
 }
 

@@ -97,7 +97,7 @@ func dial(t testing.TB, network, addr string) *peer {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	return &peer{t, conn, bufio.NewReaderSize(conn, 1<<16)}
 }
 

@@ -55,7 +55,7 @@ func of(r Report, device string) *Verdict {
 // await looks until the device is as wanted: the kernel's table of GIDs follows addresses a little later.
 func await(t *testing.T, what, device string, is func(v *Verdict) bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; <-time.After(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; <-time.After(20 * time.Millisecond) {
 		r := Check(Options{Arena: 64 << 20})
 		if is(of(r, device)) {
 			return

@@ -44,6 +44,7 @@ type twice struct {
 	spoil  bool   // the second leg asks for what no engine takes
 	hold   bool   // the first leg's events are withheld, and dropped in favour of the second one's
 	seen   int
+	tries  [2]int // attempts until the end of each leg
 	gate   *admission.Gate
 	most   int // requests that had a permit of gate while the second leg's events came
 }
@@ -68,8 +69,10 @@ func (p *twice) Event(t *plan.Task, e sse.Event, out []byte, at time.Time) (rest
 
 func (p *twice) End(t *plan.Task, out []byte, o relay.Outcome) (rest []byte, more bool) {
 	if p.second {
+		p.tries[1] = t.Attempts()
 		return out, false
 	}
+	p.tries[0] = t.Attempts()
 	p.second, p.broken = true, o == relay.UpstreamFailed
 	p.first = t.Account(o).Node
 	return append(out, ": the second leg\n\n"...), true
@@ -334,15 +337,22 @@ func TestBodyIsKeptForLegsToCome(t *testing.T) {
 func TestEachLegIsRetried(t *testing.T) {
 	both(t, 4, func(t *testing.T, ln *lane) {
 		const tokens = 10
-		for _, e := range ln.engines[:2] { // whichever leg comes to one of these goes on to another
+		for _, e := range ln.engines[2:] { // those that ties go to, for this prompt
 			e.SetFault(&engine.Fault{Status: 503})
 		}
+		retried := [2]int{}
 		for range 8 {
 			if got := read(ln.ask(t.Context(), tokens).Body); got != (heard{2 * tokens, 1, 0, 1, nil}) {
 				t.Fatalf("%+v", got)
 			}
+			ln.idle()
+			p := <-ln.plans
+			retried[0] += p.tries[0] - 1
+			retried[1] += p.tries[1] - p.tries[0] - 1
 		}
-		ln.idle()
+		if retried[0] == 0 || retried[1] == 0 {
+			t.Errorf("retries of the first legs and of the second ones: %v", retried)
+		}
 	})
 }
 

@@ -41,7 +41,8 @@ func TestFailuresWithoutALineAreTold(t *testing.T) {
 	now := time.Now().Add(complainEvery)
 	d.complainOfRest(now)
 	lines(4)
-	if s := log.String(); !strings.Contains(s, `msg="earlier failures on node that no line has told of yet"`) || strings.Count(s, "_since_last_line=3") != 2 {
+	if s := log.String(); !strings.Contains(s, `msg="earlier failures on node that no line has told of yet"`) ||
+		strings.Count(s, "_since_last_line=3") != 2 {
 		t.Errorf("%s", s)
 	}
 	d.complainOfRest(now.Add(2 * complainEvery))
@@ -65,7 +66,9 @@ func TestCauseOfABrokenAnswer(t *testing.T) {
 		t.Errorf("where no answer has begun: %q", got)
 	}
 	l.now = &attempt{node: &member{nodeState: &nodeState{Node: &fleet.Node{ID: "n"}}}, taken: true}
-	for o, want := range map[relay.Outcome]string{relay.Complete: "connect", relay.UpstreamFailed: "cut", relay.IdleTimeout: "idle"} {
+	for o, want := range map[relay.Outcome]string{
+		relay.Complete: "connect", relay.UpstreamFailed: "cut", relay.IdleTimeout: "idle",
+	} {
 		if got := l.Cause(o); got != want {
 			t.Errorf("%v: %q", o, got)
 		}

@@ -71,7 +71,8 @@ func TestBugBeforeAnAnswer(t *testing.T) {
 		}()
 		l.Finish(relay.UpstreamFailed)
 		if n.InFlight() != 0 || n.State() != fleet.Healthy || d.gate.InFlight() != 0 {
-			t.Errorf("%s: %d in flight on the node, which is %v; %d permits", name, n.InFlight(), n.State(), d.gate.InFlight())
+			t.Errorf("%s: %d in flight on the node, which is %v; %d permits",
+				name, n.InFlight(), n.State(), d.gate.InFlight())
 		}
 	}
 	families, err := d.metrics.Set.Registry().Gather()

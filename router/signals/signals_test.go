@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // serve runs an agent's side until the returned function is called.
 func serve(t *testing.T, o push.Options, at string) (s *push.Server, address string, end func()) {

@@ -38,7 +38,8 @@ func TestConversationsAreToldApartByTheirFirstTurn(t *testing.T) {
 	if key(turns(system, "the land. "+long), "") == first {
 		t.Error("one system prompt makes all conversations one")
 	}
-	if a, b := key(turns(system, "the sea. "+long), "a"), key(turns(system, "the land. "+long), "a"); a != b || a == first {
+	a, b := key(turns(system, "the sea. "+long), "a"), key(turns(system, "the land. "+long), "a")
+	if a != b || a == first {
 		t.Error("the session does not tell")
 	}
 }
@@ -65,12 +66,15 @@ func TestShortFirstTurns(t *testing.T) {
 			if key(scan.Chat, turns(instructions, question, strings.Repeat("a long answer. ", 20), "and then?")) != k {
 				t.Errorf("%q behind %d bytes: its second turn is told from its first", question, system)
 			}
-			swapped := []byte(fmt.Sprintf(`{"messages":[{"content":%q,"role":"system"},{"content":%q,"role":"user"}],"model":"sim"}`, instructions, question))
+			swapped := []byte(fmt.Sprintf(
+				`{"messages":[{"content":%q,"role":"system"},{"content":%q,"role":"user"}],"model":"sim"}`,
+				instructions, question))
 			if key(scan.Chat, swapped) != k {
 				t.Errorf("%q behind %d bytes: the order of keys tells", question, system)
 			}
-			if a, b := key(scan.Responses, []byte(fmt.Sprintf(`{"model":"sim","instructions":%q,"input":"a"}`, instructions))),
-				key(scan.Responses, []byte(fmt.Sprintf(`{"model":"sim","input":"b","instructions":%q}`, instructions))); a == b {
+			before := fmt.Sprintf(`{"model":"sim","instructions":%q,"input":"a"}`, instructions)
+			after := fmt.Sprintf(`{"model":"sim","input":"b","instructions":%q}`, instructions)
+			if a, b := key(scan.Responses, []byte(before)), key(scan.Responses, []byte(after)); a == b {
 				t.Errorf("responses behind %d bytes are not told apart", system)
 			}
 		}

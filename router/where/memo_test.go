@@ -73,7 +73,8 @@ func conversation(name string, n int, last string, around ...string) []byte {
 	for i := range n {
 		r := rand.New(rand.NewPCG(uint64(i), uint64(len(name))))
 		text := strings.Repeat(fmt.Sprintf("%s says %d; größer\\n ", name, r.Uint64()), 1+r.IntN(120))
-		turns = append(turns, fmt.Sprintf(`{"role":"user","content":"%s"},{"role":"assistant","content":[{"type":"text","text":"%s"}]}`, text, text))
+		turns = append(turns, fmt.Sprintf(
+			`{"role":"user","content":"%s"},{"role":"assistant","content":[{"type":"text","text":"%s"}]}`, text, text))
 	}
 	turns = append(turns, fmt.Sprintf(`{"role":"user","content":"%s"}`, last))
 	members := append([]string{`"messages":[` + strings.Join(turns, ",") + `]`, `"model":"sim"`}, around...)
@@ -82,7 +83,8 @@ func conversation(name string, n int, last string, around ...string) []byte {
 
 func TestMemoMakesTheSameChain(t *testing.T) {
 	f, p := &Finder{Memo: NewMemo(4 << 20), Metrics: metrics.New()}, &Prompt{}
-	tools := `"tools":[{"type":"function","function":{"name":"f","description":"` + strings.Repeat("looks it up ", 30) + `"}}]`
+	tools := `"tools":[{"type":"function","function":{"name":"f","description":"` +
+		strings.Repeat("looks it up ", 30) + `"}}]`
 	salt := `"cache_salt":"tenant"`
 	passed, shared := 0, 0
 	for n := range 24 {
@@ -98,7 +100,8 @@ func TestMemoMakesTheSameChain(t *testing.T) {
 		}
 	}
 	if passed < 60 || shared == 0 {
-		t.Errorf("%d of 96 conversations of their own were taken up behind their middle, %d of 96 shared ones", passed, shared)
+		t.Errorf("%d of 96 conversations of their own were taken up behind their middle, %d of 96 shared ones",
+			passed, shared)
 	}
 }
 
