@@ -1,9 +1,8 @@
 // Package request holds what one client asks of the router, and the life of that question.
 //
 // A Request is filled once, by the port that reads it, and says the same until Release, which takes
-// the body away and what lies in it. Only the scan's memory of the prompt text may be made anew, by
-// the leg that hashes it. A Request copies the head, so that only its body is borrowed memory. The
-// body is there for as long as a leg may send it: see Own.
+// the body away and what lies in it. It copies the head, so that only its body is borrowed memory.
+// The body is there for as long as a leg may send it: see Own.
 package request
 
 import (

@@ -36,7 +36,7 @@ func (m *Memo) Scan(api API, body []byte, r *Request) error {
 		if err := r.scanFrom(api, body, n); c.state != lostText {
 			return err
 		}
-		return Again(api, body, r)
+		return again(api, body, r)
 	}
 	return Scan(api, body, r)
 }
@@ -95,8 +95,16 @@ func (r *Request) Marks(yield func(hash uint64, length int) bool) {
 	}
 }
 
-// Again scans a body once more into the r that Memo.Scan has filled, and passes nothing over.
-func Again(api API, body []byte, r *Request) error {
+// Again scans a body that Memo.Scan has filled r of once more, into another Request, and passes
+// nothing over.
+func Again(api API, body []byte, r, into *Request) error {
+	into.Reset()
+	into.rec.state, into.rec.hashes = leavesMarks, append(into.rec.hashes, r.rec.hashes...)
+	return Scan(api, body, into)
+}
+
+// again is the same within one Request.
+func again(api API, body []byte, r *Request) error {
 	hashes := r.rec.hashes
 	r.Reset()
 	r.rec.state, r.rec.hashes = leavesMarks, hashes

@@ -70,14 +70,18 @@ func (m *Memo) Scans() *scan.Memo {
 
 // begin makes the chain that of the canonical text, or of the client's tokens.
 func (f *Finder) begin(p *Prompt, seed prefix.Digest) {
-	s := p.asked.Scan
+	s := p.scan
 	p.way = f.Memo.way(seed, s.Text[:s.Head])
 	p.from = 0
 	if s.Skipped > 0 && !f.skip(p, seed) {
 		// The marks are known, but not the blocks: the model, the salt or the tools are others.
-		if scan.Again(p.asked.API, p.asked.Body(), s) != nil {
-			s.Text = s.Text[:0] // two bodies with one hash: the engine will say what is wrong
+		if p.again == nil {
+			p.again = new(scan.Request)
 		}
+		if scan.Again(p.asked.API, p.asked.Body(), s, p.again) != nil {
+			p.again.Text = p.again.Text[:0] // two bodies with one hash: the engine will say what is wrong
+		}
+		s, p.scan = p.again, p.again
 	}
 	if s.Skipped == 0 {
 		p.chain.Reset(seed, s.Text, s.Tokens)
@@ -94,7 +98,7 @@ const (
 
 // skip goes past the blocks of the text that the scan has passed over.
 func (f *Finder) skip(p *Prompt, seed prefix.Digest) bool {
-	scanned, s := p.asked.Scan, p.step
+	scanned, s := p.scan, p.step
 	head := scanned.Text[:scanned.Head]
 	full := len(head) - len(head)%prefix.BlockBytes
 	p.chain.Reset(seed, head[:full], nil)
@@ -132,7 +136,7 @@ func (f *Finder) remember(p *Prompt) {
 		return
 	}
 	p.source = fromMarks
-	scanned, s := p.asked.Scan, p.step
+	scanned, s := p.scan, p.step
 	start, before := p.from, p.from
 	if before == 0 {
 		before = scanned.Head / prefix.BlockBytes

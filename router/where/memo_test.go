@@ -50,7 +50,7 @@ func read(tb testing.TB, f *Finder, api scan.API, body []byte) *request.Request 
 
 // begin makes the chain of r for the model sim, which nobody is asked about.
 func begin(f *Finder, p *Prompt, r *request.Request) {
-	p.finder, p.asked, p.step = f, r, new(step)
+	p.finder, p.asked, p.scan, p.step = f, r, r.Scan, new(step)
 	f.begin(p, prefix.Seed("sim", "", string(r.Scan.CacheSalt)))
 }
 

@@ -39,6 +39,7 @@ type Prompt struct {
 type subject struct {
 	finder *Finder
 	asked  *request.Request
+	scan   *scan.Request // of asked, or again
 	source source
 	text   []byte // of the chain, from block from on
 	from   int
@@ -49,8 +50,9 @@ type subject struct {
 // memory is buffers, kept for the next question.
 type memory struct {
 	chain   prefix.Chain
-	joined  []byte // text, where it had to be put together
-	step    *step  // scratch of begin and remember
+	again   *scan.Request // of a body whose beginning was passed over, but is not known here
+	joined  []byte        // text, where it had to be put together
+	step    *step         // scratch of begin and remember
 	ids     []uint32
 	refs    []prefix.Ref
 	matched []int32 // predicted leading blocks in the engine's own memory, by node
@@ -70,6 +72,12 @@ const (
 
 // Reset forgets the last prompt and keeps buffers of moderate size.
 func (p *Prompt) Reset() {
+	if p.scan != nil && p.scan == p.again {
+		p.again.Reset()
+		if cap(p.again.Text) > request.KeptText {
+			p.again.Text = nil
+		}
+	}
 	p.Blocks, p.subject = 0, subject{}
 	p.memory.empty()
 }
@@ -90,7 +98,7 @@ func (m *memory) empty() {
 // Find makes p the prompt of r for a model, whose chains begin with seed, and asks what each of the
 // nodes holds of it. That is done once for a leg: its further attempts use the same answer.
 func (f *Finder) Find(p *Prompt, r *request.Request, model string, seed prefix.Digest, nodes []*fleet.Node) {
-	p.finder, p.asked = f, r
+	p.finder, p.asked, p.scan = f, r, r.Scan
 	if p.step == nil {
 		p.step = new(step)
 	}
@@ -107,7 +115,7 @@ func (f *Finder) Find(p *Prompt, r *request.Request, model string, seed prefix.D
 func (f *Finder) FindKeys(
 	p *Prompt, r *request.Request, keys []uint64, model string, seed prefix.Digest, nodes []*fleet.Node,
 ) {
-	p.finder, p.asked = f, r
+	p.finder, p.asked, p.scan = f, r, r.Scan
 	r.Scan.FirstTurn = len(keys) * prefix.BlockBytes
 	p.chain.Reset(seed, nil, nil)
 	p.chain.Skip(keys, prefix.Digest{})
@@ -198,7 +206,7 @@ func (p *Prompt) Learn(o prefix.Observation) float64 {
 }
 
 // Uneven tells whether engines count tokens of the prompt that it does not have, those of media.
-func (p *Prompt) Uneven() bool { return p.asked.Scan.Media > 0 }
+func (p *Prompt) Uneven() bool { return p.scan.Media > 0 }
 
 // Promote has the cache of the host of node i bring into RAM, in the background, what it has of the
 // prompt elsewhere, so that it is there when the engine asks for it.
@@ -241,7 +249,7 @@ func (p *Prompt) RendezvousKey() uint64 {
 	if p.turn != 0 {
 		return p.turn
 	}
-	s := p.asked.Scan
+	s := p.scan
 	first := p.firstTurn()
 	last := min(first/prefix.BlockBytes, p.chain.Blocks()) - 1
 	if s.ShortTurn > 0 && last*prefix.BlockBytes < first-s.ShortTurn {
@@ -265,7 +273,7 @@ func (p *Prompt) firstTurn() int {
 	if n := len(p.ids); n > 0 {
 		return n / prefix.BlockTokens * prefix.BlockBytes
 	}
-	return p.asked.Scan.FirstTurn
+	return p.scan.FirstTurn
 }
 
 // tokenised are the APIs whose prompts a model's tokenizer can make.
