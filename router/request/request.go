@@ -2,7 +2,8 @@
 //
 // A Request is filled once, by the port that reads it, and says the same until Release, which takes
 // the body away and what lies in it. It copies the head, so that only its body is borrowed memory.
-// The body is there for as long as a leg may send it: see Own.
+// The body is there for as long as a leg may send it: see Own. A plan that has legs under way at
+// once, whose edits name members, calls Scan.Index before.
 package request
 
 import (
