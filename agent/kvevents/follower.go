@@ -14,8 +14,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/residency"
 )
 
-// Sink takes what an engine has; *residency.Index is one. The errors that tell what to do are residency.ErrGap and residency.ErrStale; with any other
-// the same is tried again.
+// Sink takes what an engine has; *residency.Index is one. The errors that tell what to do are
+// residency.ErrGap and residency.ErrStale; with any other the same is tried again.
 type Sink interface {
 	Report(*residency.Report) error
 }
@@ -24,16 +24,20 @@ type Sink interface {
 type Options struct {
 	// Engine is the node's id in the fleet. Required.
 	Engine string
-	// Endpoint is where the engine publishes; Replay where it answers for what was missed, zero: nowhere.
+	// Endpoint is where the engine publishes; Replay where it answers for what was missed, zero:
+	// nowhere.
 	Endpoint, Replay Endpoint
 	// Topic is what the first frame begins with; empty: everything.
 	Topic string
-	// Model returns the name under which the engine's model is served, which digests are made from; empty: not known yet. It is asked again and again: once
-	// it is another one, what was known is forgotten. Required.
+	// Model returns the name under which the engine's model is served, which digests are made from;
+	// empty: not known yet. It is asked again and again: once it is another one, what was known is
+	// forgotten. Required.
 	Model func() string
-	// Namespace says what besides tokens tells the engine's blocks from others; Model is filled in, and other fields that are empty get a dash.
+	// Namespace says what besides tokens tells the engine's blocks from others; Model is filled in,
+	// and other fields that are empty get a dash.
 	Namespace block.Namespace
-	// MaxBlocks bounds the engine's blocks that are remembered; 0: 2^20, about 150 bytes each. Of blocks beyond nothing is known.
+	// MaxBlocks bounds the engine's blocks that are remembered; 0: 2^20, about 150 bytes each. Of
+	// blocks beyond nothing is known.
 	MaxBlocks int
 	// Trust is how long what was known is believed after the connection broke; 0: 2 s.
 	Trust time.Duration
@@ -148,7 +152,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 // modelEvery is the time between two looks at the model's name.
 const modelEvery = 200 * time.Millisecond
 
-// awaitModel waits until the model's name is known, and prepares what depends on it; false: ctx has ended.
+// awaitModel waits until the model's name is known, and prepares what depends on it; false: ctx has
+// ended.
 func (f *Follower) awaitModel(ctx context.Context) bool {
 	for {
 		if model := f.o.Model(); model != "" {
@@ -164,7 +169,8 @@ func (f *Follower) awaitModel(ctx context.Context) bool {
 	}
 }
 
-// namespaceOf is the canonical text of the engine's namespace. Digests have the whole name of the model, the label what fits.
+// namespaceOf is the canonical text of the engine's namespace. Digests have the whole name of the
+// model, the label what fits.
 func namespaceOf(n block.Namespace, model string) string {
 	n.Model = model[:min(len(model), 128)]
 	n.Revision, n.DType, n.Layout = cmp.Or(n.Revision, "-"), cmp.Or(n.DType, "-"), cmp.Or(n.Layout, "-")
@@ -189,7 +195,8 @@ func (f *Follower) otherModel() bool {
 	return model != "" && model != f.known.model
 }
 
-// watchEngine waits until the engine is another one than that of what is known, and says how. nil: ctx has ended.
+// watchEngine waits until the engine is another one than that of what is known, and says how. nil:
+// ctx has ended.
 func (f *Follower) watchEngine(ctx context.Context) error {
 	tick := time.NewTicker(modelEvery)
 	defer tick.Stop()
@@ -341,10 +348,12 @@ func (f *Follower) take(ctx context.Context, seq uint64, payload []byte) error {
 	return f.awaitRoom(ctx)
 }
 
-// roomWithin is how long the reader waits for the sink to take something before changes are dropped.
+// roomWithin is how long the reader waits for the sink to take something before changes are
+// dropped.
 const roomWithin = time.Second
 
-// awaitRoom waits while the outbox is full and the sink takes from it. Where it does not, changes are dropped for a snapshot later.
+// awaitRoom waits while the outbox is full and the sink takes from it. Where it does not, changes
+// are dropped for a snapshot later.
 func (f *Follower) awaitRoom(ctx context.Context) error {
 	for {
 		f.mu.Lock()

@@ -1,11 +1,13 @@
 package leg
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/patience"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
@@ -84,4 +86,45 @@ func TestBugBeforeAnAnswer(t *testing.T) {
 			t.Errorf("the node is charged: %v", f)
 		}
 	}
+}
+
+// TestWhyNobodyIsAsked: a client hears of the bound that it has met, and of a node that is there
+// never that it is not.
+func TestWhyNobodyIsAsked(t *testing.T) {
+	d := start(t, 1)
+	n := d.current().snap.Nodes[0]
+	l := d.Leg(asked(t, d, chat(100)), Pinned(n.ID), nil)
+	if err := l.admit(); err != nil {
+		t.Fatal(err)
+	}
+	l.tries.asked, l.tries.cause = l.pool.members, "connect"
+	if err := l.unanswered(); !strings.Contains(err.Message, "retry.max_nodes") {
+		t.Errorf("with retries left: %s", err.Message)
+	}
+	l.tries.broke = true
+	if err := l.unanswered(); !strings.Contains(err.Message, "retry.percent") {
+		t.Errorf("without: %s", err.Message)
+	}
+	if _, err := l.choose(time.Now()); err != errPinnedOut {
+		t.Errorf("a pinned node that cannot be asked: %v", err)
+	}
+	l.Node = "nobody"
+	if _, err := l.choose(time.Now()); err != errPinnedNode {
+		t.Errorf("a pinned node that is not there: %v", err)
+	}
+}
+
+// TestBugInAFilter while an attempt waits: nobody else is asked, and the router lives on.
+func TestBugInAFilter(t *testing.T) {
+	d := start(t, 2)
+	l := d.Leg(asked(t, d, chat(100)), Question{}, nil)
+	if _, err := l.first(); err != nil {
+		t.Fatal(err)
+	}
+	l.arm(l.spare())
+	l.Filter = func(*fleet.Node) bool { panic("a bug in a filter") }
+	if l.GiveUp(patience.Overdue) || l.phase != waiting {
+		t.Errorf("given up, phase %d", l.phase)
+	}
+	l.Finish(relay.ClientGone)
 }
